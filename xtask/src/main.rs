@@ -1,2 +1,96 @@
-//! (being written)
-fn main() {}
+//! What a person types to build, see, test and install Apportion.
+//!
+//! Cargo builds crates one by one; what runs is a tree of programs beside the libraries that they
+//! preload or stand in for. Only this program knows how that tree is put together ([`stage`]), and
+//! every other task starts from it, so that a test, the demo and an installation run the same files.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+use clap::Parser;
+
+mod clients;
+mod lint;
+mod stage;
+mod steps;
+mod suites;
+mod tally;
+mod workspace;
+
+use steps::run;
+use workspace::Workspace;
+
+/// Builds, shows, tests and installs Apportion.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", version, disable_help_subcommand = true)]
+enum Task {
+    /// Build everything and stage it under target/apportion.
+    Build {
+        /// Optimise; the preloaded library always is.
+        #[arg(long)]
+        release: bool,
+    },
+    /// Two programs share a card: the real one with a driver, else a simulated one.
+    Demo {
+        /// Arguments for `apportion demo`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Run every test that needs neither a GPU nor a cluster.
+    Test {
+        /// Arguments for the tests themselves, such as a name to look for.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Check format, lints, documentation, licences and advisories.
+    Lint,
+    /// Run the benches; they print ratios.
+    Bench {
+        /// Arguments for the benches themselves.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Build with optimisation and copy the programs and libraries below a folder.
+    Install {
+        /// The folder that gets `bin` and `lib/apportion`.
+        #[arg(long, default_value = "/usr/local")]
+        prefix: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    match perform(Task::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn perform(task: Task) -> Result<ExitCode> {
+    let workspace = Workspace::find()?;
+    match task {
+        Task::Build { release } => {
+            let staged = stage::build(&workspace, release)?;
+            println!("{}", staged.display());
+        }
+        Task::Demo { args } => {
+            let staged = stage::build(&workspace, false)?;
+            run(Command::new(staged.join("bin/apportion"))
+                .arg("demo")
+                .args(args))?;
+        }
+        Task::Test { args } => return suites::test(&workspace, &args),
+        Task::Lint => lint::check(&workspace)?,
+        Task::Bench { args } => suites::bench(&workspace, &args)?,
+        Task::Install { prefix } => {
+            let staged = stage::build(&workspace, true)?;
+            stage::install(&staged, &prefix)?;
+            println!("{}", prefix.join("bin/apportion").display());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,29 @@
+//! Everything that can be said about the sources without running them.
+
+use anyhow::Result;
+
+use crate::steps::run;
+use crate::workspace::Workspace;
+
+/// Checks both workspaces; the first complaint ends it.
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    run(workspace.cargo().args(["fmt", "--all", "--check"]))?;
+    run(workspace
+        .cargo_of_preload()
+        .args(["fmt", "--all", "--check"]))?;
+    let deny = ["--", "--deny", "warnings"];
+    run(workspace
+        .cargo()
+        .args(["clippy", "--workspace", "--all-targets"])
+        .args(deny))?;
+    // The preloaded library has no tests and brings its own panic handler: only the library is checked.
+    run(workspace
+        .cargo_of_preload()
+        .args(["clippy", "--release"])
+        .args(deny))?;
+    run(workspace
+        .cargo()
+        .args(["doc", "--workspace", "--no-deps", "--quiet"])
+        .env("RUSTDOCFLAGS", "--deny warnings"))?;
+    run(workspace.cargo().args(["deny", "--all-features", "check"]))
+}

@@ -1,0 +1,101 @@
+//! The tree that runs: programs in `bin`, what they load in `lib/apportion`.
+//!
+//! One row per file says which package makes it, what Cargo calls it and where it goes. Files are
+//! replaced by renaming, so that a program that runs from the tree keeps the file it was started from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use anyhow::{Context, Result};
+
+use crate::steps::run;
+use crate::workspace::Workspace;
+
+/// One staged file.
+struct Row {
+    /// The workspace package that makes it.
+    package: &'static str,
+    /// Its name in Cargo's profile folder.
+    made: &'static str,
+    /// Its place in the staged tree.
+    placed: &'static str,
+}
+
+const ROWS: &[Row] = &[
+    Row {
+        package: "apportion",
+        made: "apportion",
+        placed: "bin/apportion",
+    },
+    Row {
+        package: "apportion-agent",
+        made: "apportion-agent",
+        placed: "bin/apportion-agent",
+    },
+    Row {
+        package: "apportion-sim-daemon",
+        made: "apportion-simd",
+        placed: "lib/apportion/apportion-simd",
+    },
+    Row {
+        package: "apportion-sim-cuda",
+        made: "libcuda.so",
+        placed: "lib/apportion/sim/libcuda.so.1",
+    },
+    Row {
+        package: "apportion-sim-nvml",
+        made: "libnvidia_ml.so",
+        placed: "lib/apportion/sim/libnvidia-ml.so.1",
+    },
+];
+
+/// The preloaded library: Cargo's name is its staged name.
+const PRELOAD: &str = "libapportion_cuda.so";
+
+/// Builds both workspaces and stages what they make; returns the staged tree.
+pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
+    let mut cargo = workspace.cargo();
+    cargo.arg("build");
+    if release {
+        cargo.arg("--release");
+    }
+    for row in ROWS {
+        cargo.args(["--package", row.package]);
+    }
+    run(&mut cargo)?;
+    run(workspace.cargo_of_preload().args(["build", "--release"]))?;
+
+    let made = workspace
+        .target
+        .join(if release { "release" } else { "debug" });
+    let staged = workspace.staged();
+    for row in ROWS {
+        place(&made.join(row.made), &staged.join(row.placed))?;
+    }
+    let preload = workspace.target.join("preload/release").join(PRELOAD);
+    place(&preload, &staged.join("lib/apportion").join(PRELOAD))?;
+    Ok(staged)
+}
+
+/// Copies the staged tree below `prefix`.
+pub(crate) fn install(staged: &Path, prefix: &Path) -> Result<()> {
+    let placed = ROWS.iter().map(|row| row.placed.to_owned());
+    for path in placed.chain([format!("lib/apportion/{PRELOAD}")]) {
+        place(&staged.join(&path), &prefix.join(&path))?;
+    }
+    Ok(())
+}
+
+/// Puts a copy of `from` in the place of `to`, unless the same file is there already.
+fn place(from: &Path, to: &Path) -> Result<()> {
+    let wanted = fs::read(from).with_context(|| format!("failed to read {}", from.display()))?;
+    if fs::read(to).is_ok_and(|present| present == wanted) {
+        return Ok(());
+    }
+    let folder = to.parent().context("a staged file has a folder")?;
+    fs::create_dir_all(folder).with_context(|| format!("failed to make {}", folder.display()))?;
+    let new = to.with_extension(format!("new-{}", process::id()));
+    fs::copy(from, &new).with_context(|| format!("failed to write {}", new.display()))?;
+    fs::rename(&new, to).with_context(|| format!("failed to replace {}", to.display()))
+}

@@ -1,0 +1,34 @@
+//! Running one program as one step: it is named when it fails, and its output is left alone.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// The program and its arguments as one would type them.
+pub(crate) fn typed(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Runs `command`; a status other than 0 is an error that names it.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("failed to start {}", typed(command)))?;
+    if !status.success() {
+        bail!("{} ended with {status}", typed(command));
+    }
+    Ok(())
+}
+
+/// Whether `command` starts and succeeds; what it prints is dropped.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    let quiet = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}

@@ -1,0 +1,85 @@
+//! The test command of the README: everything that needs neither a GPU nor a cluster.
+//!
+//! The suites are the crates' own tests and the process suites (one run of `cargo test`, which finds the
+//! staged tree and the clients' Python in the environment), and the lock-free pages under `loom`, which
+//! replaces the atomics and so needs a build of its own.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+
+use crate::clients;
+use crate::stage;
+use crate::steps::run;
+use crate::tally::{Tally, count};
+use crate::workspace::Workspace;
+
+/// Where the process suites look for the programs and libraries.
+const STAGED: &str = "APPORTION_STAGED";
+/// The Python that has the third-party clients.
+const PYTHON: &str = "APPORTION_PYTHON";
+/// The feature that builds the suite of the third-party clients.
+const CLIENTS: &str = "apportion-tests/clients";
+
+/// Runs all suites, then prints what was left out and how many tests passed and failed.
+pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
+    let staged = stage::build(workspace, false)?;
+    let python = clients::python(workspace);
+    let mut tally = Tally::default();
+
+    let mut cargo = workspace.cargo();
+    cargo
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .env(STAGED, &staged);
+    if let Ok(python) = &python {
+        cargo.args(["--features", CLIENTS]).env(PYTHON, python);
+    }
+    tally += count(with(&mut cargo, args))?;
+
+    tally += count(with(&mut loom(workspace), args))?;
+
+    if let Err(missing) = python {
+        println!("left out: the third-party clients ({missing:#})");
+        tally.failed += u64::from(clients::must_be_complete());
+    }
+    println!("{tally}");
+    Ok(if tally.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs the benches against an optimised tree.
+pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let staged = stage::build(workspace, true)?;
+    let mut cargo = workspace.cargo();
+    cargo
+        .args(["bench", "--package", "apportion-benches"])
+        .env(STAGED, &staged);
+    run(with(&mut cargo, args))
+}
+
+/// The account pages under `loom`; optimised, because a model runs thousands of times.
+fn loom(workspace: &Workspace) -> Command {
+    let mut cargo = workspace.cargo_in(&workspace.root, &workspace.target.join("loom"));
+    cargo.env("RUSTFLAGS", "--cfg loom");
+    cargo.args([
+        "test",
+        "--release",
+        "--package",
+        "apportion-abi",
+        "--test",
+        "loom",
+    ]);
+    cargo
+}
+
+/// Hands `args` on to the harnesses.
+fn with<'a>(cargo: &'a mut Command, args: &[String]) -> &'a mut Command {
+    if args.is_empty() {
+        cargo
+    } else {
+        cargo.arg("--").args(args)
+    }
+}

@@ -1,0 +1,66 @@
+//! Where things are: the sources, and the folder that gets what is made of them.
+//!
+//! Cargo's own choices are followed (`CARGO_TARGET_DIR`, the cargo that runs us), so that several
+//! checkouts or several people on one machine do not build into each other's folders.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+/// The checkout that this program was built from.
+pub(crate) struct Workspace {
+    /// The folder of the root manifest.
+    pub(crate) root: PathBuf,
+    /// Cargo's target folder.
+    pub(crate) target: PathBuf,
+}
+
+impl Workspace {
+    /// Finds the checkout from the manifest of this crate and the target folder from Cargo's environment.
+    pub(crate) fn find() -> Result<Self> {
+        let manifest = env::var_os("CARGO_MANIFEST_DIR").context("start this as `cargo xtask`")?;
+        let root = Path::new(&manifest)
+            .parent()
+            .context("xtask has no parent folder")?;
+        let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+        // Cargo takes a relative target folder from where it was called, as we do.
+        let base = if target == Path::new("target") {
+            root.into()
+        } else {
+            env::current_dir()?
+        };
+        Ok(Self {
+            root: root.into(),
+            target: base.join(target),
+        })
+    }
+
+    /// The folder with the staged programs and libraries.
+    pub(crate) fn staged(&self) -> PathBuf {
+        self.target.join("apportion")
+    }
+
+    /// Cargo on the workspace itself.
+    pub(crate) fn cargo(&self) -> Command {
+        self.cargo_in(&self.root, &self.target)
+    }
+
+    /// Cargo on the preloaded library, which is a workspace of its own.
+    pub(crate) fn cargo_of_preload(&self) -> Command {
+        self.cargo_in(
+            &self.root.join("cuda-intercept/preload"),
+            &self.target.join("preload"),
+        )
+    }
+
+    /// Cargo in `folder`, building into `target`.
+    pub(crate) fn cargo_in(&self, folder: &Path, target: &Path) -> Command {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(folder).env("CARGO_TARGET_DIR", target);
+        // `cargo run` describes this crate in the environment; the crates built below must not see it.
+        cargo.env_remove("CARGO_MANIFEST_DIR");
+        cargo
+    }
+}
