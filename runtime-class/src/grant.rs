@@ -1,0 +1,57 @@
+//! An allocation as it is delivered to one program or container.
+
+use apportion_abi::{Bytes, Share};
+
+/// An allocation as it is delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The folder with the account's two files, on the host.
+    pub account: String,
+    /// The preload library, on the host.
+    pub library: String,
+    /// What was asked of each card.
+    pub share: Share,
+    /// The cards, in the order in which the program is to see them.
+    pub cards: Vec<GrantedCard>,
+}
+
+/// One card of a grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantedCard {
+    /// The UUID as the driver prints it (`GPU-…` or `MIG-…`).
+    pub uuid: String,
+    /// The number in `/dev/nvidia<minor>`, where it is known.
+    pub minor: Option<u32>,
+    /// The most that the program may take.
+    pub limit: Bytes,
+    /// What the card has to give in all.
+    pub allocatable: Bytes,
+}
+
+impl Grant {
+    /// The UUIDs, in order, separated by commas.
+    pub(crate) fn uuids(&self) -> String {
+        self.cards
+            .iter()
+            .map(|card| card.uuid.as_str())
+            .collect::<Vec<_>>()
+            .join(",")
+    }
+
+    /// KAI's `GPU_PORTION`: the fraction as asked, or what the memory comes to; two decimals.
+    pub(crate) fn portion(&self) -> Option<String> {
+        match self.share {
+            Share::Fraction(fraction) => Some(fraction.portion()),
+            Share::Whole | Share::Memory(_) => self.cards.first().map(|card| {
+                let allocatable = card.allocatable.0.max(1);
+                format!("{:.2}", card.limit.0 as f64 / allocatable as f64)
+            }),
+        }
+    }
+
+    /// KAI's `CUDA_DEVICE_MEMORY_LIMIT`: one value for all cards, in MiB with the suffix `m`.
+    pub(crate) fn memory_limit(&self) -> Option<String> {
+        let least = self.cards.iter().map(|card| card.limit).min()?;
+        Some(format!("{}m", least.as_mib()))
+    }
+}
