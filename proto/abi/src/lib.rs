@@ -1,1 +1,22 @@
-//! (being written)
+//! The words that every Apportion program shares, and nothing else.
+//!
+//! Two programs that must agree on something find it here: units, card ids, what a pod may ask for,
+//! the one comparison of have and ask, the account pages through which the agent and a limited
+//! program talk, and where on a machine everything lies. Nothing here does I/O except opening and
+//! mapping the account pages. The crate works without the standard library (feature `std` off),
+//! because the library that is preloaded into other people's programs is built on it.
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
+
+pub mod account;
+pub mod capacity;
+pub mod place;
+pub mod request;
+pub mod units;
+pub mod uuid;
+
+pub use capacity::{Ask, Capacity, Holder, Shortfall, fits};
+pub use request::{Fraction, GpuRequest, RequestError, Share};
+pub use units::Bytes;
+pub use uuid::CardUuid;

@@ -1,0 +1,120 @@
+//! The bytes of the account files: who writes and who reads each word.
+//!
+//! Every structure is a multiple of 64 bytes, so that no two writers share a cache line. Words are
+//! native-endian; the files never leave the machine. A change here is a new [`LAYOUT_VERSION`].
+
+#[cfg(not(loom))]
+pub(super) use core::sync::atomic::{AtomicU64, fence};
+#[cfg(loom)]
+pub(super) use loom::sync::atomic::{AtomicU64, fence};
+
+/// The version of both layouts. A program that meets another version leaves the account alone.
+pub const LAYOUT_VERSION: u32 = 1;
+/// The most cards that one account can name.
+pub const MAX_CARDS: usize = 64;
+/// The most processes that can hold memory in one account at the same time.
+#[cfg(not(loom))]
+pub const SLOTS: usize = 1024;
+/// The most processes that can hold memory in one account at the same time.
+#[cfg(loom)]
+pub const SLOTS: usize = 3;
+
+/// First word of a `limits` file.
+#[cfg(not(loom))]
+pub(super) const LIMITS_MAGIC: u64 = u64::from_be_bytes(*b"APPLIMIT");
+/// First word of a `usage` file.
+#[cfg(not(loom))]
+pub(super) const USAGE_MAGIC: u64 = u64::from_be_bytes(*b"APPUSAGE");
+
+/// The start of either file. Written once, before the file gets its name; read at opening.
+#[cfg(not(loom))]
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Header {
+    pub(super) magic: u64,
+    pub(super) version: u32,
+    pub(super) cards: u32,
+    pub(super) size: u64,
+}
+
+/// One card of a `limits` file.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct CardLimit {
+    /// The card's UUID ([`crate::CardUuid::to_words`]).
+    /// Written by: agent, once, before the file has its name. Read by: every look-up.
+    pub uuid: [u64; 2],
+    /// The card's physical memory in bytes. Written by: agent, once. Read by: memory queries.
+    pub total: u64,
+    /// The limit in bytes.
+    /// Written by: agent at allocation and resize. Read by: every charge. Release/Acquire.
+    pub(super) limit: AtomicU64,
+    /// Bytes to claim for a process's contexts on this card.
+    /// Written by: agent when it learns better. Read by: the first context of a process. Relaxed.
+    pub(super) context_reserve: AtomicU64,
+    /// Bytes that the driver uses for these processes beyond what they claimed.
+    /// Written by: agent tick. Read by: every charge and query. Release/Acquire.
+    pub(super) overhead: AtomicU64,
+    /// Counts the agent's writes to this card's words.
+    /// Written by: agent after each change. Read by: diagnosis. Release/Acquire with `limit`.
+    pub(super) generation: AtomicU64,
+    /// Spare.
+    pub(super) flags: AtomicU64,
+}
+
+/// One card of a `usage` file, summed over all processes that were ever in it.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct CardUse {
+    /// The largest use that a charge saw. Written by: charges (max). Read by: agent. Relaxed.
+    pub(super) peak: AtomicU64,
+    /// Charges that were refused. Written by: refusals (add). Read by: agent. Relaxed.
+    pub(super) denied: AtomicU64,
+    /// Bytes that were refused. Written by: refusals (add). Read by: agent. Relaxed.
+    pub(super) denied_bytes: AtomicU64,
+    /// Bytes of the last refusal. Written by: refusals. Read by: agent. Relaxed.
+    pub(super) last_denied: AtomicU64,
+}
+
+/// Who owns a slot.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct SlotHead {
+    /// Generation (high 32 bits) and pid (low 32 bits, 0 = free), see [`super::Owner`].
+    /// Written by: registration and retirement (compare-exchange). Read by: both. AcqRel.
+    pub(super) state: AtomicU64,
+    /// Generation (high 16 bits) and start time of the process in clock ticks since boot
+    /// (`/proc/<pid>/stat` field 22). Of another generation: not yet known.
+    /// Written by: the owner at registration. Read by: whoever asks if it is dead. Release/Acquire.
+    pub(super) start_time: AtomicU64,
+    /// Generation and inode of the owner's pid namespace; a pid means nothing outside it. Written and
+    /// read as `start_time`.
+    pub(super) pid_namespace: AtomicU64,
+}
+
+/// What one process holds on one card.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct SlotCard {
+    /// Generation (high 16 bits) and bytes held or about to be asked of the driver (low 48 bits).
+    /// Written by: the owner (add, subtract), retirement (to zero, only in its generation).
+    /// Read by: every charge of every process. Published before the sum by a SeqCst fence.
+    pub(super) claimed: AtomicU64,
+    /// The part of `claimed` that is a reserve for contexts. Written by: owner. Read by: agent.
+    pub(super) reserve: AtomicU64,
+    /// Bytes of charges that are not decided yet. Written by: owner. Read by: refused charges, to
+    /// tell a race from a full account. AcqRel.
+    pub(super) pending: AtomicU64,
+    /// The largest `claimed` since the agent last reset it. Written by: owner (max), agent (reset).
+    /// Read by: agent, to tell memory of the driver from a charge that came and went. Relaxed.
+    pub(super) high: AtomicU64,
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<Header>() == 64);
+    assert!(size_of::<CardLimit>() == 64);
+    assert!(size_of::<CardUse>() == 64);
+    assert!(size_of::<SlotHead>() == 64);
+    assert!(size_of::<SlotCard>() == 64);
+};

@@ -1,0 +1,80 @@
+//! Reading and writing a card's limit.
+//!
+//! The same words seen from both sides: the agent stores, the program loads. A query and a charge use
+//! the same [`Limits::of`], so a program can never be shown a limit that is not the one it is held to.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use super::layout::CardLimit;
+use crate::units::Bytes;
+use crate::uuid::CardUuid;
+
+/// What the agent allows on one card, read at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The limit.
+    pub limit: Bytes,
+    /// Bytes that the driver uses beyond what was claimed.
+    pub overhead: Bytes,
+    /// Bytes to claim for a process's first context on the card.
+    pub context_reserve: Bytes,
+    /// The card's physical memory.
+    pub total: Bytes,
+}
+
+impl CardLimit {
+    /// A card with its limit.
+    #[must_use]
+    pub fn new(uuid: CardUuid, total: Bytes, limit: Bytes, context_reserve: Bytes) -> Self {
+        let card = Self {
+            uuid: uuid.to_words(),
+            total: total.0,
+            ..Self::default()
+        };
+        card.set_limit(limit);
+        card.set_context_reserve(context_reserve);
+        card
+    }
+
+    /// Which card.
+    #[must_use]
+    pub fn card(&self) -> CardUuid {
+        CardUuid::from_words(self.uuid)
+    }
+
+    /// The limits as they stand now.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits {
+            limit: Bytes(self.limit.load(Acquire)),
+            overhead: Bytes(self.overhead.load(Acquire)),
+            context_reserve: Bytes(self.context_reserve.load(Relaxed)),
+            total: Bytes(self.total),
+        }
+    }
+
+    /// Counts the agent's changes to this card.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Acquire)
+    }
+
+    /// Changes the limit; programs see it at their next charge or query.
+    pub fn set_limit(&self, limit: Bytes) {
+        self.limit.store(limit.0, Release);
+        self.generation.fetch_add(1, AcqRel);
+    }
+
+    /// Publishes what the driver uses beyond what was claimed.
+    pub fn set_overhead(&self, overhead: Bytes) {
+        if self.overhead.swap(overhead.0, AcqRel) != overhead.0 {
+            self.generation.fetch_add(1, AcqRel);
+        }
+    }
+
+    /// Publishes what a process's first context on this card will claim.
+    pub fn set_context_reserve(&self, reserve: Bytes) {
+        self.context_reserve.store(reserve.0, Relaxed);
+        self.generation.fetch_add(1, AcqRel);
+    }
+}

@@ -1,0 +1,360 @@
+//! Opening, creating and mapping the two files.
+//!
+//! Works without the standard library: the preloaded library opens accounts inside other people's
+//! programs. Opening checks magic, version, number of cards and size against the file's real size
+//! before anything is read through the mapping; a file that is not exactly right is an error, never a
+//! guess. Files are created complete under a temporary name and renamed, so no reader sees a half.
+//!
+//! A program can damage its own `usage` file; see the agent for what it does with implausible numbers.
+
+use core::ffi::CStr;
+use core::fmt;
+use core::ptr::NonNull;
+use core::slice;
+
+use super::layout::{
+    AtomicU64, CardLimit, CardUse, Header, LAYOUT_VERSION, LIMITS_MAGIC, MAX_CARDS, SLOTS,
+    SlotCard, SlotHead, USAGE_MAGIC,
+};
+use super::usage::Usage;
+use crate::units::Bytes;
+use crate::uuid::CardUuid;
+
+/// Why an account file could not be opened or created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// A system call failed: its name and `errno`.
+    System(&'static str, i32),
+    /// The file is no account file of this kind, or its size is not what its header says.
+    NotAnAccount,
+    /// The file has another layout version.
+    Version(u32),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(call, errno) => write!(f, "{call} failed (errno {errno})"),
+            Self::NotAnAccount => f.write_str("not an account file"),
+            Self::Version(version) => {
+                write!(
+                    f,
+                    "account layout version {version}, this program reads {LAYOUT_VERSION}"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for OpenError {}
+
+/// A card of a new account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewCard {
+    /// Which card.
+    pub uuid: CardUuid,
+    /// Its physical memory.
+    pub total: Bytes,
+    /// The limit on it.
+    pub limit: Bytes,
+    /// What a process's first context on it claims.
+    pub context_reserve: Bytes,
+}
+
+/// A mapped file, unmapped when dropped.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: a mapping is plain memory of atomics; nothing in it belongs to one thread.
+unsafe impl Send for Mapping {}
+// SAFETY: all access through a shared reference is atomic or to words written before the file had its name.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `start` and `size` are what `mmap` returned and was asked for; nobody else unmaps them.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.size) };
+    }
+}
+
+fn errno(call: &'static str) -> OpenError {
+    // SAFETY: the C library always has an errno location for the calling thread.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: the location is valid for the calling thread.
+    OpenError::System(call, unsafe { *location })
+}
+
+/// A file descriptor, closed when dropped.
+struct Fd(i32);
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor was opened by `Fd::open` and is closed only here.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+impl Fd {
+    fn open(path: &CStr, flags: i32, mode: libc::mode_t) -> Result<Self, OpenError> {
+        // SAFETY: `path` is a valid C string.
+        let fd = unsafe {
+            libc::open(
+                path.as_ptr(),
+                flags | libc::O_CLOEXEC,
+                libc::c_uint::from(mode),
+            )
+        };
+        if fd < 0 {
+            Err(errno("open"))
+        } else {
+            Ok(Self(fd))
+        }
+    }
+
+    fn size(&self) -> Result<usize, OpenError> {
+        let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the descriptor is open and the buffer is a `stat`.
+        if unsafe { libc::fstat(self.0, stat.as_mut_ptr()) } != 0 {
+            return Err(errno("fstat"));
+        }
+        // SAFETY: `fstat` succeeded and so has filled the buffer.
+        let stat = unsafe { stat.assume_init() };
+        usize::try_from(stat.st_size).map_err(|_| OpenError::NotAnAccount)
+    }
+
+    fn map(&self, size: usize, protection: i32) -> Result<Mapping, OpenError> {
+        // SAFETY: a new shared mapping of an open descriptor at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                size,
+                protection,
+                libc::MAP_SHARED,
+                self.0,
+                0,
+            )
+        };
+        match NonNull::new(start.cast::<u8>()) {
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Mapping { start, size }),
+            _ => Err(errno("mmap")),
+        }
+    }
+}
+
+impl Mapping {
+    fn open(
+        path: &CStr,
+        magic: u64,
+        flags: i32,
+        protection: i32,
+    ) -> Result<(Self, usize), OpenError> {
+        let fd = Fd::open(path, flags, 0)?;
+        let size = fd.size()?;
+        if size < size_of::<Header>() {
+            return Err(OpenError::NotAnAccount);
+        }
+        let mapping = fd.map(size, protection)?;
+        let header = mapping.header();
+        if header.magic != magic {
+            return Err(OpenError::NotAnAccount);
+        }
+        if header.version != LAYOUT_VERSION {
+            return Err(OpenError::Version(header.version));
+        }
+        let cards = usize::try_from(header.cards).unwrap_or(usize::MAX);
+        let right = (1..=MAX_CARDS).contains(&cards) && header.size == size as u64;
+        if right && size == size_for(magic, cards) {
+            Ok((mapping, cards))
+        } else {
+            Err(OpenError::NotAnAccount)
+        }
+    }
+
+    /// Maps a new file of the right size for writing; the caller fills it and calls `publish`.
+    fn create(
+        path: &CStr,
+        magic: u64,
+        cards: usize,
+        mode: libc::mode_t,
+    ) -> Result<Self, OpenError> {
+        if cards == 0 || cards > MAX_CARDS {
+            return Err(OpenError::NotAnAccount);
+        }
+        let fd = Fd::open(
+            path,
+            libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW,
+            mode,
+        )?;
+        // SAFETY: the descriptor is open. The mode is set again because of the umask.
+        if unsafe { libc::fchmod(fd.0, mode) } != 0 {
+            return Err(errno("fchmod"));
+        }
+        let size = size_for(magic, cards);
+        // SAFETY: the descriptor is open for writing.
+        if unsafe { libc::ftruncate(fd.0, size as libc::off_t) } != 0 {
+            return Err(errno("ftruncate"));
+        }
+        let mapping = fd.map(size, libc::PROT_READ | libc::PROT_WRITE)?;
+        let header = Header {
+            magic: 0,
+            version: LAYOUT_VERSION,
+            cards: cards as u32,
+            size: size as u64,
+        };
+        // SAFETY: the mapping is writable, larger than a header and page-aligned; nobody else has it.
+        unsafe { mapping.start.cast::<Header>().write(header) };
+        Ok(mapping)
+    }
+
+    /// Makes the file valid: until now its magic was zero and no reader accepted it.
+    fn publish(&self, magic: u64) {
+        // SAFETY: the magic is the first word of the mapping and aligned as one.
+        let word = unsafe { AtomicU64::from_ptr(self.start.as_ptr().cast()) };
+        word.store(magic, core::sync::atomic::Ordering::Release);
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: every mapping is at least a header long and page-aligned; its words are plain
+        // integers that are written before the magic makes the file valid.
+        unsafe { self.start.cast::<Header>().as_ref() }
+    }
+
+    /// `count` values of `T` at `offset`. Every caller passes a `T` made of atomics and integers.
+    fn slice<T>(&self, offset: usize, count: usize) -> &[T] {
+        let end = offset.saturating_add(count.saturating_mul(size_of::<T>()));
+        if end > self.size {
+            return &[];
+        }
+        // SAFETY: `offset` is inside the mapping by the check above.
+        let first = unsafe { self.start.add(offset) };
+        // SAFETY: `count` values lie inside the mapping, offsets are multiples of 64 and so aligned, and
+        // any bytes are valid values of the layout's types.
+        unsafe { slice::from_raw_parts(first.cast::<T>().as_ptr(), count) }
+    }
+}
+
+const fn size_for(magic: u64, cards: usize) -> usize {
+    let header = size_of::<Header>();
+    if magic == LIMITS_MAGIC {
+        header + cards * size_of::<CardLimit>()
+    } else {
+        slots_at(cards) + SLOTS * (size_of::<SlotHead>() + cards * size_of::<SlotCard>())
+    }
+}
+
+/// Header, then a line with `slots_used`, then the cards, then the slots.
+const fn slots_at(cards: usize) -> usize {
+    2 * size_of::<Header>() + cards * size_of::<CardUse>()
+}
+
+/// A mapped `limits` file.
+#[derive(Debug)]
+pub struct LimitsMap {
+    mapping: Mapping,
+    cards: usize,
+}
+
+impl LimitsMap {
+    /// Maps an existing file read-only, as a limited program does. Storing through the result of
+    /// [`LimitsMap::cards`] is then a fault; only the agent stores.
+    ///
+    /// # Errors
+    /// The file cannot be opened or mapped, or is not a `limits` file of this layout.
+    pub fn open(path: &CStr) -> Result<Self, OpenError> {
+        let (mapping, cards) = Mapping::open(path, LIMITS_MAGIC, libc::O_RDONLY, libc::PROT_READ)?;
+        Ok(Self { mapping, cards })
+    }
+
+    /// Maps an existing file for writing, as an agent does that takes over from another.
+    ///
+    /// # Errors
+    /// As [`LimitsMap::open`].
+    pub fn adopt(path: &CStr) -> Result<Self, OpenError> {
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        let (mapping, cards) = Mapping::open(path, LIMITS_MAGIC, libc::O_RDWR, writable)?;
+        Ok(Self { mapping, cards })
+    }
+
+    /// Creates a new file (mode 0644), which must not exist yet.
+    ///
+    /// # Errors
+    /// A system call failed, or there are no cards or more than [`MAX_CARDS`].
+    pub fn create(path: &CStr, cards: &[NewCard]) -> Result<Self, OpenError> {
+        let mapping = Mapping::create(path, LIMITS_MAGIC, cards.len(), 0o644)?;
+        for (place, card) in cards.iter().enumerate() {
+            let offset = size_of::<Header>() + place * size_of::<CardLimit>();
+            let card = CardLimit::new(card.uuid, card.total, card.limit, card.context_reserve);
+            // SAFETY: the file was made long enough for all cards; nobody else has it mapped yet.
+            let at = unsafe { mapping.start.add(offset) };
+            // SAFETY: as above, and offsets are multiples of 64.
+            unsafe { at.cast::<CardLimit>().write(card) };
+        }
+        mapping.publish(LIMITS_MAGIC);
+        Ok(Self {
+            mapping,
+            cards: cards.len(),
+        })
+    }
+
+    /// The cards, in the order in which the account names them.
+    #[must_use]
+    pub fn cards(&self) -> &[CardLimit] {
+        self.mapping.slice(size_of::<Header>(), self.cards)
+    }
+}
+
+/// A mapped `usage` file.
+#[derive(Debug)]
+pub struct UsageMap {
+    mapping: Mapping,
+    cards: usize,
+}
+
+impl UsageMap {
+    /// Maps an existing file for reading and writing.
+    ///
+    /// # Errors
+    /// The file cannot be opened or mapped, or is not a `usage` file of this layout.
+    pub fn open(path: &CStr) -> Result<Self, OpenError> {
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        let (mapping, cards) = Mapping::open(path, USAGE_MAGIC, libc::O_RDWR, writable)?;
+        Ok(Self { mapping, cards })
+    }
+
+    /// Creates a new, empty file for so many cards (mode 0666: the program may run as another user
+    /// than the one that asked), which must not exist yet.
+    ///
+    /// # Errors
+    /// A system call failed, or there are no cards or more than [`MAX_CARDS`].
+    pub fn create(path: &CStr, cards: usize) -> Result<Self, OpenError> {
+        let mapping = Mapping::create(path, USAGE_MAGIC, cards, 0o666)?;
+        mapping.publish(USAGE_MAGIC);
+        Ok(Self { mapping, cards })
+    }
+
+    /// How many cards the file has words for.
+    #[must_use]
+    pub const fn cards(&self) -> usize {
+        self.cards
+    }
+
+    /// The file's words.
+    #[must_use]
+    pub fn usage(&self) -> Usage<'_> {
+        let heads = slots_at(self.cards);
+        // SAFETY: the second line of the file is inside the mapping (its size was checked) and aligned.
+        let slots_used = unsafe { self.mapping.start.add(size_of::<Header>()) };
+        // SAFETY: as above; the word is only ever used as an atomic.
+        let slots_used = unsafe { slots_used.cast::<AtomicU64>().as_ref() };
+        Usage::new(
+            self.mapping.slice(2 * size_of::<Header>(), self.cards),
+            self.mapping.slice(heads, SLOTS),
+            self.mapping
+                .slice(heads + SLOTS * size_of::<SlotHead>(), SLOTS * self.cards),
+            slots_used,
+        )
+    }
+}

@@ -1,0 +1,169 @@
+//! Slots: how a process enters an account and how it is taken out after its death.
+//!
+//! A slot's state word is its generation and the pid of its owner. Both entering and retiring are one
+//! compare-exchange, so each happens once however many try. The generation also stands in the high bits
+//! of every `claimed` word of the slot: a retirement that was overtaken by a new owner finds another
+//! generation there and changes nothing.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use super::usage::Usage;
+use crate::units::Bytes;
+
+/// A process's hold on one slot: valid as long as the slot has this state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub(super) slot: usize,
+    state: u64,
+}
+
+impl Owner {
+    /// The slot's number.
+    #[must_use]
+    pub const fn slot(self) -> usize {
+        self.slot
+    }
+
+    /// The pid under which the slot was taken, in the owner's pid namespace.
+    #[must_use]
+    pub const fn pid(self) -> u32 {
+        self.state as u32
+    }
+
+    pub(super) const fn tag(self) -> u64 {
+        (self.state >> 32) & 0xffff
+    }
+
+    /// A word that is the owner's word for as long as the slot has this generation.
+    const fn stamp(self, word: u64) -> u64 {
+        tagged(self.tag(), bytes_of(word))
+    }
+
+    /// The owner's word, or 0 where an earlier owner's still stands.
+    const fn stamped(self, word: u64) -> u64 {
+        if tag_of(word) == self.tag() {
+            bytes_of(word)
+        } else {
+            0
+        }
+    }
+}
+
+/// What a process says of itself when it enters an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// Its pid (`getpid`), not zero.
+    pub pid: u32,
+    /// Its start time in clock ticks since boot, 0 if it cannot be read.
+    pub start_time: u64,
+    /// Inode of its pid namespace, 0 if it cannot be read.
+    pub pid_namespace: u64,
+}
+
+/// A process that is in an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// The hold, for [`Usage::retire`].
+    pub owner: Owner,
+    /// What it said of itself. The start time is 0 for an instant after it entered.
+    pub registration: Registration,
+}
+
+pub(super) const fn tagged(tag: u64, bytes: u64) -> u64 {
+    (tag << 48) | bytes
+}
+
+pub(super) const fn tag_of(word: u64) -> u64 {
+    word >> 48
+}
+
+pub(super) const fn bytes_of(word: u64) -> u64 {
+    word & ((1 << 48) - 1)
+}
+
+impl Usage<'_> {
+    /// Enters a process. `None` when all slots are taken.
+    #[must_use]
+    pub fn register(&self, who: Registration) -> Option<Owner> {
+        for (slot, head) in self.heads.iter().enumerate() {
+            let free = head.state.load(Acquire);
+            if free as u32 != 0 {
+                continue;
+            }
+            let state = free | u64::from(who.pid);
+            if head
+                .state
+                .compare_exchange(free, state, AcqRel, Relaxed)
+                .is_err()
+            {
+                continue;
+            }
+            let owner = Owner { slot, state };
+            head.pid_namespace
+                .store(owner.stamp(who.pid_namespace), Relaxed);
+            head.start_time.store(owner.stamp(who.start_time), Release);
+            for card in self.claims_of(slot) {
+                card.reserve.store(0, Relaxed);
+                card.pending.store(0, Relaxed);
+                card.high.store(0, Relaxed);
+                card.claimed.store(tagged(owner.tag(), 0), Release);
+            }
+            self.slots_used.fetch_max(slot as u64 + 1, AcqRel);
+            return Some(owner);
+        }
+        None
+    }
+
+    /// Whether this hold is still the slot's: false once somebody retired it.
+    #[must_use]
+    pub fn holds(&self, owner: Owner) -> bool {
+        let head = self.heads.get(owner.slot);
+        head.is_some_and(|head| head.state.load(Acquire) == owner.state)
+    }
+
+    /// The processes that are in the account.
+    pub fn processes(&self) -> impl Iterator<Item = Process> + '_ {
+        let used = usize::try_from(self.slots_used.load(Acquire)).unwrap_or(usize::MAX);
+        self.heads
+            .iter()
+            .take(used)
+            .enumerate()
+            .filter_map(|(slot, head)| {
+                let state = head.state.load(Acquire);
+                let owner = Owner { slot, state };
+                let registration = Registration {
+                    pid: owner.pid(),
+                    start_time: owner.stamped(head.start_time.load(Acquire)),
+                    pid_namespace: owner.stamped(head.pid_namespace.load(Relaxed)),
+                };
+                (owner.pid() != 0).then_some(Process {
+                    owner,
+                    registration,
+                })
+            })
+    }
+
+    /// Takes a process out of the account with all that it holds: a process that leaves, or one that is
+    /// known to be dead. Any number may try, at any time; the slot is emptied once. Returns the bytes
+    /// that this call took out, over all cards.
+    pub fn retire(&self, owner: Owner) -> Bytes {
+        let Some(head) = self.heads.get(owner.slot) else {
+            return Bytes::ZERO;
+        };
+        if head.state.load(Acquire) != owner.state {
+            return Bytes::ZERO;
+        }
+        let taken = self.claims_of(owner.slot).map(|card| {
+            let empty = |word| (tag_of(word) == owner.tag()).then_some(tagged(owner.tag(), 0));
+            card.claimed
+                .fetch_update(AcqRel, Acquire, empty)
+                .map_or(0, bytes_of)
+        });
+        let taken = taken.fold(0, u64::saturating_add);
+        let next = ((owner.state >> 32).wrapping_add(1) & 0xffff_ffff) << 32;
+        let _ = head
+            .state
+            .compare_exchange(owner.state, next, AcqRel, Relaxed);
+        Bytes(taken)
+    }
+}

@@ -1,0 +1,278 @@
+//! Charging: publish, add up, keep or take back.
+//!
+//! See the module above for why the order is this one. Everything is lock-free: no step waits for
+//! another process, except that a charge which may only have lost a race tries again a bounded number
+//! of times before it is refused.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+use super::layout::{AtomicU64, CardLimit, CardUse, SlotCard, SlotHead, fence};
+use super::slot::{Owner, bytes_of, tag_of, tagged};
+use crate::units::Bytes;
+
+/// How often a charge that may have lost a race is tried before it is refused.
+#[cfg(not(loom))]
+const ATTEMPTS: u32 = 64;
+#[cfg(loom)]
+const ATTEMPTS: u32 = 2;
+
+/// The largest amount that fits a `claimed` word.
+const MOST: u64 = (1 << 48) - 1;
+
+/// A `usage` file's words.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage<'a> {
+    pub(super) cards: &'a [CardUse],
+    pub(super) heads: &'a [SlotHead],
+    /// One per slot and card, slot by slot.
+    pub(super) claims: &'a [SlotCard],
+    /// One above the highest slot that was ever taken.
+    /// Written by: registration (max). Read by: every sum. AcqRel.
+    pub(super) slots_used: &'a AtomicU64,
+}
+
+/// The outcome of a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// The bytes are claimed; the driver may be asked.
+    Granted,
+    /// The limit would be exceeded. Nothing is claimed.
+    Refused,
+    /// The slot was retired behind its owner's back: register again, claim again what is held.
+    Lost,
+}
+
+/// What a card is charged with, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Sum of what all processes claimed, reserves for contexts included.
+    pub claimed: Bytes,
+    /// The part of it that is a reserve for contexts.
+    pub reserve: Bytes,
+    /// The largest use that a charge saw.
+    pub peak: Bytes,
+    /// Charges that were refused.
+    pub denied: u64,
+    /// Bytes that were refused.
+    pub denied_bytes: Bytes,
+    /// Bytes of the last refusal.
+    pub last_denied: Bytes,
+}
+
+impl<'a> Usage<'a> {
+    /// Puts the words of a `usage` file together: one `CardUse` a card, one head a slot, one claim a
+    /// slot and card.
+    #[must_use]
+    pub const fn new(
+        cards: &'a [CardUse],
+        heads: &'a [SlotHead],
+        claims: &'a [SlotCard],
+        slots_used: &'a AtomicU64,
+    ) -> Self {
+        Self {
+            cards,
+            heads,
+            claims,
+            slots_used,
+        }
+    }
+
+    pub(super) fn claims_of(&self, slot: usize) -> impl Iterator<Item = &'a SlotCard> + use<'a> {
+        let cards = self.cards.len();
+        self.claims
+            .iter()
+            .skip(slot.saturating_mul(cards))
+            .take(cards)
+    }
+
+    fn claim_word(&self, slot: usize, card: usize) -> Option<&'a SlotCard> {
+        (card < self.cards.len())
+            .then(|| slot.checked_mul(self.cards.len())?.checked_add(card))
+            .flatten()
+            .and_then(|place| self.claims.get(place))
+    }
+
+    fn on_card(&self, card: usize) -> impl Iterator<Item = &'a SlotCard> + use<'a> {
+        let used = usize::try_from(self.slots_used.load(Acquire)).unwrap_or(usize::MAX);
+        let cards = self.cards.len().max(1);
+        let card = if card < cards { card } else { usize::MAX };
+        self.claims.iter().skip(card).step_by(cards).take(used)
+    }
+
+    /// The sum of what all processes have claimed on a card.
+    #[must_use]
+    pub fn claimed(&self, card: usize) -> Bytes {
+        self.on_card(card)
+            .map(|claim| Bytes(bytes_of(claim.claimed.load(Acquire))))
+            .sum()
+    }
+
+    /// Claims `ask` on a card if everything claimed, the overhead and `ask` together stay within the
+    /// limit. Counts no denial: the caller may yet trim, retire the dead and try again
+    /// ([`Usage::deny`] when it gives up).
+    #[must_use]
+    pub fn charge(&self, owner: Owner, card: usize, ask: Bytes, limits: &CardLimit) -> Charge {
+        let Some(mine) = self.claim_word(owner.slot, card) else {
+            return Charge::Refused;
+        };
+        if ask > limits.limits().limit {
+            return Charge::Refused;
+        }
+        for attempt in 0..ATTEMPTS {
+            mine.pending.fetch_add(ask.0, AcqRel);
+            if !publish(mine, owner, ask) {
+                mine.pending.fetch_sub(ask.0, AcqRel);
+                return Charge::Lost;
+            }
+            fence(SeqCst);
+            let sum = self.claimed(card);
+            let now = limits.limits();
+            if sum.plus(now.overhead) <= now.limit {
+                mine.pending.fetch_sub(ask.0, AcqRel);
+                self.note_peak(mine, card, sum.plus(now.overhead));
+                return Charge::Granted;
+            }
+            let undecided: Bytes = self
+                .on_card(card)
+                .map(|c| Bytes(c.pending.load(Acquire)))
+                .sum();
+            withdraw(mine, owner, ask);
+            mine.pending.fetch_sub(ask.0, AcqRel);
+            let decided = sum.minus(undecided.minus(ask));
+            if decided.plus(now.overhead) > now.limit {
+                return Charge::Refused;
+            }
+            pause(owner, attempt);
+        }
+        Charge::Refused
+    }
+
+    /// Claims without asking whether it fits: for memory that is already taken and must be counted.
+    /// Returns false when the slot was retired behind its owner's back.
+    #[must_use]
+    pub fn claim_anyway(&self, owner: Owner, card: usize, taken: Bytes) -> bool {
+        let Some(mine) = self.claim_word(owner.slot, card) else {
+            return true;
+        };
+        let done = publish(mine, owner, taken);
+        if done {
+            self.note_peak(mine, card, self.claimed(card));
+        }
+        done
+    }
+
+    /// Gives back what a charge took. Call it after the driver has freed the memory.
+    pub fn uncharge(&self, owner: Owner, card: usize, freed: Bytes) {
+        if let Some(mine) = self.claim_word(owner.slot, card) {
+            withdraw(mine, owner, freed);
+        }
+    }
+
+    /// Says how much of the owner's claim is a reserve for contexts (for the agent's accounting; the
+    /// bytes themselves are charged and uncharged like any others).
+    pub fn set_reserve(&self, owner: Owner, card: usize, reserve: Bytes) {
+        if let Some(mine) = self.claim_word(owner.slot, card) {
+            mine.reserve.store(reserve.0, Release);
+        }
+    }
+
+    /// Counts a refusal that reached the program.
+    pub fn deny(&self, card: usize, ask: Bytes) {
+        if let Some(card) = self.cards.get(card) {
+            card.denied.fetch_add(1, Relaxed);
+            card.denied_bytes.fetch_add(ask.0, Relaxed);
+            card.last_denied.store(ask.0, Relaxed);
+        }
+    }
+
+    /// What a card is charged with.
+    #[must_use]
+    pub fn used(&self, card: usize) -> Used {
+        let Some(words) = self.cards.get(card) else {
+            return Used::default();
+        };
+        Used {
+            claimed: self.claimed(card),
+            reserve: self
+                .on_card(card)
+                .map(|claim| Bytes(claim.reserve.load(Acquire)))
+                .sum(),
+            peak: Bytes(words.peak.load(Relaxed)),
+            denied: words.denied.load(Relaxed),
+            denied_bytes: Bytes(words.denied_bytes.load(Relaxed)),
+            last_denied: Bytes(words.last_denied.load(Relaxed)),
+        }
+    }
+
+    /// What one process has claimed on a card, and the part of it that is a reserve for contexts.
+    #[must_use]
+    pub fn claimed_by(&self, owner: Owner, card: usize) -> (Bytes, Bytes) {
+        self.claim_word(owner.slot, card)
+            .map_or((Bytes::ZERO, Bytes::ZERO), |claim| {
+                let word = claim.claimed.load(Acquire);
+                let bytes = if tag_of(word) == owner.tag() {
+                    bytes_of(word)
+                } else {
+                    0
+                };
+                (Bytes(bytes), Bytes(claim.reserve.load(Acquire)))
+            })
+    }
+
+    /// The largest claim of a process on a card since the last call; starts the next period at what it
+    /// claims now. For the agent only.
+    #[must_use]
+    pub fn take_high(&self, owner: Owner, card: usize) -> Bytes {
+        let (claimed, _) = self.claimed_by(owner, card);
+        let high = self
+            .claim_word(owner.slot, card)
+            .map_or(0, |c| c.high.swap(claimed.0, AcqRel));
+        claimed.max(Bytes(high))
+    }
+
+    fn note_peak(&self, mine: &SlotCard, card: usize, used: Bytes) {
+        raise(&mine.high, bytes_of(mine.claimed.load(Relaxed)));
+        if let Some(card) = self.cards.get(card) {
+            raise(&card.peak, used.0);
+        }
+    }
+}
+
+/// Adds to the owner's claim unless the slot went to a later generation.
+fn publish(mine: &SlotCard, owner: Owner, ask: Bytes) -> bool {
+    let added = |word| {
+        let bytes = bytes_of(word).saturating_add(ask.0).min(MOST);
+        (tag_of(word) == owner.tag()).then_some(tagged(owner.tag(), bytes))
+    };
+    mine.claimed.fetch_update(AcqRel, Acquire, added).is_ok()
+}
+
+/// Takes from the owner's claim unless the slot went to a later generation.
+fn withdraw(mine: &SlotCard, owner: Owner, freed: Bytes) {
+    let taken = |word| {
+        let bytes = bytes_of(word).saturating_sub(freed.0);
+        (tag_of(word) == owner.tag()).then_some(tagged(owner.tag(), bytes))
+    };
+    let _ = mine.claimed.fetch_update(AcqRel, Acquire, taken);
+}
+
+/// A maximum that writes only when it must: the common case is one load of a shared line.
+fn raise(word: &AtomicU64, to: u64) {
+    if word.load(Relaxed) < to {
+        word.fetch_max(to, Relaxed);
+    }
+}
+
+/// Lets the other charge decide first. Slots wait for different times, so that two that collided do
+/// not collide for ever.
+fn pause(owner: Owner, attempt: u32) {
+    #[cfg(loom)]
+    {
+        let _ = (owner, attempt);
+        loom::thread::yield_now();
+    }
+    #[cfg(not(loom))]
+    for _ in 0..(owner.slot & 7) * 16 + (1 << attempt.min(10)) {
+        core::hint::spin_loop();
+    }
+}

@@ -1,0 +1,218 @@
+//! Have and ask: the only place where they are compared.
+//!
+//! The scheduler calls [`fits`] before it proposes, the agent calls it again before it accepts, and
+//! both print the same [`Shortfall`]. A shortfall is a value, not an error: it carries the numbers that
+//! explain it and says whether waiting can help.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::units::Bytes;
+use crate::uuid::CardUuid;
+
+/// What a card has to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// The card's memory, as NVML reports it.
+    pub total: Bytes,
+    /// The part that the driver keeps for itself and that no program can have.
+    pub reserved: Bytes,
+}
+
+impl Capacity {
+    /// What programs can have: total less the driver's reserve.
+    #[must_use]
+    pub const fn allocatable(self) -> Bytes {
+        self.total.minus(self.reserved)
+    }
+}
+
+/// A share that somebody already holds on the card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Who: the allocation's name.
+    pub name: String,
+    /// How much of this card.
+    pub bytes: Bytes,
+}
+
+/// A request for some bytes of one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The card.
+    pub card: CardUuid,
+    /// The bytes wanted.
+    pub bytes: Bytes,
+}
+
+/// A refusal with numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortfall {
+    /// What was asked, of which card.
+    pub ask: Ask,
+    /// What the card could still give.
+    pub free: Bytes,
+    /// What the card can give in all.
+    pub allocatable: Bytes,
+    /// Memory in use by processes that hold no allocation, which cannot be given either.
+    pub unmanaged: Bytes,
+    /// Who holds the rest, largest share first.
+    pub holders: Vec<Holder>,
+}
+
+impl Shortfall {
+    /// Whether the request could be met once others give back what they hold.
+    #[must_use]
+    pub fn waiting_helps(&self) -> bool {
+        self.ask.bytes <= self.allocatable
+    }
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "asked {} on {}; {} free (of {}",
+            self.ask.bytes, self.ask.card, self.free, self.allocatable
+        )?;
+        let named = self.holders.iter().take(NAMED);
+        for (place, holder) in named.enumerate() {
+            let lead = if place == 0 { "; held by " } else { ", " };
+            write!(f, "{lead}{} with {}", holder.name, holder.bytes)?;
+        }
+        if let Some(more) = self
+            .holders
+            .len()
+            .checked_sub(NAMED)
+            .filter(|more| *more > 0)
+        {
+            let rest: Bytes = self
+                .holders
+                .iter()
+                .skip(NAMED)
+                .map(|holder| holder.bytes)
+                .sum();
+            write!(f, ", and {more} more with {rest}")?;
+        }
+        if self.unmanaged > Bytes::ZERO {
+            write!(
+                f,
+                "; {} used by processes without an allocation",
+                self.unmanaged
+            )?;
+        }
+        f.write_str(")")?;
+        if !self.waiting_helps() {
+            f.write_str("; the card is too small, waiting does not help")?;
+        }
+        Ok(())
+    }
+}
+
+/// How many holders a shortfall names before it sums up the rest.
+const NAMED: usize = 4;
+
+/// Whether `ask` fits a card of that capacity beside what others hold.
+///
+/// # Errors
+/// The [`Shortfall`] when it does not.
+pub fn fits(
+    capacity: Capacity,
+    holders: &[Holder],
+    unmanaged: Bytes,
+    ask: Ask,
+) -> Result<(), Shortfall> {
+    let allocatable = capacity.allocatable();
+    let held: Bytes = holders.iter().map(|holder| holder.bytes).sum();
+    let free = allocatable.minus(held).minus(unmanaged);
+    if ask.bytes <= free {
+        return Ok(());
+    }
+    let mut holders = holders.to_vec();
+    holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    Err(Shortfall {
+        ask,
+        free,
+        allocatable,
+        unmanaged,
+        holders,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    const CARD: CardUuid = CardUuid([7; 16]);
+    const CAPACITY: Capacity = Capacity {
+        total: Bytes(1000 << 20),
+        reserved: Bytes(100 << 20),
+    };
+
+    fn ask(mib: u64) -> Ask {
+        Ask {
+            card: CARD,
+            bytes: Bytes::from_mib(mib),
+        }
+    }
+
+    fn holders(shares: &[(&str, u64)]) -> Vec<Holder> {
+        let holder = |(name, mib): &(&str, u64)| Holder {
+            name: (*name).into(),
+            bytes: Bytes::from_mib(*mib),
+        };
+        shares.iter().map(holder).collect()
+    }
+
+    #[test]
+    fn the_last_byte_fits_and_the_next_does_not() {
+        let held = holders(&[("a", 500)]);
+        assert_eq!(fits(CAPACITY, &held, Bytes::ZERO, ask(400)), Ok(()));
+        assert!(fits(CAPACITY, &held, Bytes(1), ask(400)).is_err());
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_free_and_who_holds_the_rest() {
+        let held = holders(&[("build", 180), ("train", 630)]);
+        let shortfall = fits(CAPACITY, &held, Bytes::ZERO, ask(200)).unwrap_err();
+        assert!(shortfall.waiting_helps());
+        assert_eq!(
+            shortfall.to_string(),
+            "asked 200 MiB on GPU-07070707-0707-0707-0707-070707070707; 90 MiB free (of 900 MiB; held by train with 630 MiB, build with 180 MiB)"
+        );
+    }
+
+    #[test]
+    fn a_refusal_that_no_waiting_cures_says_so() {
+        let shortfall = fits(CAPACITY, &[], Bytes::ZERO, ask(901)).unwrap_err();
+        assert!(!shortfall.waiting_helps());
+        assert!(
+            shortfall.to_string().ends_with("waiting does not help"),
+            "{shortfall}"
+        );
+    }
+
+    #[test]
+    fn memory_that_was_never_given_cannot_be_given_again() {
+        let held = holders(&[
+            ("a", 100),
+            ("b", 100),
+            ("c", 100),
+            ("d", 100),
+            ("e", 50),
+            ("f", 50),
+        ]);
+        let text = fits(CAPACITY, &held, Bytes::from_mib(300), ask(200))
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("100 MiB free"), "{text}");
+        assert!(
+            text.contains(
+                "and 2 more with 100 MiB; 300 MiB used by processes without an allocation"
+            ),
+            "{text}"
+        );
+    }
+}

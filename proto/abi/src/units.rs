@@ -1,0 +1,132 @@
+//! Bytes, and the ways people write them.
+//!
+//! Everything inside Apportion counts in bytes; MiB, fractions and Kubernetes quantities are turned
+//! into bytes once, here, and never again. Arithmetic saturates: a sum of memory that overflows 64
+//! bits is a bug elsewhere, and must not become a small number.
+
+use core::fmt;
+
+/// A number of bytes of device memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// No memory at all.
+    pub const ZERO: Self = Self(0);
+    /// One KiB (1024 bytes).
+    pub const KIB: u64 = 1 << 10;
+    /// One MiB (1024 KiB), the unit of KAI's `gpu-memory` annotation.
+    pub const MIB: u64 = 1 << 20;
+    /// One GiB (1024 MiB).
+    pub const GIB: u64 = 1 << 30;
+
+    /// `count` MiB.
+    #[must_use]
+    pub const fn from_mib(count: u64) -> Self {
+        Self(count.saturating_mul(Self::MIB))
+    }
+
+    /// Whole MiB in this amount, rounded down.
+    #[must_use]
+    pub const fn as_mib(self) -> u64 {
+        self.0 / Self::MIB
+    }
+
+    /// `self + other`, at most `u64::MAX`.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// `self - other`, at least zero.
+    #[must_use]
+    pub const fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// The next multiple of `granule` (unchanged when `granule` is zero).
+    #[must_use]
+    pub const fn rounded_up(self, granule: u64) -> Self {
+        match self.0.checked_next_multiple_of(granule) {
+            Some(rounded) => Self(rounded),
+            None => self,
+        }
+    }
+}
+
+impl core::iter::Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+        amounts.fold(Self::ZERO, Self::plus)
+    }
+}
+
+/// Prints whole MiB below 10 GiB and GiB with one decimal above, as `nvidia-smi` users read them.
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 >= 10 * Self::GIB {
+            let tenths = (u128::from(self.0) * 10) / u128::from(Self::GIB);
+            write!(f, "{}.{} GiB", tenths / 10, tenths % 10)
+        } else if self.0 >= Self::MIB || self.0 == 0 {
+            write!(f, "{} MiB", self.as_mib())
+        } else {
+            write!(f, "{} bytes", self.0)
+        }
+    }
+}
+
+/// Reads an amount as people type it on a command line: a plain number is MiB, as in KAI's
+/// `gpu-memory`; `Mi` and `Gi` (and `MiB`, `GiB`) are accepted as a convenience.
+///
+/// Returns `None` for anything else, for zero, and for amounts that do not fit 64 bits.
+#[must_use]
+pub fn parse_memory(text: &str) -> Option<Bytes> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = match unit {
+        "" | "Mi" | "MiB" => Bytes::MIB,
+        "Gi" | "GiB" => Bytes::GIB,
+        _ => return None,
+    };
+    let amount = number.parse::<u64>().ok()?.checked_mul(unit)?;
+    (amount > 0).then_some(Bytes(amount))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_number_is_mib_as_in_kai() {
+        assert_eq!(parse_memory("2000"), Some(Bytes::from_mib(2000)));
+        assert_eq!(parse_memory("2000Mi"), Some(Bytes::from_mib(2000)));
+        assert_eq!(parse_memory("8Gi"), Some(Bytes::from_mib(8192)));
+    }
+
+    #[test]
+    fn refuses_what_is_not_an_amount_of_memory() {
+        for text in [
+            "",
+            "0",
+            "-1",
+            "2000Ti",
+            "1.5Gi",
+            "Gi",
+            " 5",
+            "5 ",
+            "0x10",
+            "99999999999999Gi",
+        ] {
+            assert_eq!(parse_memory(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn prints_what_people_compare_with_nvidia_smi() {
+        use alloc::string::ToString;
+        assert_eq!(Bytes::from_mib(2000).to_string(), "2000 MiB");
+        assert_eq!(Bytes::from_mib(143_771).to_string(), "140.4 GiB");
+        assert_eq!(Bytes(512).to_string(), "512 bytes");
+    }
+}

@@ -1,0 +1,273 @@
+//! The account as its two sides use it: through files, from several processes' points of view.
+#![cfg(not(loom))]
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use apportion_abi::account::{
+    CardLimit, Charge, LimitsMap, NewCard, OpenError, Owner, Registration, UsageMap,
+};
+use apportion_abi::{Bytes, CardUuid};
+
+const CARD: CardUuid = CardUuid([3; 16]);
+const LIMIT: Bytes = Bytes::from_mib(100);
+
+struct Account {
+    dir: PathBuf,
+    limits: LimitsMap,
+    usage: UsageMap,
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.to_str().unwrap()).unwrap()
+}
+
+fn account(cards: usize) -> Account {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = format!(
+        "apportion-abi-{}-{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    );
+    let dir = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&dir).unwrap();
+    let new = NewCard {
+        uuid: CARD,
+        total: Bytes(Bytes::GIB),
+        limit: LIMIT,
+        context_reserve: Bytes::from_mib(7),
+    };
+    let limits = LimitsMap::create(&c_path(&dir.join("limits")), &vec![new; cards]).unwrap();
+    let usage = UsageMap::create(&c_path(&dir.join("usage")), cards).unwrap();
+    Account { dir, limits, usage }
+}
+
+impl Account {
+    fn card(&self) -> &CardLimit {
+        &self.limits.cards()[0]
+    }
+
+    fn enter(&self, pid: u32) -> Owner {
+        let who = Registration {
+            pid,
+            start_time: u64::from(pid) * 10,
+            pid_namespace: 1,
+        };
+        self.usage.usage().register(who).unwrap()
+    }
+
+    fn charge(&self, owner: Owner, mib: u64) -> Charge {
+        self.usage
+            .usage()
+            .charge(owner, 0, Bytes::from_mib(mib), self.card())
+    }
+
+    fn claimed(&self) -> u64 {
+        self.usage.usage().claimed(0).as_mib()
+    }
+}
+
+#[test]
+fn what_the_agent_writes_is_what_the_program_reads() {
+    let agent = account(2);
+    let program = LimitsMap::open(&c_path(&agent.dir.join("limits"))).unwrap();
+    let seen = program.cards()[1].limits();
+    assert_eq!(
+        (seen.limit, seen.overhead, seen.context_reserve),
+        (LIMIT, Bytes::ZERO, Bytes::from_mib(7))
+    );
+    assert_eq!(program.cards()[0].card(), CARD);
+    let generation = program.cards()[0].generation();
+    agent.card().set_limit(Bytes::from_mib(50));
+    assert_eq!(program.cards()[0].limits().limit, Bytes::from_mib(50));
+    assert!(program.cards()[0].generation() > generation);
+}
+
+#[test]
+fn grants_the_last_byte_and_refuses_the_next() {
+    let account = account(1);
+    let owner = account.enter(11);
+    let usage = account.usage.usage();
+    assert_eq!(account.charge(owner, 100), Charge::Granted);
+    assert_eq!(
+        usage.charge(owner, 0, Bytes(1), account.card()),
+        Charge::Refused
+    );
+    usage.uncharge(owner, 0, Bytes(1));
+    assert_eq!(
+        usage.charge(owner, 0, Bytes(1), account.card()),
+        Charge::Granted
+    );
+    assert_eq!(usage.used(0).peak, LIMIT);
+}
+
+#[test]
+fn counts_all_processes_and_the_overhead_together() {
+    let account = account(1);
+    let (one, two) = (account.enter(11), account.enter(12));
+    account.card().set_overhead(Bytes::from_mib(30));
+    assert_eq!(account.charge(one, 40), Charge::Granted);
+    assert_eq!(account.charge(two, 31), Charge::Refused);
+    assert_eq!(account.charge(two, 30), Charge::Granted);
+    assert_eq!(account.claimed(), 70);
+}
+
+#[test]
+fn a_limit_below_use_refuses_and_keeps_what_is_held() {
+    let account = account(1);
+    let owner = account.enter(11);
+    assert_eq!(account.charge(owner, 80), Charge::Granted);
+    account.card().set_limit(Bytes::from_mib(10));
+    assert_eq!(account.charge(owner, 1), Charge::Refused);
+    assert_eq!(account.claimed(), 80);
+    account.card().set_limit(Bytes::from_mib(81));
+    assert_eq!(account.charge(owner, 1), Charge::Granted);
+}
+
+#[test]
+fn the_dead_are_taken_out_once_and_their_slot_is_used_again() {
+    let account = account(2);
+    let usage = account.usage.usage();
+    let dead = account.enter(11);
+    assert_eq!(account.charge(dead, 60), Charge::Granted);
+    let processes: Vec<_> = usage.processes().collect();
+    assert_eq!(processes.len(), 1);
+    assert_eq!(
+        (
+            processes[0].registration.pid,
+            processes[0].registration.start_time
+        ),
+        (11, 110)
+    );
+    assert_eq!(usage.retire(processes[0].owner), Bytes::from_mib(60));
+    assert_eq!(usage.retire(processes[0].owner), Bytes::ZERO);
+    assert!(!usage.holds(dead));
+    let next = account.enter(12);
+    assert_eq!(next.slot(), dead.slot());
+    assert_eq!(account.charge(next, 5), Charge::Granted);
+    assert_eq!(
+        account.charge(dead, 5),
+        Charge::Lost,
+        "a retired owner must enter again"
+    );
+    usage.uncharge(dead, 0, Bytes::from_mib(5));
+    assert_eq!(
+        account.claimed(),
+        5,
+        "a retired owner takes nothing from its successor"
+    );
+}
+
+#[test]
+fn the_high_mark_is_of_the_period_since_the_last_look() {
+    let account = account(1);
+    let usage = account.usage.usage();
+    let owner = account.enter(11);
+    assert_eq!(account.charge(owner, 60), Charge::Granted);
+    usage.uncharge(owner, 0, Bytes::from_mib(50));
+    assert_eq!(usage.take_high(owner, 0), Bytes::from_mib(60));
+    assert_eq!(usage.take_high(owner, 0), Bytes::from_mib(10));
+}
+
+#[test]
+fn takes_as_many_processes_as_there_are_slots_and_no_more() {
+    let account = account(1);
+    for pid in 1..=1024 {
+        account.enter(pid);
+    }
+    let who = Registration {
+        pid: 2000,
+        start_time: 1,
+        pid_namespace: 1,
+    };
+    assert_eq!(account.usage.usage().register(who), None);
+}
+
+#[test]
+fn refuses_files_that_are_not_whole_accounts() {
+    let account = account(1);
+    let limits = account.dir.join("limits");
+    let usage = account.dir.join("usage");
+    assert!(matches!(
+        UsageMap::open(&c_path(&limits)),
+        Err(OpenError::NotAnAccount)
+    ));
+    assert!(matches!(
+        LimitsMap::open(&c_path(&usage)),
+        Err(OpenError::NotAnAccount)
+    ));
+    assert!(matches!(
+        UsageMap::create(&c_path(&usage), 1),
+        Err(OpenError::System("open", libc::EEXIST))
+    ));
+    let absent = account.dir.join("absent");
+    assert!(matches!(
+        LimitsMap::open(&c_path(&absent)),
+        Err(OpenError::System("open", libc::ENOENT))
+    ));
+    let whole = std::fs::read(&limits).unwrap();
+    for (name, bytes) in [
+        ("short", whole[..whole.len() - 1].to_vec()),
+        ("empty", Vec::new()),
+        ("many cards", [&whole[..12], &[200], &whole[13..]].concat()),
+    ] {
+        std::fs::write(account.dir.join(name), bytes).unwrap();
+        let opened = LimitsMap::open(&c_path(&account.dir.join(name)));
+        assert!(matches!(opened, Err(OpenError::NotAnAccount)), "{name}");
+    }
+    std::fs::write(
+        account.dir.join("newer"),
+        [&whole[..8], &[9], &whole[9..]].concat(),
+    )
+    .unwrap();
+    let newer = LimitsMap::open(&c_path(&account.dir.join("newer")));
+    assert!(matches!(newer, Err(OpenError::Version(9))));
+}
+
+/// Threads that charge and free at random, never above the limit as seen by a ledger of their own.
+#[test]
+fn many_chargers_never_hold_more_than_the_limit() {
+    let account = account(1);
+    let held = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for pid in 1..=8_u32 {
+            let (account, held) = (&account, &held);
+            scope.spawn(move || {
+                let owner = account.enter(pid);
+                let mut seed = u64::from(pid);
+                let mut mine = Vec::new();
+                for _ in 0..20_000 {
+                    seed = seed
+                        .wrapping_mul(6364136223846793005)
+                        .wrapping_add(1442695040888963407);
+                    let mib = (seed >> 33) % 40 + 1;
+                    if seed >> 63 == 0 && account.charge(owner, mib) == Charge::Granted {
+                        assert!(held.fetch_add(mib, Ordering::SeqCst) + mib <= 100);
+                        mine.push(mib);
+                    } else if let Some(mib) = mine.pop() {
+                        held.fetch_sub(mib, Ordering::SeqCst);
+                        account
+                            .usage
+                            .usage()
+                            .uncharge(owner, 0, Bytes::from_mib(mib));
+                    }
+                }
+                for mib in mine {
+                    held.fetch_sub(mib, Ordering::SeqCst);
+                    account
+                        .usage
+                        .usage()
+                        .uncharge(owner, 0, Bytes::from_mib(mib));
+                }
+            });
+        }
+    });
+    assert_eq!(account.claimed(), 0);
+}

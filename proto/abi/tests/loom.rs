@@ -1,0 +1,137 @@
+//! The account under every interleaving that `loom` finds. Run with
+//! `RUSTFLAGS="--cfg loom" cargo test -p apportion-abi --release --test loom`.
+#![cfg(loom)]
+
+use apportion_abi::account::{
+    CardLimit, CardUse, Charge, Owner, Registration, SLOTS, SlotCard, SlotHead, Usage,
+};
+use apportion_abi::{Bytes, CardUuid};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+
+struct Pages {
+    limits: CardLimit,
+    cards: Vec<CardUse>,
+    heads: Vec<SlotHead>,
+    claims: Vec<SlotCard>,
+    slots_used: AtomicU64,
+}
+
+impl Pages {
+    fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self {
+            limits: CardLimit::new(CardUuid([1; 16]), Bytes(1000), Bytes(limit), Bytes::ZERO),
+            cards: vec![CardUse::default()],
+            heads: (0..SLOTS).map(|_| SlotHead::default()).collect(),
+            claims: (0..SLOTS).map(|_| SlotCard::default()).collect(),
+            slots_used: AtomicU64::new(0),
+        })
+    }
+
+    fn usage(&self) -> Usage<'_> {
+        Usage::new(&self.cards, &self.heads, &self.claims, &self.slots_used)
+    }
+
+    fn enter(&self, pid: u32) -> Owner {
+        self.usage()
+            .register(Registration {
+                pid,
+                start_time: 1,
+                pid_namespace: 1,
+            })
+            .unwrap()
+    }
+
+    fn charge(&self, owner: Owner, bytes: u64) -> Charge {
+        self.usage().charge(owner, 0, Bytes(bytes), &self.limits)
+    }
+}
+
+fn model(check: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(check);
+}
+
+#[test]
+fn two_charges_that_do_not_fit_together_do_not_both_pass() {
+    model(|| {
+        let pages = Pages::new(10);
+        let owners = [pages.enter(1), pages.enter(2)];
+        let other = pages.clone();
+        let rival = thread::spawn(move || other.charge(owners[1], 6) == Charge::Granted);
+        let mine = pages.charge(owners[0], 6) == Charge::Granted;
+        let theirs = rival.join().unwrap();
+        assert!(!(mine && theirs));
+        let held = 6 * (u64::from(mine) + u64::from(theirs));
+        assert_eq!(
+            pages.usage().claimed(0),
+            Bytes(held),
+            "a refused charge leaves nothing"
+        );
+    });
+}
+
+#[test]
+fn two_charges_that_fit_together_both_pass() {
+    model(|| {
+        let pages = Pages::new(10);
+        let owners = [pages.enter(1), pages.enter(2)];
+        let other = pages.clone();
+        let rival = thread::spawn(move || other.charge(owners[1], 5));
+        assert_eq!(pages.charge(owners[0], 5), Charge::Granted);
+        assert_eq!(rival.join().unwrap(), Charge::Granted);
+    });
+}
+
+#[test]
+fn threads_of_one_process_share_its_slot_without_loss() {
+    model(|| {
+        let pages = Pages::new(10);
+        let owner = pages.enter(1);
+        let other = pages.clone();
+        let rival = thread::spawn(move || {
+            assert_eq!(other.charge(owner, 3), Charge::Granted);
+            other.usage().uncharge(owner, 0, Bytes(3));
+        });
+        assert_eq!(pages.charge(owner, 4), Charge::Granted);
+        rival.join().unwrap();
+        assert_eq!(pages.usage().claimed(0), Bytes(4));
+    });
+}
+
+#[test]
+fn the_dead_are_retired_once_however_many_try() {
+    model(|| {
+        let pages = Pages::new(10);
+        let dead = pages.enter(1);
+        assert_eq!(pages.charge(dead, 6), Charge::Granted);
+        let other = pages.clone();
+        let rival = thread::spawn(move || {
+            other.usage().retire(dead);
+            // The slot is free or already taken by nobody: a newcomer may enter and charge.
+            let newcomer = other.enter(2);
+            assert_eq!(other.charge(newcomer, 5), Charge::Granted);
+        });
+        pages.usage().retire(dead);
+        rival.join().unwrap();
+        assert_eq!(
+            pages.usage().claimed(0),
+            Bytes(5),
+            "a late retirement takes nothing from a successor"
+        );
+    });
+}
+
+#[test]
+fn two_newcomers_never_share_a_slot() {
+    model(|| {
+        let pages = Pages::new(10);
+        let other = pages.clone();
+        let rival = thread::spawn(move || other.enter(2).slot());
+        let mine = pages.enter(1).slot();
+        assert_ne!(mine, rival.join().unwrap());
+        assert_eq!(pages.slots_used.load(Ordering::Acquire), 2);
+    });
+}
