@@ -1,1 +1,35 @@
-//! (being written)
+//! The simulated machine: cards, and what processes hold on them, as one pure state that is moved by
+//! requests. It models what memory accounting depends on (rounding, context overhead, sub-allocation,
+//! stream-ordered pools, virtual memory with reference counts) and knows nothing of sockets, clocks,
+//! pointers or libraries. Its requests and replies are also the words on the wire.
+//!
+//! What it leaves out on purpose: time (a kernel is over when it was launched) and residency (managed
+//! memory counts as resident from its allocation on).
+#![forbid(unsafe_code)]
+
+mod arena;
+mod card;
+mod config;
+mod contexts;
+mod machine;
+mod nvml_answer;
+mod pool;
+mod process;
+mod refusal;
+mod rules;
+mod snapshot;
+mod virtual_memory;
+mod wire;
+
+pub use arena::Placement;
+pub use config::{CardConfig, Config, ConfigError, Driver};
+pub use machine::Machine;
+pub use pool::{PoolAttribute, PoolLocation};
+pub use process::Peer;
+pub use refusal::Refusal;
+pub use rules::{Admission, Effect, Rule};
+pub use snapshot::*;
+pub use wire::{Answer, Call, CardFacts, ContextLimit, Facts, Location, Reply, Request};
+
+/// A process, by the identity that the host gives it.
+pub type Pid = i32;

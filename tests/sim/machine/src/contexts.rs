@@ -1,0 +1,222 @@
+//! Contexts, the code that is loaded into them and the memory that is allocated in them.
+
+use crate::machine::Machine;
+use crate::process::{Allocation, Context, Home, Primary};
+use crate::wire::Reply;
+use crate::{ContextLimit, Pid, Refusal};
+
+/// Code is placed in steps of this much.
+const CODE_GRANULE: u64 = 2 << 20;
+
+impl Machine {
+    pub(crate) fn create_context(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+        let context = self.name();
+        self.open_context(pid, card, context)
+    }
+
+    pub(crate) fn retain_primary(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+        self.card(card)?;
+        let name = self.name();
+        let fresh = Primary {
+            context: name,
+            retained: 0,
+        };
+        let primary = self.process(pid)?.primaries.entry(card).or_insert(fresh);
+        let context = primary.context;
+        if !self.process(pid)?.contexts.contains_key(&context) {
+            self.open_context(pid, card, context)?;
+        }
+        if let Some(primary) = self.process(pid)?.primaries.get_mut(&card) {
+            primary.retained += 1;
+        }
+        Ok(Reply::Created(context))
+    }
+
+    pub(crate) fn release_primary(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+        let primary = self.process(pid)?.primaries.get_mut(&card);
+        let primary = primary.filter(|primary| primary.retained > 0);
+        let primary = primary.ok_or(Refusal::InvalidContext)?;
+        primary.retained -= 1;
+        let (last, context) = (primary.retained == 0, primary.context);
+        if last {
+            self.close_context(pid, context)?;
+        }
+        Ok(Reply::Value(u64::from(!last)))
+    }
+
+    /// The context ends, but those who retain it still do.
+    pub(crate) fn reset_primary(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+        self.card(card)?;
+        let Some(primary) = self.process(pid)?.primaries.get_mut(&card) else {
+            return Ok(Reply::Done);
+        };
+        primary.retained = 0;
+        let context = primary.context;
+        if self.process(pid)?.contexts.contains_key(&context) {
+            self.close_context(pid, context)?;
+        }
+        Ok(Reply::Done)
+    }
+
+    /// A primary context is not destroyed but released.
+    pub(crate) fn destroy_context(&mut self, pid: Pid, context: u64) -> Result<Reply, Refusal> {
+        let mut primaries = self.process(pid)?.primaries.values();
+        if primaries.any(|primary| primary.context == context) {
+            return Err(Refusal::InvalidContext);
+        }
+        self.close_context(pid, context)?;
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn limit_context(
+        &mut self,
+        pid: Pid,
+        context: u64,
+        limit: ContextLimit,
+        value: u64,
+    ) -> Result<Reply, Refusal> {
+        let (card, before) = {
+            let context = self.context(pid, context)?;
+            (
+                context.card,
+                context.limits.get(&limit).copied().unwrap_or(0),
+            )
+        };
+        let after = limit.cost(value, self.card(card)?.config.multiprocessors);
+        if after > before {
+            self.take_or_trim(pid, card, after - before)?;
+        } else {
+            self.cards[card].give(pid, before - after);
+        }
+        self.context(pid, context)?.limits.insert(limit, after);
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn load_module(
+        &mut self,
+        pid: Pid,
+        context: u64,
+        bytes: u64,
+    ) -> Result<Reply, Refusal> {
+        let card = self.context(pid, context)?.card;
+        let bytes = bytes
+            .max(1)
+            .checked_next_multiple_of(CODE_GRANULE)
+            .ok_or(Refusal::OutOfMemory)?;
+        self.take_or_trim(pid, card, bytes)?;
+        let module = self.name();
+        self.context(pid, context)?.modules.insert(module, bytes);
+        Ok(Reply::Created(module))
+    }
+
+    pub(crate) fn unload_module(
+        &mut self,
+        pid: Pid,
+        context: u64,
+        module: u64,
+    ) -> Result<Reply, Refusal> {
+        let context = self.context(pid, context)?;
+        let card = context.card;
+        let bytes = context
+            .modules
+            .remove(&module)
+            .ok_or(Refusal::InvalidValue)?;
+        self.cards[card].give(pid, bytes);
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn allocate(
+        &mut self,
+        pid: Pid,
+        context: u64,
+        bytes: u64,
+    ) -> Result<Reply, Refusal> {
+        if bytes == 0 {
+            return Err(Refusal::InvalidValue);
+        }
+        let (name, block) = (self.name(), self.name());
+        let owner = self.context(pid, context)?;
+        let placement = match owner.arena.place(bytes) {
+            Some(placement) => placement,
+            None => {
+                let grown = owner.arena.block_bytes(bytes).ok_or(Refusal::OutOfMemory)?;
+                let card = owner.card;
+                self.take_or_trim(pid, card, grown)?;
+                self.context(pid, context)?.arena.grow(block, grown, bytes)
+            }
+        };
+        let allocation = Allocation {
+            home: Home::Context(context),
+            placement,
+            bytes,
+        };
+        self.process(pid)?.allocations.insert(name, allocation);
+        Ok(Reply::Allocated {
+            allocation: name,
+            placement,
+        })
+    }
+
+    pub(crate) fn free(&mut self, pid: Pid, name: u64) -> Result<Reply, Refusal> {
+        let process = self.process(pid)?;
+        let allocation = process
+            .allocations
+            .remove(&name)
+            .ok_or(Refusal::InvalidValue)?;
+        match allocation.home {
+            Home::Context(id) => {
+                let context = self.context(pid, id)?;
+                context.arena.remove(allocation.placement, allocation.bytes);
+                let (card, empty) = (context.card, context.arena.trim(0));
+                self.lose(pid, Some(card), empty);
+            }
+            Home::Pool(id) => {
+                let pool = process.pools.get_mut(&id).ok_or(Refusal::InvalidValue)?;
+                pool.left(&allocation);
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    fn open_context(&mut self, pid: Pid, card: usize, name: u64) -> Result<Reply, Refusal> {
+        let config = &self.card(card)?.config;
+        let (first, further) = (config.context_bytes, config.further_context_bytes);
+        let bytes = if self.process(pid)?.is_on(card) {
+            further
+        } else {
+            first
+        };
+        self.take_or_trim(pid, card, bytes)?;
+        self.process(pid)?
+            .contexts
+            .insert(name, Context::new(card, bytes));
+        Ok(Reply::Created(name))
+    }
+
+    /// The default pool of a card is emptied with the last context there.
+    fn close_context(&mut self, pid: Pid, name: u64) -> Result<(), Refusal> {
+        let context = self
+            .process(pid)?
+            .contexts
+            .remove(&name)
+            .ok_or(Refusal::InvalidContext)?;
+        let card = context.card;
+        self.cards[card].give(pid, context.bytes() - context.arena.reserved());
+        self.empty(pid, Home::Context(name), Some(card), context.arena);
+        let process = self.process(pid)?;
+        if !process.is_on(card)
+            && let Some(default) = process.default_pools.remove(&card)
+            && let Some(pool) = process.pools.remove(&default)
+        {
+            self.empty(pid, Home::Pool(default), Some(card), pool.arena);
+        }
+        Ok(())
+    }
+
+    fn context(&mut self, pid: Pid, context: u64) -> Result<&mut Context, Refusal> {
+        self.process(pid)?
+            .contexts
+            .get_mut(&context)
+            .ok_or(Refusal::InvalidContext)
+    }
+}

@@ -1,0 +1,217 @@
+//! The machine as a whole: which process asked for what, and what that does to the cards.
+
+use std::collections::BTreeMap;
+
+use crate::arena::Arena;
+use crate::card::Card;
+use crate::process::{Home, Process};
+use crate::rules::Rules;
+use crate::virtual_memory::{Physical, Step};
+use crate::wire::{Answer, Reply};
+use crate::{
+    Admission, CardFacts, Config, ConfigError, Driver, Facts, Location, Peer, Pid, Refusal, Request,
+};
+
+/// Cards, processes and what they hold.
+#[derive(Debug)]
+pub struct Machine {
+    pub(crate) driver: Driver,
+    pub(crate) cards: Vec<Card>,
+    pub(crate) processes: BTreeMap<Pid, Process>,
+    pub(crate) physical: BTreeMap<u64, Physical>,
+    rules: Rules,
+    names: u64,
+    lost_blocks: Vec<u64>,
+}
+
+impl Machine {
+    /// A machine without processes.
+    ///
+    /// # Errors
+    /// If there can be no such machine.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        let config = config.validate()?;
+        let mut rules = Rules::default();
+        config.rules.into_iter().for_each(|rule| rules.add(rule));
+        Ok(Self {
+            driver: config.driver,
+            cards: config.cards.into_iter().map(Card::new).collect(),
+            processes: BTreeMap::new(),
+            physical: BTreeMap::new(),
+            rules,
+            names: 0,
+            lost_blocks: Vec::new(),
+        })
+    }
+
+    /// A process has come. One that is there already stays as it is.
+    pub fn process_came(&mut self, pid: Pid, peer: Peer) {
+        self.processes
+            .entry(pid)
+            .or_insert_with(|| Process::new(peer));
+    }
+
+    /// A process is gone, and with it all that it held and nobody shares.
+    pub fn process_gone(&mut self, pid: Pid) {
+        self.drop_all_references(pid);
+        self.processes.remove(&pid);
+        for card in &mut self.cards {
+            card.forget(pid);
+        }
+    }
+
+    /// What the rules say about a call that is about to be made.
+    pub fn admit(&mut self, function: &str) -> Admission {
+        self.rules.admit(function)
+    }
+
+    /// Does what a process asks, or nothing.
+    pub fn apply(&mut self, pid: Pid, request: Request) -> Answer {
+        let reply = self.perform(pid, request).unwrap_or_else(Reply::Refused);
+        Answer {
+            reply,
+            gone: std::mem::take(&mut self.lost_blocks),
+        }
+    }
+
+    fn perform(&mut self, pid: Pid, request: Request) -> Result<Reply, Refusal> {
+        match request {
+            Request::Hello => Ok(Reply::Facts(self.facts())),
+            Request::Touch => Ok(Reply::Done),
+            Request::PrimaryRetain(card) => self.retain_primary(pid, card),
+            Request::PrimaryRelease(card) => self.release_primary(pid, card),
+            Request::PrimaryReset(card) => self.reset_primary(pid, card),
+            Request::ContextCreate(card) => self.create_context(pid, card),
+            Request::ContextDestroy(context) => self.destroy_context(pid, context),
+            Request::ContextLimit {
+                context,
+                limit,
+                bytes,
+            } => self.limit_context(pid, context, limit, bytes),
+            Request::ModuleLoad { context, bytes } => self.load_module(pid, context, bytes),
+            Request::ModuleUnload { context, module } => self.unload_module(pid, context, module),
+            Request::Allocate { context, bytes, .. } => self.allocate(pid, context, bytes),
+            Request::Free(allocation) => self.free(pid, allocation),
+            Request::HandleCreate { location, bytes } => self.create_handle(pid, location, bytes),
+            Request::HandleRetain(handle) => self.refer(pid, handle, Step::Retain),
+            Request::HandleRelease(handle) => self.refer(pid, handle, Step::Release),
+            Request::HandleImport(handle) => self.import_handle(pid, handle),
+            Request::Map(handle) => self.refer(pid, handle, Step::Map),
+            Request::Unmap(handle) => self.refer(pid, handle, Step::Unmap),
+            Request::DefaultPool(card) => self.default_pool(pid, card),
+            Request::PoolCreate {
+                location,
+                max_bytes,
+            } => self.create_pool(pid, location, max_bytes),
+            Request::PoolDestroy(pool) => self.destroy_pool(pid, pool),
+            Request::PoolAllocate { pool, bytes } => self.pool_allocate(pid, pool, bytes),
+            Request::PoolTrim { pool, keep } => self.pool_trim(pid, pool, keep),
+            Request::PoolGet(pool, attribute) => self.pool_get(pid, pool, attribute),
+            Request::PoolSet(pool, attribute, value) => self.pool_set(pid, pool, attribute, value),
+            Request::Synchronize => self.synchronize(pid),
+            Request::MemoryInfo(card) => self.memory_info(pid, card),
+            Request::AddRule(rule) => {
+                self.rules.add(rule);
+                Ok(Reply::Done)
+            }
+            Request::ClearRules => {
+                self.rules.clear();
+                Ok(Reply::Done)
+            }
+            Request::Nvml(request) => Ok(Reply::Nvml(self.answer_nvml(pid, request))),
+        }
+    }
+
+    fn facts(&self) -> Facts {
+        let facts = |card: &Card| CardFacts {
+            model: card.config.model.clone(),
+            uuid: card.config.uuid.clone(),
+            uuid_bytes: card.config.uuid_bytes().unwrap_or_default(),
+            usable: card.usable(),
+            pci_bus: card.config.pci_bus,
+            compute_capability: card.config.compute_capability,
+            multiprocessors: card.config.multiprocessors,
+        };
+        Facts {
+            cuda_version: self.driver.cuda_version(),
+            cards: self.cards.iter().map(facts).collect(),
+            watched: self.rules.functions(),
+        }
+    }
+
+    fn memory_info(&self, _pid: Pid, card: usize) -> Result<Reply, Refusal> {
+        let card = self.card(card)?;
+        Ok(Reply::Memory {
+            free: card.free(),
+            total: card.usable(),
+        })
+    }
+
+    /// A name that nothing in this machine has had.
+    pub(crate) fn name(&mut self) -> u64 {
+        self.names += 1;
+        self.names
+    }
+
+    pub(crate) fn card(&self, card: usize) -> Result<&Card, Refusal> {
+        self.cards.get(card).ok_or(Refusal::InvalidDevice)
+    }
+
+    pub(crate) fn process(&mut self, pid: Pid) -> Result<&mut Process, Refusal> {
+        self.processes.get_mut(&pid).ok_or(Refusal::InvalidContext)
+    }
+
+    /// Takes memory of a card; if there is not enough, after the process's pools have given back
+    /// what they do not use.
+    pub(crate) fn take_or_trim(
+        &mut self,
+        pid: Pid,
+        card: usize,
+        bytes: u64,
+    ) -> Result<(), Refusal> {
+        if self.take(pid, card, bytes).is_ok() {
+            return Ok(());
+        }
+        self.trim_pools(pid, card)?;
+        self.take(pid, card, bytes)
+    }
+
+    fn take(&mut self, pid: Pid, card: usize, bytes: u64) -> Result<(), Refusal> {
+        self.cards[card].take(pid, bytes)
+    }
+
+    /// Gives blocks of a process back and notes for the answer that they are gone.
+    pub(crate) fn lose(&mut self, pid: Pid, card: Option<usize>, blocks: Vec<(u64, u64)>) {
+        for (block, bytes) in blocks {
+            if let Some(card) = card {
+                self.cards[card].give(pid, bytes);
+            }
+            self.lost_blocks.push(block);
+        }
+    }
+
+    /// Ends an arena and all allocations in it.
+    pub(crate) fn empty(&mut self, pid: Pid, home: Home, card: Option<usize>, arena: Arena) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process
+                .allocations
+                .retain(|_, allocation| allocation.home != home);
+        }
+        self.lose(pid, card, arena.into_blocks());
+    }
+}
+
+impl Location {
+    /// The card, if it is on one.
+    #[must_use]
+    pub fn card(self) -> Option<usize> {
+        match self {
+            Self::Card(card) => Some(card),
+            Self::Host => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

@@ -1,0 +1,255 @@
+//! What must hold of a machine whatever it is asked.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{ContextLimit, PoolAttribute};
+
+const MIB: u64 = 1 << 20;
+
+fn machine(cards: usize) -> Machine {
+    let mut machine =
+        Machine::new(Config::uniform(cards, 2048 * MIB, Driver::R580)).expect("valid");
+    machine.process_came(1, Peer::default());
+    machine.process_came(2, Peer::default());
+    machine
+}
+
+fn created(machine: &mut Machine, pid: Pid, request: Request) -> u64 {
+    match machine.apply(pid, request).reply {
+        Reply::Created(id) | Reply::Allocated { allocation: id, .. } => id,
+        other => panic!("expected an object, got {other:?}"),
+    }
+}
+
+fn allocate(context: u64, bytes: u64) -> Request {
+    Request::Allocate {
+        context,
+        bytes,
+        managed: false,
+    }
+}
+
+#[test]
+fn a_context_costs_its_overhead_and_gives_it_back() {
+    let mut machine = machine(1);
+    let context = created(&mut machine, 1, Request::PrimaryRetain(0));
+    assert_eq!(machine.cards[0].used(), 384 * MIB);
+    assert_eq!(created(&mut machine, 1, Request::PrimaryRetain(0)), context);
+    machine.apply(1, Request::PrimaryRelease(0));
+    assert_eq!(machine.cards[0].used(), 384 * MIB);
+    machine.apply(1, Request::PrimaryRelease(0));
+    assert_eq!(machine.cards[0].used(), 0);
+}
+
+#[test]
+fn refuses_what_the_card_does_not_have_and_changes_nothing() {
+    let mut machine = machine(1);
+    let context = created(&mut machine, 1, Request::PrimaryRetain(0));
+    let before = machine.cards[0].used();
+    let reply = machine
+        .apply(1, allocate(context, machine.cards[0].free() + 1))
+        .reply;
+    assert_eq!(reply, Reply::Refused(Refusal::OutOfMemory));
+    assert_eq!(machine.cards[0].used(), before);
+    let free = machine.cards[0].free();
+    created(&mut machine, 1, allocate(context, free));
+    assert_eq!(machine.cards[0].free(), 0);
+}
+
+#[test]
+fn a_freed_stream_ordered_allocation_stays_reserved_until_a_synchronisation() {
+    let mut machine = machine(1);
+    let pool = created(&mut machine, 1, Request::DefaultPool(0));
+    let allocation = created(&mut machine, 1, Request::PoolAllocate { pool, bytes: MIB });
+    machine.apply(1, Request::Free(allocation));
+    assert_eq!(machine.cards[0].used(), 32 * MIB);
+    assert_eq!(machine.apply(1, Request::Synchronize).gone.len(), 1);
+    assert_eq!(machine.cards[0].used(), 0);
+}
+
+#[test]
+fn a_release_threshold_keeps_memory_until_someone_needs_it() {
+    let mut machine = machine(1);
+    let pool = created(&mut machine, 1, Request::DefaultPool(0));
+    machine.apply(
+        1,
+        Request::PoolSet(pool, PoolAttribute::ReleaseThreshold, u64::MAX),
+    );
+    let allocation = created(
+        &mut machine,
+        1,
+        Request::PoolAllocate {
+            pool,
+            bytes: 64 * MIB,
+        },
+    );
+    machine.apply(1, Request::Free(allocation));
+    machine.apply(1, Request::Synchronize);
+    assert_eq!(machine.cards[0].used(), 64 * MIB);
+    let all = machine.cards[0].usable();
+    created(
+        &mut machine,
+        1,
+        Request::HandleCreate {
+            location: Location::Card(0),
+            bytes: all,
+        },
+    );
+    assert_eq!(machine.cards[0].used(), all);
+}
+
+#[test]
+fn a_released_handle_lives_while_it_is_mapped() {
+    let mut machine = machine(1);
+    let request = Request::HandleCreate {
+        location: Location::Card(0),
+        bytes: 4 * MIB,
+    };
+    let handle = created(&mut machine, 1, request);
+    machine.apply(1, Request::Map(handle));
+    machine.apply(1, Request::HandleRelease(handle));
+    assert_eq!(machine.cards[0].used(), 4 * MIB);
+    machine.apply(1, Request::Unmap(handle));
+    assert_eq!(machine.cards[0].used(), 0);
+}
+
+#[test]
+fn shared_memory_outlives_its_creator_and_is_counted_for_the_importer() {
+    let mut machine = machine(1);
+    let request = Request::HandleCreate {
+        location: Location::Card(0),
+        bytes: 4 * MIB,
+    };
+    let handle = created(&mut machine, 1, request);
+    machine.apply(2, Request::HandleImport(handle));
+    assert_eq!(
+        (machine.cards[0].held_by(1), machine.cards[0].held_by(2)),
+        (4 * MIB, 0)
+    );
+    machine.process_gone(1);
+    assert_eq!(
+        (machine.cards[0].held_by(1), machine.cards[0].held_by(2)),
+        (0, 4 * MIB)
+    );
+    machine.process_gone(2);
+    assert_eq!(machine.cards[0].used(), 0);
+}
+
+#[test]
+fn host_memory_costs_no_card_anything() {
+    let mut machine = machine(1);
+    created(
+        &mut machine,
+        1,
+        Request::HandleCreate {
+            location: Location::Host,
+            bytes: 4 * MIB,
+        },
+    );
+    let request = Request::PoolCreate {
+        location: Location::Host,
+        max_bytes: 0,
+    };
+    let pool = created(&mut machine, 1, request);
+    created(&mut machine, 1, Request::PoolAllocate { pool, bytes: MIB });
+    assert_eq!(machine.cards[0].used(), 0);
+}
+
+#[test]
+fn a_process_that_never_came_gets_nothing() {
+    let mut machine = machine(1);
+    let reply = machine.apply(3, Request::ContextCreate(0)).reply;
+    assert_eq!(reply, Reply::Refused(Refusal::InvalidContext));
+    assert_eq!(machine.cards[0].used(), 0);
+}
+
+/// What the objects of a process hold on a card, counted one by one.
+fn counted(machine: &Machine, pid: Pid, card: usize) -> u64 {
+    let Some(process) = machine.processes.get(&pid) else {
+        return 0;
+    };
+    let contexts = process
+        .contexts
+        .values()
+        .filter(|context| context.card == card);
+    let pools = process
+        .pools
+        .values()
+        .filter(|pool| pool.card() == Some(card));
+    contexts.map(|context| context.bytes()).sum::<u64>()
+        + pools.map(|pool| pool.arena.reserved()).sum::<u64>()
+        + machine.handle_bytes(pid, card)
+}
+
+/// Requests whose names are often, but not always, those of objects that exist.
+fn requests() -> impl Strategy<Value = Request> {
+    let id = || 1..60_u64;
+    let card = || 0..3_usize;
+    let bytes = || prop_oneof![0..3 * MIB, 0..900 * MIB];
+    let handles = (1..400_u64).prop_map(|granules| granules * 2 * MIB);
+    let place = || prop_oneof![card().prop_map(Location::Card), Just(Location::Host)];
+    let limit = prop_oneof![Just(ContextLimit::MallocHeap), Just(ContextLimit::Stack)];
+    prop_oneof![
+        card().prop_map(Request::PrimaryRetain),
+        card().prop_map(Request::PrimaryRelease),
+        card().prop_map(Request::PrimaryReset),
+        card().prop_map(Request::ContextCreate),
+        id().prop_map(Request::ContextDestroy),
+        (id(), limit, bytes()).prop_map(|(context, limit, bytes)| Request::ContextLimit {
+            context,
+            limit,
+            bytes
+        }),
+        (id(), bytes()).prop_map(|(context, bytes)| Request::ModuleLoad { context, bytes }),
+        (id(), id()).prop_map(|(context, module)| Request::ModuleUnload { context, module }),
+        (id(), bytes()).prop_map(|(context, bytes)| allocate(context, bytes)),
+        id().prop_map(Request::Free),
+        (place(), handles).prop_map(|(location, bytes)| Request::HandleCreate { location, bytes }),
+        id().prop_map(Request::HandleRetain),
+        id().prop_map(Request::HandleRelease),
+        id().prop_map(Request::HandleImport),
+        id().prop_map(Request::Map),
+        id().prop_map(Request::Unmap),
+        card().prop_map(Request::DefaultPool),
+        (place(), bytes()).prop_map(|(location, max_bytes)| Request::PoolCreate {
+            location,
+            max_bytes
+        }),
+        id().prop_map(Request::PoolDestroy),
+        (id(), bytes()).prop_map(|(pool, bytes)| Request::PoolAllocate { pool, bytes }),
+        (id(), bytes()).prop_map(|(pool, keep)| Request::PoolTrim { pool, keep }),
+        (id(), bytes()).prop_map(|(pool, value)| {
+            Request::PoolSet(pool, PoolAttribute::ReleaseThreshold, value)
+        }),
+        Just(Request::Synchronize),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn memory_is_neither_lost_nor_made(steps in proptest::collection::vec((1..3_i32, requests()), 1..120)) {
+        let mut machine = machine(2);
+        for (pid, request) in steps {
+            let before: Vec<u64> = machine.cards.iter().map(Card::used).collect();
+            let grows = matches!(request, Request::Allocate { .. } | Request::HandleCreate { .. });
+            let answer = machine.apply(pid, request);
+            for (card, before) in before.iter().enumerate() {
+                prop_assert!(machine.cards[card].used() <= machine.cards[card].usable());
+                for pid in [1, 2] {
+                    prop_assert_eq!(machine.cards[card].held_by(pid), counted(&machine, pid, card));
+                }
+                if grows && matches!(answer.reply, Reply::Refused(_)) {
+                    prop_assert!(machine.cards[card].used() <= *before);
+                }
+            }
+        }
+        machine.process_gone(1);
+        for card in 0..2 {
+            prop_assert_eq!(machine.cards[card].used(), counted(&machine, 2, card));
+        }
+        machine.process_gone(2);
+        prop_assert!(machine.cards.iter().all(|card| card.used() == 0));
+        prop_assert!(machine.physical.is_empty());
+    }
+}

@@ -1,0 +1,253 @@
+//! Stream-ordered memory pools: what they take from the card, what of it is in use, and when they
+//! give it back.
+//!
+//! Every stream of the machine is empty at any time, so a stream-ordered free takes effect at once.
+//! What it frees stays reserved until a point of synchronisation, a trim, or a need elsewhere.
+
+use serde::{Deserialize, Serialize};
+
+use crate::arena::Arena;
+use crate::machine::Machine;
+use crate::process::{Allocation, Home};
+use crate::wire::Reply;
+use crate::{Location, Pid, Refusal};
+
+/// A pool grows by this much.
+const GRANULE: u64 = 32 << 20;
+
+/// Where a pool's memory is.
+pub type PoolLocation = Location;
+
+/// What can be asked of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PoolAttribute {
+    /// What a point of synchronisation leaves reserved.
+    ReleaseThreshold,
+    /// What is taken from the card.
+    Reserved,
+    /// The most that was, since it was last set to zero.
+    ReservedHigh,
+    /// What is allocated.
+    Used,
+    /// The most that was, since it was last set to zero.
+    UsedHigh,
+    /// The most that the pool may reserve; zero for no bound.
+    MaxBytes,
+}
+
+/// A pool of one process.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) location: PoolLocation,
+    pub(crate) arena: Arena,
+    max_bytes: u64,
+    threshold: u64,
+    used: u64,
+    used_high: u64,
+    reserved_high: u64,
+}
+
+impl Pool {
+    pub(crate) fn new(location: PoolLocation, max_bytes: u64) -> Self {
+        Self {
+            location,
+            arena: Arena::new(GRANULE, u64::MAX),
+            max_bytes,
+            threshold: 0,
+            used: 0,
+            used_high: 0,
+            reserved_high: 0,
+        }
+    }
+
+    /// The card that the pool's memory is on, if it is on one.
+    pub(crate) fn card(&self) -> Option<usize> {
+        match self.location {
+            Location::Card(card) => Some(card),
+            Location::Host => None,
+        }
+    }
+
+    fn entered(&mut self, bytes: u64) {
+        self.used += bytes;
+        self.used_high = self.used_high.max(self.used);
+        self.reserved_high = self.reserved_high.max(self.arena.reserved());
+    }
+
+    /// Takes an allocation out; its memory stays reserved.
+    pub(crate) fn left(&mut self, allocation: &Allocation) {
+        self.arena.remove(allocation.placement, allocation.bytes);
+        self.used = self.used.saturating_sub(allocation.bytes);
+    }
+
+    fn get(&self, attribute: PoolAttribute) -> u64 {
+        match attribute {
+            PoolAttribute::ReleaseThreshold => self.threshold,
+            PoolAttribute::Reserved => self.arena.reserved(),
+            PoolAttribute::ReservedHigh => self.reserved_high,
+            PoolAttribute::Used => self.used,
+            PoolAttribute::UsedHigh => self.used_high,
+            PoolAttribute::MaxBytes => self.max_bytes,
+        }
+    }
+
+    /// The high-water marks can only be set to zero, which means: to what is now.
+    fn set(&mut self, attribute: PoolAttribute, value: u64) -> Result<(), Refusal> {
+        match (attribute, value) {
+            (PoolAttribute::ReleaseThreshold, _) => self.threshold = value,
+            (PoolAttribute::ReservedHigh, 0) => self.reserved_high = self.arena.reserved(),
+            (PoolAttribute::UsedHigh, 0) => self.used_high = self.used,
+            (PoolAttribute::ReservedHigh | PoolAttribute::UsedHigh, _)
+            | (PoolAttribute::Reserved | PoolAttribute::Used | PoolAttribute::MaxBytes, _) => {
+                return Err(Refusal::InvalidValue);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Machine {
+    pub(crate) fn default_pool(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+        self.card(card)?;
+        if let Some(pool) = self.process(pid)?.default_pools.get(&card) {
+            return Ok(Reply::Created(*pool));
+        }
+        let id = self.name();
+        let process = self.process(pid)?;
+        process.default_pools.insert(card, id);
+        process.pools.insert(id, Pool::new(Location::Card(card), 0));
+        Ok(Reply::Created(id))
+    }
+
+    pub(crate) fn create_pool(
+        &mut self,
+        pid: Pid,
+        location: PoolLocation,
+        max_bytes: u64,
+    ) -> Result<Reply, Refusal> {
+        if let Location::Card(card) = location {
+            self.card(card)?;
+        }
+        let id = self.name();
+        self.process(pid)?
+            .pools
+            .insert(id, Pool::new(location, max_bytes));
+        Ok(Reply::Created(id))
+    }
+
+    /// A default pool outlives every attempt to destroy it.
+    pub(crate) fn destroy_pool(&mut self, pid: Pid, id: u64) -> Result<Reply, Refusal> {
+        let process = self.process(pid)?;
+        if process.default_pools.values().any(|default| *default == id) {
+            return Err(Refusal::InvalidValue);
+        }
+        let pool = process.pools.remove(&id).ok_or(Refusal::InvalidValue)?;
+        self.empty(pid, Home::Pool(id), pool.card(), pool.arena);
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn pool_allocate(
+        &mut self,
+        pid: Pid,
+        id: u64,
+        bytes: u64,
+    ) -> Result<Reply, Refusal> {
+        if bytes == 0 {
+            return Err(Refusal::InvalidValue);
+        }
+        let name = self.name();
+        let block = self.name();
+        let pool = self.pool(pid, id)?;
+        let placement = match pool.arena.place(bytes) {
+            Some(placement) => placement,
+            None => {
+                let grown = pool.arena.block_bytes(bytes).ok_or(Refusal::OutOfMemory)?;
+                let reserved = pool.arena.reserved().saturating_add(grown);
+                if pool.max_bytes > 0 && reserved > pool.max_bytes.next_multiple_of(GRANULE) {
+                    return Err(Refusal::OutOfMemory);
+                }
+                if let Some(card) = pool.card() {
+                    self.take_or_trim(pid, card, grown)?;
+                }
+                self.pool(pid, id)?.arena.grow(block, grown, bytes)
+            }
+        };
+        self.pool(pid, id)?.entered(bytes);
+        let allocation = Allocation {
+            home: Home::Pool(id),
+            placement,
+            bytes,
+        };
+        self.process(pid)?.allocations.insert(name, allocation);
+        Ok(Reply::Allocated {
+            allocation: name,
+            placement,
+        })
+    }
+
+    pub(crate) fn pool_trim(&mut self, pid: Pid, id: u64, keep: u64) -> Result<Reply, Refusal> {
+        let pool = self.pool(pid, id)?;
+        let card = pool.card();
+        let trimmed = pool.arena.trim(keep);
+        self.lose(pid, card, trimmed);
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn pool_get(
+        &mut self,
+        pid: Pid,
+        id: u64,
+        attribute: PoolAttribute,
+    ) -> Result<Reply, Refusal> {
+        Ok(Reply::Value(self.pool(pid, id)?.get(attribute)))
+    }
+
+    pub(crate) fn pool_set(
+        &mut self,
+        pid: Pid,
+        id: u64,
+        attribute: PoolAttribute,
+        value: u64,
+    ) -> Result<Reply, Refusal> {
+        self.pool(pid, id)?
+            .set(attribute, value)
+            .map(|()| Reply::Done)
+    }
+
+    /// Shrinks every pool of a process to its release threshold.
+    pub(crate) fn synchronize(&mut self, pid: Pid) -> Result<Reply, Refusal> {
+        let pools: Vec<(u64, u64)> = self
+            .process(pid)?
+            .pools
+            .iter()
+            .map(|(id, pool)| (*id, pool.threshold))
+            .collect();
+        for (id, threshold) in pools {
+            self.pool_trim(pid, id, threshold)?;
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Gives back all that the pools of a process hold on a card without using it.
+    pub(crate) fn trim_pools(&mut self, pid: Pid, card: usize) -> Result<(), Refusal> {
+        let here = |pool: &Pool| pool.card() == Some(card);
+        let process = self.process(pid)?;
+        let pools: Vec<u64> = process
+            .pools
+            .iter()
+            .filter(|(_, pool)| here(pool))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in pools {
+            self.pool_trim(pid, id, 0)?;
+        }
+        Ok(())
+    }
+
+    fn pool(&mut self, pid: Pid, id: u64) -> Result<&mut Pool, Refusal> {
+        self.process(pid)?
+            .pools
+            .get_mut(&id)
+            .ok_or(Refusal::InvalidValue)
+    }
+}

@@ -1,0 +1,121 @@
+//! One process's objects: what it has created and not yet destroyed. Everything here ends with the
+//! process; only virtual memory handles, which other processes may share, live beside it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::arena::Arena;
+use crate::pool::Pool;
+use crate::{ContextLimit, Placement};
+
+const MIB: u64 = 1 << 20;
+
+/// What the host knows of a process besides its pid.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// The path of its control group below the mount, e.g. `/user.slice`.
+    pub cgroup: String,
+    /// The user that it runs as.
+    pub uid: u32,
+}
+
+/// A process that the machine serves.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) peer: Peer,
+    pub(crate) contexts: BTreeMap<u64, Context>,
+    pub(crate) primaries: BTreeMap<usize, Primary>,
+    pub(crate) pools: BTreeMap<u64, Pool>,
+    pub(crate) default_pools: BTreeMap<usize, u64>,
+    pub(crate) allocations: HashMap<u64, Allocation>,
+}
+
+/// The primary context of a card: the name stays, the context comes and goes.
+#[derive(Debug)]
+pub(crate) struct Primary {
+    pub(crate) context: u64,
+    pub(crate) retained: u32,
+}
+
+/// A context: its own cost, what was loaded into it and what was allocated in it.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) card: usize,
+    pub(crate) own_bytes: u64,
+    pub(crate) limits: BTreeMap<ContextLimit, u64>,
+    pub(crate) modules: BTreeMap<u64, u64>,
+    pub(crate) arena: Arena,
+}
+
+/// An allocation with an address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Allocation {
+    pub(crate) home: Home,
+    pub(crate) placement: Placement,
+    pub(crate) bytes: u64,
+}
+
+/// Where an allocation goes back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    Context(u64),
+    Pool(u64),
+}
+
+impl Process {
+    pub(crate) fn new(peer: Peer) -> Self {
+        Self {
+            peer,
+            contexts: BTreeMap::new(),
+            primaries: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            default_pools: BTreeMap::new(),
+            allocations: HashMap::new(),
+        }
+    }
+
+    /// Whether the process has a context on a card, which is what NVML lists it for.
+    pub(crate) fn is_on(&self, card: usize) -> bool {
+        self.contexts.values().any(|context| context.card == card)
+    }
+}
+
+impl Context {
+    /// Requests of up to 1 MiB share blocks of 2 MiB, larger ones are rounded up to 2 MiB.
+    pub(crate) fn new(card: usize, own_bytes: u64) -> Self {
+        Self {
+            card,
+            own_bytes,
+            limits: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            arena: Arena::new(2 * MIB, MIB),
+        }
+    }
+
+    /// All that the context holds on its card.
+    pub(crate) fn bytes(&self) -> u64 {
+        let limits: u64 = self.limits.values().sum();
+        let modules: u64 = self.modules.values().sum();
+        self.own_bytes + limits + modules + self.arena.reserved()
+    }
+}
+
+impl ContextLimit {
+    /// What a context includes from the start.
+    pub(crate) fn included(self) -> u64 {
+        match self {
+            Self::MallocHeap => 8 * MIB,
+            Self::PrintfFifo => MIB,
+            Self::Stack => 1024,
+        }
+    }
+
+    /// What a value costs above what is included.
+    pub(crate) fn cost(self, value: u64, multiprocessors: u32) -> u64 {
+        let above = value.saturating_sub(self.included());
+        let bytes = match self {
+            Self::MallocHeap | Self::PrintfFifo => above,
+            Self::Stack => above.saturating_mul(2048 * u64::from(multiprocessors)),
+        };
+        bytes.checked_next_multiple_of(2 * MIB).unwrap_or(u64::MAX)
+    }
+}

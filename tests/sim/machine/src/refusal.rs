@@ -1,0 +1,26 @@
+//! Why the machine refuses a request: the part of the driver's error space that a machine can decide.
+
+use serde::{Deserialize, Serialize};
+
+/// A refusal; the CUDA library turns it into the `CUresult` of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// The card, or the process's share of it, is full.
+    #[error("out of memory")]
+    OutOfMemory,
+    /// A number or handle that means nothing.
+    #[error("invalid value")]
+    InvalidValue,
+    /// There is no such card.
+    #[error("invalid device")]
+    InvalidDevice,
+    /// The context does not exist, or not any more.
+    #[error("invalid context")]
+    InvalidContext,
+    /// The machine does not do that.
+    #[error("not supported")]
+    NotSupported,
+    /// A rule asked for this `CUresult`.
+    #[error("rule: error {0}")]
+    Code(i32),
+}

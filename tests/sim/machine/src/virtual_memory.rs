@@ -1,0 +1,147 @@
+//! Virtual memory handles: physical memory that lives as long as any process refers to it, by a
+//! handle or by a mapping. It is counted for the process that created it, and when that one is gone
+//! for one of those that still refer to it.
+
+use std::collections::BTreeMap;
+
+use crate::machine::Machine;
+use crate::wire::Reply;
+use crate::{Location, Pid, Refusal};
+
+const GRANULE: u64 = 2 << 20;
+
+/// Physical memory and who refers to it.
+#[derive(Debug)]
+pub(crate) struct Physical {
+    location: Location,
+    bytes: u64,
+    holder: Pid,
+    references: BTreeMap<Pid, References>,
+}
+
+#[derive(Debug, Default)]
+struct References {
+    handles: u32,
+    mappings: u32,
+}
+
+/// What a request does to the references of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Retain,
+    Release,
+    Map,
+    Unmap,
+}
+
+impl Machine {
+    pub(crate) fn create_handle(
+        &mut self,
+        pid: Pid,
+        location: Location,
+        bytes: u64,
+    ) -> Result<Reply, Refusal> {
+        if bytes == 0 || !bytes.is_multiple_of(GRANULE) {
+            return Err(Refusal::InvalidValue);
+        }
+        self.process(pid)?;
+        if let Location::Card(card) = location {
+            self.card(card)?;
+            self.take_or_trim(pid, card, bytes)?;
+        }
+        let references = BTreeMap::from([(
+            pid,
+            References {
+                handles: 1,
+                mappings: 0,
+            },
+        )]);
+        let id = self.name();
+        self.physical.insert(
+            id,
+            Physical {
+                location,
+                bytes,
+                holder: pid,
+                references,
+            },
+        );
+        Ok(Reply::Created(id))
+    }
+
+    pub(crate) fn import_handle(&mut self, pid: Pid, id: u64) -> Result<Reply, Refusal> {
+        self.process(pid)?;
+        let physical = self.physical.get_mut(&id).ok_or(Refusal::InvalidValue)?;
+        physical.references.entry(pid).or_default().handles += 1;
+        Ok(Reply::Imported {
+            location: physical.location,
+            bytes: physical.bytes,
+        })
+    }
+
+    /// A process moves only its own references. A mapping can be retained: that is how a program
+    /// gets a handle back from an address.
+    pub(crate) fn refer(&mut self, pid: Pid, id: u64, step: Step) -> Result<Reply, Refusal> {
+        let physical = self.physical.get_mut(&id).ok_or(Refusal::InvalidValue)?;
+        let held = physical
+            .references
+            .get_mut(&pid)
+            .ok_or(Refusal::InvalidValue)?;
+        match step {
+            Step::Retain => held.handles += 1,
+            Step::Map if held.handles > 0 => held.mappings += 1,
+            Step::Release if held.handles > 0 => held.handles -= 1,
+            Step::Unmap if held.mappings > 0 => held.mappings -= 1,
+            Step::Map | Step::Release | Step::Unmap => return Err(Refusal::InvalidValue),
+        }
+        if held.handles == 0 && held.mappings == 0 {
+            self.drop_references(id, pid);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Takes a process out of every handle.
+    pub(crate) fn drop_all_references(&mut self, pid: Pid) {
+        let ids: Vec<u64> = self.physical.keys().copied().collect();
+        for id in ids {
+            self.drop_references(id, pid);
+        }
+    }
+
+    fn drop_references(&mut self, id: u64, pid: Pid) {
+        let Some(physical) = self.physical.get_mut(&id) else {
+            return;
+        };
+        physical.references.remove(&pid);
+        let heir = physical.references.keys().next().copied();
+        let (holder, bytes, location) = (physical.holder, physical.bytes, physical.location);
+        match heir {
+            Some(heir) if holder == pid => {
+                physical.holder = heir;
+                if let Location::Card(card) = location {
+                    self.cards[card].pass(holder, heir, bytes);
+                }
+            }
+            Some(_) => {}
+            None => {
+                self.physical.remove(&id);
+                if let Location::Card(card) = location {
+                    self.cards[card].give(holder, bytes);
+                }
+            }
+        }
+    }
+
+    /// What handles hold on a card for a process, for the check that nothing is lost.
+    #[cfg(test)]
+    pub(crate) fn handle_bytes(&self, pid: Pid, card: usize) -> u64 {
+        let here = |physical: &&Physical| {
+            physical.holder == pid && physical.location == Location::Card(card)
+        };
+        self.physical
+            .values()
+            .filter(here)
+            .map(|physical| physical.bytes)
+            .sum()
+    }
+}

@@ -1,0 +1,225 @@
+//! The words between the simulated driver and its CUDA library: one request for each step that a
+//! machine has to know of. A call that moves no memory never gets here.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{NvmlReply, NvmlRequest, Placement, PoolAttribute, PoolLocation, Refusal, Rule};
+
+/// A request and the driver function that makes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// The exported name of the function, for the rules; only on the first request of a call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<Cow<'static, str>>,
+    /// What it asks.
+    pub request: Request,
+}
+
+/// What a process asks of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// What there is: answered with [`Reply::Facts`].
+    Hello,
+    /// Nothing, but the rules shall see the call.
+    Touch,
+    /// Retains the primary context of a card: [`Reply::Created`].
+    PrimaryRetain(usize),
+    /// Releases it; the last release destroys it.
+    PrimaryRelease(usize),
+    /// Destroys it whoever retains it.
+    PrimaryReset(usize),
+    /// Creates a context on a card: [`Reply::Created`].
+    ContextCreate(usize),
+    /// Destroys a context and what is in it.
+    ContextDestroy(u64),
+    /// Sets a limit that costs memory.
+    ContextLimit {
+        /// The context.
+        context: u64,
+        /// Which limit.
+        limit: ContextLimit,
+        /// The new value in bytes.
+        bytes: u64,
+    },
+    /// Loads code of that size: [`Reply::Created`].
+    ModuleLoad {
+        /// The context that it is loaded into.
+        context: u64,
+        /// Code and variables, in bytes.
+        bytes: u64,
+    },
+    /// Unloads it.
+    ModuleUnload {
+        /// The context that it was loaded into.
+        context: u64,
+        /// The module.
+        module: u64,
+    },
+    /// Allocates memory in a context: [`Reply::Allocated`].
+    Allocate {
+        /// The context.
+        context: u64,
+        /// How much.
+        bytes: u64,
+        /// Managed memory is not held against the driver's own limits.
+        managed: bool,
+    },
+    /// Frees what [`Request::Allocate`] or [`Request::PoolAllocate`] gave.
+    Free(u64),
+    /// Creates physical memory without an address: [`Reply::Created`].
+    HandleCreate {
+        /// Where.
+        location: Location,
+        /// How much.
+        bytes: u64,
+    },
+    /// Takes one more reference to a handle of this process.
+    HandleRetain(u64),
+    /// Gives a reference back.
+    HandleRelease(u64),
+    /// Gets a reference to a handle of another process: [`Reply::Imported`].
+    HandleImport(u64),
+    /// Maps a handle: a reference of its own.
+    Map(u64),
+    /// Unmaps it.
+    Unmap(u64),
+    /// The default pool of a card: [`Reply::Created`].
+    DefaultPool(usize),
+    /// Creates a pool: [`Reply::Created`].
+    PoolCreate {
+        /// Where its memory is.
+        location: PoolLocation,
+        /// The most that it may hold; zero for as much as there is.
+        max_bytes: u64,
+    },
+    /// Destroys a pool and what is in it.
+    PoolDestroy(u64),
+    /// Allocates from a pool: [`Reply::Allocated`].
+    PoolAllocate {
+        /// The pool.
+        pool: u64,
+        /// How much.
+        bytes: u64,
+    },
+    /// Gives unused memory of a pool back to the card.
+    PoolTrim {
+        /// The pool.
+        pool: u64,
+        /// How much it may keep.
+        keep: u64,
+    },
+    /// Reads an attribute: [`Reply::Value`].
+    PoolGet(u64, PoolAttribute),
+    /// Writes an attribute.
+    PoolSet(u64, PoolAttribute, u64),
+    /// A point of synchronisation: pools shrink to their release threshold.
+    Synchronize,
+    /// Free and total bytes of a card: [`Reply::Memory`].
+    MemoryInfo(usize),
+    /// Puts a rule in force.
+    AddRule(Rule),
+    /// Ends all rules.
+    ClearRules,
+    /// The NVML side of the machine.
+    Nvml(NvmlRequest),
+}
+
+/// What the machine answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Done.
+    Done,
+    /// Refused, and nothing changed.
+    Refused(Refusal),
+    /// To [`Request::Hello`].
+    Facts(Facts),
+    /// The name of a new object.
+    Created(u64),
+    /// A new allocation.
+    Allocated {
+        /// Its name.
+        allocation: u64,
+        /// Where it lies.
+        placement: Placement,
+    },
+    /// An imported handle.
+    Imported {
+        /// The card that its memory is on, if it is on one.
+        location: Location,
+        /// Its size.
+        bytes: u64,
+    },
+    /// One number.
+    Value(u64),
+    /// To [`Request::MemoryInfo`].
+    Memory {
+        /// What could be allocated now.
+        free: u64,
+        /// What there is.
+        total: u64,
+    },
+    /// To [`Request::Nvml`].
+    Nvml(NvmlReply),
+}
+
+/// A reply, and the blocks that the process has lost by the request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The reply proper.
+    pub reply: Reply,
+    /// Blocks that are no longer there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<u64>,
+}
+
+/// Where memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Location {
+    /// On a card.
+    Card(usize),
+    /// In the host, where it costs no card anything.
+    Host,
+}
+
+/// A limit of a context whose value takes memory of the card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ContextLimit {
+    /// The heap of `malloc` in kernels.
+    MallocHeap,
+    /// The buffer of `printf` in kernels.
+    PrintfFifo,
+    /// The stack of each thread, for as many threads as the card can hold.
+    Stack,
+}
+
+/// What the machine is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The CUDA version of the driver.
+    pub cuda_version: i32,
+    /// The cards in PCI order.
+    pub cards: Vec<CardFacts>,
+    /// The functions whose every call the rules want to see.
+    pub watched: Vec<String>,
+}
+
+/// What a card is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardFacts {
+    /// The product name.
+    pub model: String,
+    /// `GPU-…`.
+    pub uuid: String,
+    /// The same as 16 bytes.
+    pub uuid_bytes: [u8; 16],
+    /// What programs can have, in bytes.
+    pub usable: u64,
+    /// The PCI bus.
+    pub pci_bus: u32,
+    /// The compute capability, major and minor.
+    pub compute_capability: (i32, i32),
+    /// How many multiprocessors there are.
+    pub multiprocessors: u32,
+}
