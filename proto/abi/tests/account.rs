@@ -1,5 +1,6 @@
 //! The account as its two sides use it: through files, from several processes' points of view.
 #![cfg(not(loom))]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may")]
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! The account under every interleaving that `loom` finds. Run with
 //! `RUSTFLAGS="--cfg loom" cargo test -p apportion-abi --release --test loom`.
 #![cfg(loom)]
+#![expect(clippy::unwrap_used, reason = "a test may")]
 
 use apportion_abi::account::{
     CardLimit, CardUse, Charge, Owner, Registration, SLOTS, SlotCard, SlotHead, Usage,

@@ -106,7 +106,7 @@ impl Usage<'_> {
                 card.reserve.store(0, Relaxed);
                 card.pending.store(0, Relaxed);
                 card.high.store(0, Relaxed);
-                card.claimed.store(tagged(owner.tag(), 0), Release);
+                card.claimed.swap(tagged(owner.tag(), 0), AcqRel);
             }
             self.slots_used.fetch_max(slot as u64 + 1, AcqRel);
             return Some(owner);
