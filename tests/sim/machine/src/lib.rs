@@ -13,6 +13,8 @@ mod config;
 mod contexts;
 mod machine;
 mod nvml_answer;
+mod nvml_limits;
+mod nvml_state;
 mod pool;
 mod process;
 mod refusal;

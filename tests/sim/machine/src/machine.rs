@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::arena::Arena;
 use crate::card::Card;
+use crate::nvml_limits::GroupLimits;
+use crate::nvml_state::NvmlState;
 use crate::process::{Home, Process};
 use crate::rules::Rules;
 use crate::virtual_memory::{Physical, Step};
@@ -19,6 +21,8 @@ pub struct Machine {
     pub(crate) cards: Vec<Card>,
     pub(crate) processes: BTreeMap<Pid, Process>,
     pub(crate) physical: BTreeMap<u64, Physical>,
+    pub(crate) nvml: NvmlState,
+    pub(crate) group_limits: GroupLimits,
     rules: Rules,
     names: u64,
     lost_blocks: Vec<u64>,
@@ -38,6 +42,8 @@ impl Machine {
             cards: config.cards.into_iter().map(Card::new).collect(),
             processes: BTreeMap::new(),
             physical: BTreeMap::new(),
+            nvml: NvmlState::default(),
+            group_limits: GroupLimits::default(),
             rules,
             names: 0,
             lost_blocks: Vec::new(),
@@ -139,12 +145,11 @@ impl Machine {
         }
     }
 
-    fn memory_info(&self, _pid: Pid, card: usize) -> Result<Reply, Refusal> {
+    fn memory_info(&self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+        let room = self.driver_room(pid, card).unwrap_or(u64::MAX);
+        let limit = self.driver_limit(pid, card).unwrap_or(u64::MAX);
         let card = self.card(card)?;
-        Ok(Reply::Memory {
-            free: card.free(),
-            total: card.usable(),
-        })
+        Ok(Reply::Memory { free: card.free().min(room), total: card.usable().min(limit) })
     }
 
     /// A name that nothing in this machine has had.
@@ -177,6 +182,9 @@ impl Machine {
     }
 
     fn take(&mut self, pid: Pid, card: usize, bytes: u64) -> Result<(), Refusal> {
+        if self.driver_room(pid, card).is_some_and(|room| bytes > room) {
+            return Err(Refusal::OutOfMemory);
+        }
         self.cards[card].take(pid, bytes)
     }
 

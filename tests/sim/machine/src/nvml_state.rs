@@ -1,0 +1,130 @@
+//! What only NVML can see of the hardware: load, XID errors, cards that are off the bus. Tests move it
+//! by [`NvmlControl`]; nothing of it moves a byte of memory.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::{Event, NvmlControl, Utilisation};
+
+/// How many events are kept for programs that are slow to ask.
+const EVENTS_KEPT: usize = 1024;
+
+/// The state of the hardware, apart from its memory.
+#[derive(Debug, Default)]
+pub(crate) struct NvmlState {
+    cards: BTreeMap<u32, Hardware>,
+    events: VecDeque<Event>,
+    newest: u64,
+}
+
+/// The state of one card.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hardware {
+    pub(crate) utilisation: Utilisation,
+    pub(crate) lost: bool,
+    pub(crate) memory_info: bool,
+    pub(crate) process_memory: bool,
+}
+
+impl Default for Hardware {
+    fn default() -> Self {
+        Self {
+            utilisation: Utilisation::default(),
+            lost: false,
+            memory_info: true,
+            process_memory: true,
+        }
+    }
+}
+
+impl NvmlState {
+    /// How a card is.
+    pub(crate) fn card(&self, position: u32) -> Hardware {
+        self.cards.get(&position).copied().unwrap_or_default()
+    }
+
+    /// Lets happen what a test wants to happen.
+    pub(crate) fn control(&mut self, control: NvmlControl) {
+        match control {
+            NvmlControl::Xid { card, xid } => self.report(card, xid),
+            NvmlControl::Utilisation { card, utilisation } => {
+                self.hardware(card).utilisation = utilisation;
+            }
+            NvmlControl::Lost { card, lost } => self.hardware(card).lost = lost,
+            NvmlControl::MemoryInfo { card, supported } => {
+                self.hardware(card).memory_info = supported;
+            }
+            NvmlControl::ProcessMemory { card, known } => {
+                self.hardware(card).process_memory = known;
+            }
+        }
+    }
+
+    /// The events after `since`, oldest first, and the number of the newest of all.
+    pub(crate) fn events_after(&self, since: u64) -> (Vec<Event>, u64) {
+        let newer = self.events.iter().filter(|event| event.sequence > since);
+        (newer.copied().collect(), self.newest)
+    }
+
+    fn hardware(&mut self, card: u32) -> &mut Hardware {
+        self.cards.entry(card).or_default()
+    }
+
+    fn report(&mut self, card: u32, xid: u64) {
+        self.newest += 1;
+        let sequence = self.newest;
+        self.events.push_back(Event {
+            sequence,
+            card,
+            xid,
+        });
+        if self.events.len() > EVENTS_KEPT {
+            self.events.pop_front();
+        }
+    }
+}
+
+impl NvmlControl {
+    /// The card that it is about.
+    #[must_use]
+    pub fn card(&self) -> u32 {
+        match *self {
+            Self::Xid { card, .. }
+            | Self::Utilisation { card, .. }
+            | Self::Lost { card, .. }
+            | Self::MemoryInfo { card, .. }
+            | Self::ProcessMemory { card, .. } => card,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_told_to_those_who_have_not_seen_it() {
+        let mut state = NvmlState::default();
+        state.control(NvmlControl::Xid { card: 0, xid: 31 });
+        let (events, newest) = state.events_after(0);
+        assert_eq!(
+            events,
+            [Event {
+                sequence: 1,
+                card: 0,
+                xid: 31
+            }]
+        );
+        assert_eq!(state.events_after(newest), (Vec::new(), 1));
+    }
+
+    #[test]
+    fn old_events_make_room_for_new_ones() {
+        let mut state = NvmlState::default();
+        for xid in 0..2000 {
+            state.control(NvmlControl::Xid { card: 0, xid });
+        }
+        let (events, newest) = state.events_after(0);
+        assert_eq!((events.len(), newest), (EVENTS_KEPT, 2000));
+        assert_eq!(events.last().map(|event| event.xid), Some(1999));
+    }
+}
