@@ -1,2 +1,60 @@
-//! (being written)
-fn main() {}
+//! `apportion-simd`: one simulated machine for every process on this host. It owns the machine, learns
+//! who asks from the kernel and not from the asker, and notices the end of a process as the real
+//! driver does: by itself.
+
+mod arguments;
+mod instance;
+mod processes;
+mod serve;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use apportion_sim_machine::Machine;
+use clap::Parser;
+
+use crate::arguments::Arguments;
+use crate::instance::{Claim, Instance};
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("apportion-simd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let socket = arguments.socket();
+    if let Some(request) = &arguments.ask {
+        return ask(&socket, request);
+    }
+    let machine = match arguments
+        .config()
+        .and_then(|config| Ok(Machine::new(config)?))
+    {
+        Ok(machine) => machine,
+        Err(error) => {
+            eprintln!("apportion-simd: {error:#}");
+            return Ok(ExitCode::from(64));
+        }
+    };
+    match Instance::claim(&socket)? {
+        Claim::ServedAlready => Ok(ExitCode::SUCCESS),
+        Claim::Ours(instance) => {
+            serve::serve(&instance, machine, arguments.idle_exit())?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Puts one request, as JSON, to the machine that serves, and prints its answer.
+fn ask(socket: &std::path::Path, request: &str) -> anyhow::Result<ExitCode> {
+    let request = serde_json::from_str(request).context("failed to read the request")?;
+    let machine = apportion_sim_client::Machine::at(socket.to_owned());
+    let answer = machine.ask(None, request)?;
+    println!("{}", serde_json::to_string(&answer.reply)?);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,134 @@
+//! The connections of one process to its machine.
+//!
+//! A request takes an idle connection or opens one, so threads wait for each other neither here nor
+//! in a slow request. After a `fork` the child must not speak on its parent's connections; it finds
+//! that the set is not its own and starts another one, without touching the old set's lock, which a
+//! thread that no longer exists may hold.
+
+use std::borrow::Cow;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::{io, ptr};
+
+use apportion_sim_machine::{Answer, Call, Request};
+
+use crate::{receive, send};
+
+/// The machine cannot be reached.
+#[derive(Debug, thiserror::Error)]
+#[error("the simulated driver at {socket} cannot be reached")]
+pub struct Unreachable {
+    socket: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// A machine behind a socket.
+#[derive(Debug)]
+pub struct Machine {
+    socket: PathBuf,
+    /// Written by: the first request of a process. Read by: every request. Acquire/Release: who sees
+    /// the pointer sees the set behind it. A set is never freed: a child may have its parent's.
+    idle: AtomicPtr<Idle>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    process: u32,
+    streams: Mutex<Vec<UnixStream>>,
+}
+
+impl Machine {
+    /// A machine at a socket; nothing happens yet.
+    #[must_use]
+    pub fn at(socket: PathBuf) -> Self {
+        Self {
+            socket,
+            idle: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Asks the machine, on behalf of the driver function of that name if one is given.
+    ///
+    /// # Errors
+    /// If no machine answers.
+    pub fn ask(
+        &self,
+        function: Option<&'static str>,
+        request: Request,
+    ) -> Result<Answer, Unreachable> {
+        let call = Call {
+            function: function.map(Cow::Borrowed),
+            request,
+        };
+        self.exchange(&call).map_err(|source| Unreachable {
+            socket: self.socket.clone(),
+            source,
+        })
+    }
+
+    fn exchange(&self, call: &Call) -> io::Result<Answer> {
+        let idle = self.idle();
+        let pooled = idle
+            .streams
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
+        let mut stream = match pooled {
+            Some(stream) => stream,
+            None => UnixStream::connect(&self.socket)?,
+        };
+        send(&mut stream, call)?;
+        let answer = receive(&mut stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        idle.streams
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(stream);
+        Ok(answer)
+    }
+
+    fn idle(&self) -> &Idle {
+        let process = process::id();
+        let seen = self.idle.load(Ordering::Acquire);
+        // SAFETY: the pointer is null or comes from `Box::into_raw` below and is never freed.
+        if let Some(idle) = unsafe { seen.as_ref() }
+            && idle.process == process
+        {
+            return idle;
+        }
+        let own = Box::into_raw(Box::new(Idle {
+            process,
+            streams: Mutex::default(),
+        }));
+        let swap = self
+            .idle
+            .compare_exchange(seen, own, Ordering::AcqRel, Ordering::Acquire);
+        let current = match swap {
+            Ok(_) => own,
+            Err(other) => {
+                // SAFETY: `own` is from `Box::into_raw` above and nobody else has seen it.
+                drop(unsafe { Box::from_raw(own) });
+                other
+            }
+        };
+        // SAFETY: both candidates come from `Box::into_raw` and are never freed once published.
+        unsafe { &*current }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_is_not_there_is_an_error_at_once() {
+        let machine = Machine::at("/nonexistent/driver.sock".into());
+        let error = machine
+            .ask(None, Request::Hello)
+            .expect_err("nobody listens");
+        assert!(error.to_string().contains("/nonexistent/driver.sock"));
+    }
+}

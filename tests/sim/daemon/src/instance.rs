@@ -1,0 +1,97 @@
+//! One server a socket. The lock decides who serves and is freed by the kernel, so a server that was
+//! killed is replaced and two that start at once do not both serve.
+
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+/// Who serves the socket.
+pub(crate) enum Claim {
+    /// We do.
+    Ours(Instance),
+    /// Somebody else does.
+    ServedAlready,
+}
+
+/// The right to serve a socket.
+pub(crate) struct Instance {
+    pub(crate) listener: UnixListener,
+    socket: PathBuf,
+    _lock: Flock<File>,
+}
+
+/// The holder of the lock may be about to listen, or about to leave.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Instance {
+    /// Becomes the server of a socket, or finds that there is one.
+    pub(crate) fn claim(socket: &Path) -> anyhow::Result<Claim> {
+        if let Some(parent) = socket.parent() {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(parent)
+                .with_context(|| format!("failed to create {}", parent.display()))?;
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(lock) = lock(&socket.with_extension("lock"))? {
+                return Self::listen(socket, lock).map(Claim::Ours);
+            }
+            if UnixStream::connect(socket).is_ok() {
+                return Ok(Claim::ServedAlready);
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "{} is locked by a server that does not answer",
+                    socket.display()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn listen(socket: &Path, lock: Flock<File>) -> anyhow::Result<Self> {
+        match fs::remove_file(socket) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("failed to clear {}", socket.display()));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let listener = UnixListener::bind(socket)
+            .with_context(|| format!("failed to listen at {}", socket.display()))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self {
+            listener,
+            socket: socket.to_owned(),
+            _lock: lock,
+        })
+    }
+}
+
+impl Drop for Instance {
+    /// A socket that is left behind does no harm: the next server clears it.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+fn lock(path: &Path) -> anyhow::Result<Option<Flock<File>>> {
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .with_context(|| format!("failed to open {}", path.display()))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, error)) => Err(error).with_context(|| format!("failed to lock {}", path.display())),
+    }
+}

@@ -1,0 +1,100 @@
+//! The server's life: accept until told to leave or left alone. A thread a connection, since a rule
+//! may hold one request back without holding up the others.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{io, thread};
+
+use anyhow::Context;
+use apportion_sim_client::{receive, send};
+use apportion_sim_machine::{Admission, Answer, Call, Machine, Pid, Refusal, Reply};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::instance::Instance;
+use crate::processes::Served;
+
+/// How often an idle server looks at the clock.
+const TICK: u16 = 200;
+
+/// Serves until a signal, or until nobody has been there for `idle_exit`.
+pub(crate) fn serve(
+    instance: &Instance,
+    machine: Machine,
+    idle_exit: Option<Duration>,
+) -> anyhow::Result<()> {
+    let signals = signals().context("failed to take over signals")?;
+    let served = Arc::new(Served::new(machine));
+    loop {
+        let mut fds = [
+            PollFd::new(instance.listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+        ];
+        poll(&mut fds, PollTimeout::from(TICK)).context("failed to wait for clients")?;
+        if fds[1].any() == Some(true) {
+            return Ok(());
+        }
+        match instance.listener.accept() {
+            Ok((stream, _)) => attend(&served, stream),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                return Err(error).context("failed to accept a client");
+            }
+            Err(_) if idle_exit.is_some_and(|limit| served.idle() >= limit) => return Ok(()),
+            Err(_) => {}
+        }
+    }
+}
+
+fn signals() -> nix::Result<SignalFd> {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGTERM);
+    set.add(Signal::SIGINT);
+    set.thread_block()?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)
+}
+
+/// A peer that is gone before it was welcomed gets no answer.
+fn attend(served: &Arc<Served>, stream: UnixStream) {
+    let Ok(()) = stream.set_nonblocking(false) else {
+        return;
+    };
+    let Ok(pid) = served.welcome(&stream) else {
+        return;
+    };
+    let served = Arc::clone(served);
+    let spawned = thread::Builder::new()
+        .name(format!("serve-{pid}"))
+        .spawn(move || {
+            let _ = converse(&served, pid, stream);
+        });
+    if let Err(error) = spawned {
+        eprintln!("apportion-simd: failed to start a thread: {error}");
+    }
+}
+
+fn converse(served: &Served, pid: Pid, mut stream: UnixStream) -> io::Result<()> {
+    while let Some(call) = receive(&mut stream)? {
+        send(&mut stream, &answer(served, pid, call))?;
+    }
+    Ok(())
+}
+
+fn answer(served: &Served, pid: Pid, call: Call) -> Answer {
+    let admission = match &call.function {
+        Some(function) => served.machine(|machine| machine.admit(function)),
+        None => Admission::default(),
+    };
+    if !admission.delay.is_zero() {
+        thread::sleep(admission.delay);
+    }
+    match admission.error {
+        Some(code) => Answer {
+            reply: Reply::Refused(Refusal::Code(code)),
+            gone: Vec::new(),
+        },
+        None => served.machine(|machine| machine.apply(pid, call.request)),
+    }
+}
