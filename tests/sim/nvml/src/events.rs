@@ -1,0 +1,201 @@
+//! Events: a set remembers which cards and kinds a program waits for and what it has seen. The only
+//! events of the simulated hardware are XID errors; the other kinds can be asked for and never come.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_uint, c_ulonglong};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use apportion_sim_machine::Event;
+use nvml_wrapper_sys::bindings::nvmlEventData_t;
+
+use crate::foreign::Foreign;
+use crate::handles::Device;
+use crate::session;
+use crate::status::Status;
+
+const XID: c_ulonglong = 8;
+
+/// Single and double bit ECC errors, performance states, XIDs, clocks.
+const SUPPORTED: c_ulonglong = 1 | 2 | 4 | XID | 16;
+
+/// How often a waiting program looks. The daemon must not be held up by one that waits.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Every event set of the process by its handle. Invariant: a handle is never used twice.
+static SETS: Mutex<Sets> = Mutex::new(Sets {
+    newest: 0,
+    sets: BTreeMap::new(),
+});
+
+/// `nvmlEventSet_t`: like a device's handle, a number that only looks like a pointer.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct EventSet(usize);
+
+/// `nvmlEventData_t` as the first version of the wait knows it: without instances.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct EventData {
+    device: Device,
+    kind: c_ulonglong,
+    data: c_ulonglong,
+}
+
+struct Sets {
+    newest: usize,
+    sets: BTreeMap<usize, Interest>,
+}
+
+/// What one set waits for: kinds by card, and the last event that it has seen.
+#[derive(Debug, Clone, Default)]
+struct Interest {
+    kinds: BTreeMap<u32, c_ulonglong>,
+    seen: u64,
+}
+
+impl Interest {
+    fn wants(&self, event: &Event) -> bool {
+        let kinds = self.kinds.get(&event.card);
+        event.sequence > self.seen && kinds.is_some_and(|kinds| kinds & XID != 0)
+    }
+}
+
+/// `nvmlEventSetCreate`.
+pub(crate) fn create(set: Foreign<EventSet>) -> Result<(), Status> {
+    session::running()?;
+    let handle = {
+        let mut sets = lock();
+        sets.newest += 1;
+        sets.newest
+    };
+    set.put(EventSet(handle))?;
+    lock().sets.insert(handle, Interest::default());
+    Ok(())
+}
+
+/// `nvmlEventSetFree`.
+pub(crate) fn free(set: EventSet) -> Result<(), Status> {
+    session::running()?;
+    let freed = lock().sets.remove(&set.0);
+    freed.map(drop).ok_or(Status::InvalidArgument)
+}
+
+/// `nvmlDeviceGetSupportedEventTypes`.
+pub(crate) fn supported(device: Device, kinds: Foreign<c_ulonglong>) -> Result<(), Status> {
+    device.card()?;
+    kinds.put(SUPPORTED)
+}
+
+/// `nvmlDeviceRegisterEvents`: what happened before a set knows of a card is not told.
+pub(crate) fn register(device: Device, kinds: c_ulonglong, set: EventSet) -> Result<(), Status> {
+    device.card()?;
+    if kinds & !SUPPORTED != 0 {
+        return Err(Status::NotSupported);
+    }
+    let position = device.position()?;
+    let (_, newest) = session::events(u64::MAX)?;
+    let mut sets = lock();
+    let interest = sets.sets.get_mut(&set.0).ok_or(Status::InvalidArgument)?;
+    if interest.kinds.is_empty() {
+        interest.seen = newest;
+    }
+    *interest.kinds.entry(position).or_default() |= kinds;
+    Ok(())
+}
+
+/// `nvmlEventSetWait`.
+pub(crate) fn wait_v1(
+    set: EventSet,
+    data: Foreign<EventData>,
+    milliseconds: c_uint,
+) -> Result<(), Status> {
+    let (device, xid) = next(set, milliseconds)?;
+    data.put(EventData {
+        device,
+        kind: XID,
+        data: xid,
+    })
+}
+
+/// `nvmlEventSetWait_v2`.
+pub(crate) fn wait_v2(
+    set: EventSet,
+    data: Foreign<nvmlEventData_t>,
+    milliseconds: c_uint,
+) -> Result<(), Status> {
+    let (device, xid) = next(set, milliseconds)?;
+    data.put(nvmlEventData_t {
+        device: device.pointer(),
+        eventType: XID,
+        eventData: xid,
+        gpuInstanceId: c_uint::MAX,
+        computeInstanceId: c_uint::MAX,
+    })
+}
+
+/// The next event of a set. A card of the set that is lost is an error once its events are told.
+fn next(set: EventSet, milliseconds: c_uint) -> Result<(Device, u64), Status> {
+    let end = Instant::now() + Duration::from_millis(milliseconds.into());
+    loop {
+        let interest = interest(set)?;
+        let (events, _) = session::events(interest.seen)?;
+        if let Some(event) = events.iter().find(|event| interest.wants(event)) {
+            see(set, event.sequence);
+            return Ok((Device::at(event.card)?, event.xid));
+        }
+        session::none_lost(interest.kinds.keys())?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Status::Timeout);
+        }
+        thread::sleep(left.min(LOOK_EVERY));
+    }
+}
+
+fn interest(set: EventSet) -> Result<Interest, Status> {
+    lock()
+        .sets
+        .get(&set.0)
+        .cloned()
+        .ok_or(Status::InvalidArgument)
+}
+
+fn see(set: EventSet, sequence: u64) {
+    if let Some(interest) = lock().sets.get_mut(&set.0) {
+        interest.seen = sequence;
+    }
+}
+
+fn lock() -> MutexGuard<'static, Sets> {
+    SETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Event = Event {
+        sequence: 4,
+        card: 1,
+        xid: 79,
+    };
+
+    #[test]
+    fn a_set_is_told_of_the_cards_that_it_registered() {
+        let mut interest = Interest::default();
+        assert!(!interest.wants(&FIRST));
+        interest.kinds.insert(0, XID);
+        assert!(!interest.wants(&FIRST));
+        interest.kinds.insert(1, XID);
+        assert!(interest.wants(&FIRST));
+    }
+
+    #[test]
+    fn a_set_is_told_once() {
+        let kinds = BTreeMap::from([(1, XID)]);
+        let interest = Interest { kinds, seen: 4 };
+        assert!(!interest.wants(&FIRST));
+    }
+}

@@ -1,0 +1,56 @@
+//! `nvmlDeviceGetFieldValues`: many small questions in one call, each with an answer and an error of its
+//! own. What a simulated card has no answer to is not supported, as on a card without that unit.
+
+use std::ffi::{c_int, c_uint};
+
+use apportion_sim_machine::CardSnapshot;
+use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlValue_t};
+
+use crate::foreign::Foreign;
+use crate::handles::Device;
+use crate::health;
+use crate::processes::now_micros;
+use crate::status::{SUCCESS, Status};
+
+/// `NVML_FI_DEV_POWER_INSTANT`, in milliwatts.
+const POWER_INSTANT: c_uint = 186;
+
+/// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`; zero is none.
+const RECOVERY_ACTION: c_uint = 230;
+
+/// `NVML_VALUE_TYPE_UNSIGNED_INT`.
+const UNSIGNED_INT: c_uint = 1;
+
+/// Answers each question in the caller's array in place.
+pub(crate) fn values(
+    device: Device,
+    count: c_int,
+    values: Foreign<nvmlFieldValue_t>,
+) -> Result<(), Status> {
+    let card = device.card()?;
+    let count = usize::try_from(count).map_err(|_| Status::InvalidArgument)?;
+    values.update_each(count, |field| answer(&card, field))
+}
+
+fn answer(card: &CardSnapshot, field: &mut nvmlFieldValue_t) {
+    field.timestamp = now_micros().cast_signed();
+    field.latencyUsec = 0;
+    match value(card, field.fieldId) {
+        Ok(value) => {
+            field.valueType = UNSIGNED_INT;
+            field.value = nvmlValue_t {
+                ullVal: value.into(),
+            };
+            field.nvmlReturn = SUCCESS;
+        }
+        Err(status) => field.nvmlReturn = status.into(),
+    }
+}
+
+fn value(card: &CardSnapshot, field: c_uint) -> Result<c_uint, Status> {
+    match field {
+        POWER_INSTANT => health::power(card),
+        RECOVERY_ACTION => Ok(0),
+        _ => Err(Status::NotSupported),
+    }
+}

@@ -1,0 +1,246 @@
+//! Who a card is: the names that it has, and the ways to find it by one of them.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong};
+
+use apportion_sim_machine::{CardSnapshot, PciAddress};
+use nvml_wrapper_sys::bindings::{
+    nvmlPciInfo_t, nvmlUUID_t, nvmlUUIDType_t_NVML_UUID_TYPE_ASCII as ASCII,
+    nvmlUUIDType_t_NVML_UUID_TYPE_BINARY as BINARY,
+};
+
+use crate::foreign::{Foreign, characters};
+use crate::handles::{self, Device};
+use crate::memory::version_word;
+use crate::model;
+use crate::session;
+use crate::status::Status;
+
+/// NVIDIA's PCI vendor number, in the low half of the device id.
+const VENDOR: u32 = 0x10de;
+
+/// `nvmlDeviceGetCount`.
+pub(crate) fn count(count: Foreign<c_uint>) -> Result<(), Status> {
+    let cards = session::snapshot()?.cards.len();
+    count.put(c_uint::try_from(cards).map_err(|_| Status::Unknown)?)
+}
+
+/// `nvmlDeviceGetHandleByUUID`.
+pub(crate) fn by_uuid(uuid: Foreign<c_char>, device: Foreign<Device>) -> Result<(), Status> {
+    let uuid = uuid.text()?;
+    handles::find(device, |card| card.uuid == uuid)
+}
+
+/// `nvmlDeviceGetHandleByUUIDV`: as text or as 16 bytes.
+pub(crate) fn by_uuid_value(
+    value: Foreign<nvmlUUID_t>,
+    device: Foreign<Device>,
+) -> Result<(), Status> {
+    let value = value.get()?;
+    if value.version != version_word::<nvmlUUID_t>(1) {
+        return Err(Status::VersionMismatch);
+    }
+    // SAFETY: both forms are arrays of bytes, so any bytes are valid as either.
+    let characters = unsafe { value.value.str_ };
+    let bytes = characters.map(c_char::to_ne_bytes).map(|[byte]| byte);
+    match value.type_ {
+        ASCII => {
+            let text = CStr::from_bytes_until_nul(&bytes).map_err(|_| Status::InvalidArgument)?;
+            handles::find(device, |card| card.uuid.as_bytes() == text.to_bytes())
+        }
+        BINARY => handles::find(device, |card| bytes.starts_with(&bytes_of(&card.uuid))),
+        _ => Err(Status::InvalidArgument),
+    }
+}
+
+/// The 16 bytes that a UUID's text stands for.
+fn bytes_of(uuid: &str) -> [u8; 16] {
+    let digits = uuid.trim_start_matches("GPU-").replace('-', "");
+    u128::from_str_radix(&digits, 16)
+        .unwrap_or_default()
+        .to_be_bytes()
+}
+
+/// `nvmlDeviceGetHandleBySerial`.
+pub(crate) fn by_serial(number: Foreign<c_char>, device: Foreign<Device>) -> Result<(), Status> {
+    let number = number.text()?;
+    handles::find(device, |card| serial(card).is_ok_and(|own| own == number))
+}
+
+/// `nvmlDeviceGetHandleByPciBusId`.
+pub(crate) fn by_pci(bus_id: Foreign<c_char>, device: Foreign<Device>) -> Result<(), Status> {
+    let address = parse_bus_id(&bus_id.text()?).ok_or(Status::InvalidArgument)?;
+    handles::find(device, |card| card.pci == address)
+}
+
+/// `nvmlDeviceGetName`.
+pub(crate) fn name(card: &CardSnapshot) -> Result<String, Status> {
+    Ok(card.name.clone())
+}
+
+/// `nvmlDeviceGetUUID`.
+pub(crate) fn uuid(card: &CardSnapshot) -> Result<String, Status> {
+    Ok(card.uuid.clone())
+}
+
+/// `nvmlDeviceGetSerial`: thirteen digits, here those of the UUID's end.
+pub(crate) fn serial(card: &CardSnapshot) -> Result<String, Status> {
+    let (_, end) = card.uuid.rsplit_once('-').ok_or(Status::NotSupported)?;
+    let number = u64::from_str_radix(end, 16).map_err(|_| Status::NotSupported)?;
+    Ok(format!("{:013}", number % 10_u64.pow(13)))
+}
+
+/// `nvmlDeviceGetVbiosVersion`.
+pub(crate) fn vbios(card: &CardSnapshot) -> Result<String, Status> {
+    let (major, minor) = card.compute_capability;
+    Ok(format!("9{major}.0{minor}.45.00.01"))
+}
+
+/// `nvmlDeviceGetPciInfo`.
+pub(crate) fn pci_info(card: &CardSnapshot) -> Result<nvmlPciInfo_t, Status> {
+    let PciAddress {
+        domain,
+        bus,
+        device,
+    } = card.pci;
+    Ok(nvmlPciInfo_t {
+        busIdLegacy: characters(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+        domain,
+        bus,
+        device,
+        pciDeviceId: (model::of(card).pci_device << 16) | VENDOR,
+        pciSubSystemId: (model::of(card).pci_device << 16) | VENDOR,
+        busId: characters(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),
+    })
+}
+
+/// `nvmlDeviceGetCudaComputeCapability`.
+pub(crate) fn compute_capability(
+    device: Device,
+    major: Foreign<c_int>,
+    minor: Foreign<c_int>,
+) -> Result<(), Status> {
+    let capability = device.card()?.compute_capability;
+    major.put(capability.0)?;
+    minor.put(capability.1)
+}
+
+/// `nvmlDeviceGetArchitecture`.
+pub(crate) fn architecture(card: &CardSnapshot) -> Result<c_uint, Status> {
+    Ok(model::of(card).architecture)
+}
+
+/// `nvmlDeviceGetBrand`: the one before the product's name.
+pub(crate) fn brand(card: &CardSnapshot) -> Result<c_uint, Status> {
+    const BRANDS: [(&str, c_uint); 4] = [("Tesla", 2), ("GeForce", 5), ("TITAN", 6), ("RTX", 13)];
+    const NVIDIA: c_uint = 14;
+    let found = BRANDS.iter().find(|(word, _)| card.name.contains(word));
+    Ok(found.map_or(NVIDIA, |(_, brand)| *brand))
+}
+
+/// `nvmlDeviceGetNumGpuCores`.
+pub(crate) fn cores(card: &CardSnapshot) -> Result<c_uint, Status> {
+    Ok(card.multiprocessors * model::of(card).cores_per_multiprocessor)
+}
+
+/// `nvmlDeviceGetBoardId`.
+pub(crate) fn board(card: &CardSnapshot) -> Result<c_uint, Status> {
+    Ok((card.pci.domain << 16) | (card.pci.bus << 8))
+}
+
+/// `nvmlDeviceGetTopologyCommonAncestor`: any two cards share no more than the node.
+pub(crate) fn common_ancestor(
+    first: Device,
+    second: Device,
+    level: Foreign<c_uint>,
+) -> Result<(), Status> {
+    const SAME_BOARD: c_uint = 0;
+    const SAME_NODE: c_uint = 40;
+    first.card()?;
+    second.card()?;
+    level.put(if first == second {
+        SAME_BOARD
+    } else {
+        SAME_NODE
+    })
+}
+
+/// `nvmlDeviceOnSameBoard`.
+pub(crate) fn on_same_board(
+    first: Device,
+    second: Device,
+    same: Foreign<c_int>,
+) -> Result<(), Status> {
+    first.card()?;
+    second.card()?;
+    same.put(c_int::from(first == second))
+}
+
+/// `nvmlDeviceGetCpuAffinity`: every processor is as near as the others.
+pub(crate) fn cpu_affinity(
+    device: Device,
+    words: c_uint,
+    set: Foreign<c_ulong>,
+) -> Result<(), Status> {
+    device.card()?;
+    let online = std::thread::available_parallelism().map_or(1, usize::from);
+    let bits_before = (0..words).map(|word| word as usize * c_ulong::BITS as usize);
+    let mask: Vec<c_ulong> = bits_before
+        .map(|before| mask_of(online.saturating_sub(before)))
+        .collect();
+    set.put_list(Foreign::to(&mut words.clone()), &mask)
+}
+
+/// The lowest `count` bits of a word.
+fn mask_of(count: usize) -> c_ulong {
+    u32::try_from(count)
+        .ok()
+        .and_then(|count| c_ulong::MAX.checked_shl(count))
+        .map_or(c_ulong::MAX, |above| !above)
+}
+
+/// `[domain:]bus:device[.function]` in hexadecimal, in any of the lengths that are in use.
+fn parse_bus_id(text: &str) -> Option<PciAddress> {
+    let text = text.split_once('.').map_or(text, |(address, _)| address);
+    let mut parts = text
+        .rsplit(':')
+        .map(|part| u32::from_str_radix(part, 16).ok());
+    let device = parts.next()??;
+    let bus = parts.next()??;
+    let domain = parts.next().unwrap_or(Some(0))?;
+    parts.next().is_none().then_some(PciAddress {
+        domain,
+        bus,
+        device,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bus_id_may_have_a_short_a_long_or_no_domain() {
+        let address = PciAddress {
+            domain: 0,
+            bus: 0x3b,
+            device: 0,
+        };
+        for text in ["00000000:3B:00.0", "0000:3b:00.0", "3b:00.0", "3b:00"] {
+            assert_eq!(parse_bus_id(text), Some(address), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bus_id_of_other_words_is_none() {
+        for text in ["", "3b", "GPU-1", "0:0:3b:00.0", "zz:00.0"] {
+            assert_eq!(parse_bus_id(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_mask_has_as_many_bits_as_there_are_processors() {
+        assert_eq!(mask_of(0), 0);
+        assert_eq!(mask_of(5), 0b11111);
+        assert_eq!(mask_of(400), c_ulong::MAX);
+    }
+}

@@ -1,0 +1,106 @@
+//! What a card is set to, and the counters of what can go wrong with it. A simulated card is in the state in
+//! which a card leaves the factory, and wears not.
+
+use std::ffi::{c_int, c_uint, c_ulonglong};
+
+use apportion_sim_machine::CardSnapshot;
+
+use crate::foreign::Foreign;
+use crate::handles::Device;
+use crate::model;
+use crate::status::Status;
+
+/// Modes that are off, counters that stand at zero.
+pub(crate) fn off(_: &CardSnapshot) -> Result<c_uint, Status> {
+    Ok(0)
+}
+
+/// Modes that are on: the daemon keeps the driver loaded, which is what persistence means.
+pub(crate) fn on(_: &CardSnapshot) -> Result<c_uint, Status> {
+    Ok(1)
+}
+
+/// `nvmlDeviceGetCurrentClocksEventReasons`: nothing slows the clocks.
+pub(crate) fn no_reasons(_: &CardSnapshot) -> Result<c_ulonglong, Status> {
+    Ok(0)
+}
+
+/// `nvmlDeviceGetEccMode`.
+pub(crate) fn ecc(
+    device: Device,
+    current: Foreign<c_uint>,
+    pending: Foreign<c_uint>,
+) -> Result<(), Status> {
+    needs_data_centre(&device.card()?)?;
+    current.put(1)?;
+    pending.put(1)
+}
+
+/// `nvmlDeviceGetTotalEccErrors`.
+pub(crate) fn ecc_errors(
+    device: Device,
+    _kind: c_uint,
+    _counter: c_uint,
+    errors: Foreign<c_ulonglong>,
+) -> Result<(), Status> {
+    needs_data_centre(&device.card()?)?;
+    errors.put(0)
+}
+
+/// `nvmlDeviceGetRemappedRows`: none, none pending, no failure.
+pub(crate) fn remapped_rows(
+    device: Device,
+    corrected: Foreign<c_uint>,
+    uncorrected: Foreign<c_uint>,
+    pending: Foreign<c_uint>,
+    failed: Foreign<c_uint>,
+) -> Result<(), Status> {
+    needs_data_centre(&device.card()?)?;
+    [corrected, uncorrected, pending, failed]
+        .into_iter()
+        .try_for_each(|counter| counter.put(0))
+}
+
+/// `nvmlDeviceGetMigMode`: off where the card could be partitioned.
+pub(crate) fn mig(
+    device: Device,
+    current: Foreign<c_uint>,
+    pending: Foreign<c_uint>,
+) -> Result<(), Status> {
+    needs_data_centre(&device.card()?)?;
+    current.put(0)?;
+    pending.put(0)
+}
+
+/// `nvmlDeviceGetMaxMigDeviceCount`.
+pub(crate) fn max_mig_devices(card: &CardSnapshot) -> Result<c_uint, Status> {
+    Ok(if model::of(card).data_centre { 7 } else { 0 })
+}
+
+/// `nvmlDeviceGetMigDeviceHandleByIndex`: no card is partitioned.
+pub(crate) fn mig_device(
+    device: Device,
+    _index: c_uint,
+    _part: Foreign<Device>,
+) -> Result<(), Status> {
+    device.card()?;
+    Err(Status::NotFound)
+}
+
+/// `nvmlDeviceGetP2PStatus`: the simulated bus carries no peer traffic.
+pub(crate) fn peer_status(
+    first: Device,
+    second: Device,
+    _kind: c_uint,
+    status: Foreign<c_int>,
+) -> Result<(), Status> {
+    const CHIPSET_NOT_SUPPORTED: c_int = 1;
+    first.card()?;
+    second.card()?;
+    status.put(CHIPSET_NOT_SUPPORTED)
+}
+
+fn needs_data_centre(card: &CardSnapshot) -> Result<(), Status> {
+    let has = model::of(card).data_centre;
+    has.then_some(()).ok_or(Status::NotSupported)
+}

@@ -1,0 +1,83 @@
+//! How a row of [`crate::exports`] becomes an exported C function. Four kinds of row, because most
+//! of NVML's functions answer one question about one device.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use nvml_wrapper_sys::bindings::nvmlReturn_t;
+
+use crate::session;
+use crate::status::{SUCCESS, Status};
+
+/// Runs the body of an exported function. A panic must not cross into C.
+pub(crate) fn answer(
+    call: &'static str,
+    body: impl FnOnce() -> Result<(), Status>,
+) -> nvmlReturn_t {
+    session::begin(call);
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => SUCCESS,
+        Ok(Err(status)) => status.into(),
+        Err(_) => Status::Unknown.into(),
+    }
+}
+
+/// `name(arguments) = path`: the function at `path` takes the same arguments.
+macro_rules! calls {
+    ($($name:ident($($argument:ident: $type:ty),* $(,)?) = $path:path;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($argument: $type),*) -> nvmlReturn_t {
+            $crate::rows::answer(stringify!($name), || $path($($argument),*))
+        }
+    )*};
+}
+
+/// `name: type = path`: the function at `path` turns the device's card into the value that is
+/// written through the second argument.
+macro_rules! values {
+    ($($name:ident: $type:ty = $path:path;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(device: Device, value: Foreign<$type>) -> nvmlReturn_t {
+            $crate::rows::answer(stringify!($name), || {
+                let card = device.card()?;
+                value.put($path(&card)?)
+            })
+        }
+    )*};
+}
+
+/// `name = path`: the function at `path` turns the device's card into a text for a buffer.
+macro_rules! texts {
+    ($($name:ident = $path:path;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(device: Device, text: Foreign<c_char>, length: c_uint) -> nvmlReturn_t {
+            $crate::rows::answer(stringify!($name), || {
+                let card = device.card()?;
+                text.put_text(length, &$path(&card)?)
+            })
+        }
+    )*};
+}
+
+/// Functions that exist and that no simulated card supports, whatever their further arguments are:
+/// in the C calling convention the callee need not name arguments that it does not read.
+macro_rules! unsupported {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(device: Device) -> nvmlReturn_t {
+            $crate::rows::answer(stringify!($name), || device.card().and(Err(Status::NotSupported)))
+        }
+    )*};
+}
+
+pub(crate) use {calls, texts, unsupported, values};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_unknown_error() {
+        let code = answer("", || std::panic::resume_unwind(Box::new(())));
+        assert_eq!(code, nvmlReturn_t::from(Status::Unknown));
+    }
+}

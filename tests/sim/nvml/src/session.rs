@@ -1,0 +1,106 @@
+//! Whether the library is initialised, and its line to the simulated driver. Initialisation is counted,
+//! as NVML's is; every question asks the daemon anew, so no answer is ever stale.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_uint};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use apportion_sim_client::{Machine, socket};
+use apportion_sim_machine::{Event, NvmlReply, NvmlRequest, Refusal, Reply, Request, Snapshot};
+use nvml_wrapper_sys::bindings::nvmlReturn_t;
+
+use crate::status::{self, Status};
+
+/// How often the library was initialised more than it was shut down.
+///
+/// Written by: init and shutdown. Read by: every call. No data hangs on it, so `Relaxed` is enough.
+static USERS: AtomicU32 = AtomicU32::new(0);
+
+/// Where the simulated driver listens, as the environment said when it was first needed.
+static MACHINE: OnceLock<Machine> = OnceLock::new();
+
+thread_local! {
+    /// The exported function that is being answered, for the machine's faults and latencies.
+    static CALL: Cell<Option<&'static str>> = const { Cell::new(None) };
+}
+
+/// Notes that a call begins: its first question goes out in its name.
+pub(crate) fn begin(call: &'static str) {
+    CALL.set(Some(call));
+}
+
+/// `nvmlInit`, `nvmlInit_v2`.
+pub(crate) fn init() -> Result<(), Status> {
+    init_with_flags(0)
+}
+
+/// `nvmlInitWithFlags`: the flags say which failures to overlook; here none can happen.
+pub(crate) fn init_with_flags(_flags: c_uint) -> Result<(), Status> {
+    exchange(NvmlRequest::Snapshot)?;
+    USERS.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// `nvmlShutdown`.
+pub(crate) fn shutdown() -> Result<(), Status> {
+    let left = USERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |users| {
+        users.checked_sub(1)
+    });
+    left.map(drop).map_err(|_| Status::Uninitialized)
+}
+
+/// `nvmlErrorString`, which alone works before the initialisation.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
+    CStr::as_ptr(status::text(code))
+}
+
+/// An error unless the library is initialised.
+pub(crate) fn running() -> Result<(), Status> {
+    let is = USERS.load(Ordering::Relaxed) > 0;
+    is.then_some(()).ok_or(Status::Uninitialized)
+}
+
+/// Puts a question to the simulated driver.
+pub(crate) fn ask(request: NvmlRequest) -> Result<NvmlReply, Status> {
+    running()?;
+    match exchange(request)? {
+        NvmlReply::Refused(refusal) => Err(refusal.into()),
+        reply => Ok(reply),
+    }
+}
+
+/// The machine as it is now.
+pub(crate) fn snapshot() -> Result<Snapshot, Status> {
+    match ask(NvmlRequest::Snapshot)? {
+        NvmlReply::Snapshot(snapshot) => Ok(snapshot),
+        _ => Err(Status::Unknown),
+    }
+}
+
+/// The events after `since`, and the number of the newest one.
+pub(crate) fn events(since: u64) -> Result<(Vec<Event>, u64), Status> {
+    match ask(NvmlRequest::Events { since })? {
+        NvmlReply::Events { events, newest } => Ok((events, newest)),
+        _ => Err(Status::Unknown),
+    }
+}
+
+/// An error if one of these cards has fallen off the bus.
+pub(crate) fn none_lost<'a>(positions: impl Iterator<Item = &'a u32>) -> Result<(), Status> {
+    let cards = snapshot()?.cards;
+    let mut places = positions.filter_map(|position| usize::try_from(*position).ok());
+    let lost = places.any(|place| cards.get(place).is_some_and(|card| card.lost));
+    if lost { Err(Status::CardLost) } else { Ok(()) }
+}
+
+fn exchange(request: NvmlRequest) -> Result<NvmlReply, Status> {
+    let machine = MACHINE.get_or_init(|| Machine::at(socket()));
+    let answer = machine.ask(CALL.take(), Request::Nvml(request));
+    match answer.map_err(|_| Status::DriverNotLoaded)?.reply {
+        Reply::Nvml(reply) => Ok(reply),
+        Reply::Refused(Refusal::Code(code)) => Err(Status::Ruled(code.cast_unsigned())),
+        _ => Err(Status::Unknown),
+    }
+}
