@@ -1,1 +1,31 @@
-//! (being written)
+//! The node's book of allocations: who holds how much of which card, and since when.
+//!
+//! Pure: [`Ledger::apply`] takes the time and an [`Event`] and returns the [`Effect`]s that the agent
+//! must perform. There is no I/O, no clock and no randomness here, so that everything that can be
+//! wrong about giving memory away is tested without a process.
+//!
+//! # The invariant
+//!
+//! What is *held* of a card is the limit of each of its grants, or more where a grant uses more than
+//! its limit (after a shrink, or by a process that bypasses its limit). An allocation is accepted only
+//! if it fits beside everything that is held and beside the memory of processes that have no
+//! allocation. So the limits of a card never sum to more than its allocatable memory. What others take
+//! from outside later cannot be prevented here; it makes the card give less, not promise more.
+
+#![forbid(unsafe_code)]
+
+mod admit;
+mod allocation;
+mod card;
+mod estimate;
+mod event;
+mod ledger;
+mod life;
+mod reconcile;
+mod sample;
+
+pub use allocation::{Allocation, AllocationId, Enforcement, Grant, Owner, ProcessId, State};
+pub use card::{Card, Health};
+pub use event::{Effect, Event, Notice, NoticeKind, OffenderPolicy, Proposal, Refusal, Time};
+pub use ledger::Ledger;
+pub use sample::{AccountSample, CardSample, ClaimWindow, ProcessSample, Sample};

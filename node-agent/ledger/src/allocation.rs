@@ -1,0 +1,136 @@
+//! An allocation: a placement that was accepted, with what it has of each of its cards.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use apportion_abi::{Bytes, CardUuid};
+
+use crate::estimate::Estimate;
+use crate::event::Time;
+
+/// The name of an allocation inside the agent, and of its account's directory.
+///
+/// It is never used twice, also not after the checkpoint was lost: a process that outlives its
+/// allocation still names it in its environment.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AllocationId(pub String);
+
+impl fmt::Display for AllocationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A process, told apart from a later one with the same pid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId {
+    /// The pid as the agent sees it.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub start: u64,
+}
+
+/// For whom an allocation is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A process of this machine.
+    Process(ProcessId),
+    /// A pod, by UID.
+    Pod(String),
+}
+
+/// How far an allocation has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Accepted and not yet committed.
+    Reserved {
+        /// When it ends unless it is committed.
+        expires: Time,
+    },
+    /// Committed.
+    Allocated(Owner),
+    /// Given back, or its owner is gone; it holds its memory until its last process ends.
+    Draining,
+}
+
+/// Whether the limit of a grant is being kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Enforcement {
+    /// No process uses the card yet.
+    #[default]
+    Pending,
+    /// Every process that uses the card charges the account.
+    Attached,
+    /// The account's files are gone or damaged.
+    Missing,
+    /// The processes use more than the limit.
+    Overlimit,
+    /// A process uses the card without charging the account.
+    Bypassed,
+}
+
+/// What an allocation has of one card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The card.
+    pub card: CardUuid,
+    /// The most that its processes may take together.
+    pub limit: Bytes,
+    /// What nobody else can have: the limit, or what is used where that is more.
+    pub held: Bytes,
+    /// What the driver took for its processes beyond their claims.
+    pub overhead: Bytes,
+    /// What NVML says its processes use.
+    pub nvml: Bytes,
+    /// Whether the limit is being kept.
+    pub enforcement: Enforcement,
+    pub(crate) estimates: BTreeMap<ProcessId, Estimate>,
+    /// The ledger's generation at the latest shrink: older samples do not show it.
+    pub(crate) shrunk: u64,
+}
+
+impl Grant {
+    /// A grant that nothing uses yet.
+    #[must_use]
+    pub fn new(card: CardUuid, limit: Bytes) -> Self {
+        Self {
+            card,
+            limit,
+            held: limit,
+            overhead: Bytes::ZERO,
+            nvml: Bytes::ZERO,
+            enforcement: Enforcement::Pending,
+            estimates: BTreeMap::new(),
+            shrunk: 0,
+        }
+    }
+}
+
+/// A placement that was accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Its name inside the agent.
+    pub id: AllocationId,
+    /// The caller's name for its wish: asking again with it gives the same allocation.
+    pub key: String,
+    /// What people call it.
+    pub name: String,
+    /// How far it has come.
+    pub state: State,
+    /// When it was accepted.
+    pub created: Time,
+    /// What it has of each card, in the order in which it was asked for.
+    pub grants: Vec<Grant>,
+}
+
+impl Allocation {
+    /// What it has of one card.
+    #[must_use]
+    pub fn grant(&self, card: CardUuid) -> Option<&Grant> {
+        self.grants.iter().find(|grant| grant.card == card)
+    }
+
+    pub(crate) fn grant_mut(&mut self, card: CardUuid) -> Option<&mut Grant> {
+        self.grants.iter_mut().find(|grant| grant.card == card)
+    }
+}

@@ -1,0 +1,82 @@
+//! One card as the ledger knows it: what it can give and what others take of it.
+
+use std::collections::VecDeque;
+
+use apportion_abi::{Bytes, Capacity};
+
+/// Whether a card can be given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It works.
+    Healthy,
+    /// It answers and is not to be given out.
+    Unhealthy,
+    /// It does not answer.
+    Lost,
+}
+
+/// How many samples in a row must show memory that no listed process explains.
+///
+/// The card's total and its process list are read one after the other, so that a process which starts
+/// or ends between them shows as unexplained memory in one sample. What stays is real.
+const UNTOLD_SAMPLES: usize = 4;
+
+/// One card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// What it has.
+    pub capacity: Capacity,
+    /// Whether it can be given out.
+    pub health: Health,
+    /// What processes use that have no allocation on it.
+    pub unmanaged: Bytes,
+    untold: VecDeque<Bytes>,
+}
+
+impl Card {
+    pub(crate) fn new(capacity: Capacity) -> Self {
+        Self {
+            capacity,
+            health: Health::Healthy,
+            unmanaged: Bytes::ZERO,
+            untold: VecDeque::new(),
+        }
+    }
+
+    /// Enters what a sample found: memory of processes without an allocation, and memory that no
+    /// process was listed for.
+    pub(crate) fn observe(&mut self, strangers: Bytes, untold: Bytes) {
+        self.untold.truncate(UNTOLD_SAMPLES - 1);
+        self.untold.push_front(untold);
+        let lasting = match self.untold.len() {
+            UNTOLD_SAMPLES => self.untold.iter().min().copied().unwrap_or_default(),
+            _ => Bytes::ZERO,
+        };
+        self.unmanaged = strangers.plus(lasting);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card() -> Card {
+        Card::new(Capacity {
+            total: Bytes(1000),
+            reserved: Bytes(0),
+        })
+    }
+
+    #[test]
+    fn unexplained_memory_counts_only_once_it_lasts() {
+        let mut card = card();
+        for _ in 1..UNTOLD_SAMPLES {
+            card.observe(Bytes(10), Bytes(50));
+            assert_eq!(card.unmanaged, Bytes(10));
+        }
+        card.observe(Bytes(10), Bytes(40));
+        assert_eq!(card.unmanaged, Bytes(50));
+        card.observe(Bytes(0), Bytes(0));
+        assert_eq!(card.unmanaged, Bytes(0));
+    }
+}

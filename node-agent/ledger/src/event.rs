@@ -1,0 +1,221 @@
+//! What happens to the ledger, what it makes the agent do, and how it says no.
+
+use std::time::Duration;
+
+use apportion_abi::{Ask, Bytes, Capacity, CardUuid, Shortfall};
+
+use crate::allocation::{Allocation, AllocationId, Owner, ProcessId};
+use crate::card::Health;
+use crate::sample::Sample;
+
+/// Milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// This long after.
+    #[must_use]
+    pub fn after(self, wait: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_add(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+/// What is done to a process that exceeds or bypasses its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OffenderPolicy {
+    /// It is reported.
+    #[default]
+    Observe,
+    /// It is reported and killed.
+    Kill,
+}
+
+/// A placement that somebody chose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposal {
+    /// Unique to the wish.
+    pub key: String,
+    /// What people call it.
+    pub name: String,
+    /// What is wanted, one entry a card.
+    pub asks: Vec<Ask>,
+    /// How long the reservation waits for its commit.
+    pub ttl: Duration,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A card is there. Repeating it changes its capacity.
+    CardFound {
+        /// Which.
+        card: CardUuid,
+        /// What it has.
+        capacity: Capacity,
+    },
+    /// A card's health changed.
+    CardHealth {
+        /// Which.
+        card: CardUuid,
+        /// How it is now.
+        health: Health,
+    },
+    /// An allocation of an earlier run of the agent. It was accepted then and is not judged again.
+    Adopted(Allocation),
+    /// Somebody wants an allocation.
+    Allocate(Proposal),
+    /// A reserved allocation got its owner.
+    Commit {
+        /// Which.
+        id: AllocationId,
+        /// For whom it is.
+        owner: Owner,
+    },
+    /// An allocation is given back.
+    Release {
+        /// Which.
+        id: AllocationId,
+    },
+    /// The limits of an allocation are to change.
+    Resize {
+        /// Which.
+        id: AllocationId,
+        /// The new limits.
+        asks: Vec<Ask>,
+    },
+    /// The owner of an allocation is no more.
+    OwnerGone {
+        /// Which allocation.
+        id: AllocationId,
+    },
+    /// The last process of an allocation is no more.
+    Emptied {
+        /// Which allocation.
+        id: AllocationId,
+    },
+    /// The cards and accounts were looked at.
+    Sampled(Sample),
+    /// Time passed.
+    Tick,
+}
+
+/// What the agent must do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Create the account with its limits.
+    OpenAccount(AllocationId),
+    /// Write one limit.
+    SetLimit {
+        /// Whose account.
+        id: AllocationId,
+        /// Of which card.
+        card: CardUuid,
+        /// How much.
+        limit: Bytes,
+    },
+    /// Write one overhead.
+    SetOverhead {
+        /// Whose account.
+        id: AllocationId,
+        /// Of which card.
+        card: CardUuid,
+        /// How much.
+        overhead: Bytes,
+    },
+    /// Remove the account.
+    CloseAccount(AllocationId),
+    /// End one process.
+    Kill(ProcessId),
+    /// Tell whoever watches.
+    Notice(Notice),
+    /// Write the checkpoint before the answer is given.
+    Save,
+    /// The answer to a request.
+    Answer(Result<AllocationId, Refusal>),
+}
+
+/// Something to tell, once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// What happened.
+    pub kind: NoticeKind,
+    /// To which allocation, with what people call it.
+    pub allocation: Option<(AllocationId, String)>,
+    /// On which card.
+    pub card: Option<CardUuid>,
+    /// By which process.
+    pub process: Option<ProcessId>,
+}
+
+/// What kind of thing happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NoticeKind {
+    /// A placement was accepted.
+    Allocated,
+    /// It got its owner.
+    Committed,
+    /// Its limits changed.
+    Resized,
+    /// It ends when its last process does.
+    Draining,
+    /// It is gone.
+    Released,
+    /// It was not committed in time.
+    Expired,
+    /// A process uses a card without charging the account.
+    Bypassed,
+    /// The processes of an allocation use more than its limit.
+    Overlimit,
+    /// A process uses a card that its allocation was not granted.
+    Ungranted,
+    /// A process was killed for one of these three.
+    Killed,
+    /// A card is there.
+    CardFound,
+    /// A card is not to be given out.
+    CardUnhealthy,
+    /// A card does not answer.
+    CardLost,
+    /// A card works again.
+    CardHealthy,
+}
+
+/// Why a request was not met.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It does not fit.
+    #[error("{0}")]
+    Shortfall(Shortfall),
+    /// It names no card, no bytes or one card twice.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// This node has no such card.
+    #[error("no card {0} on this node")]
+    UnknownCard(CardUuid),
+    /// The card cannot be given out.
+    #[error("{0} is not healthy")]
+    Unhealthy(CardUuid),
+    /// There is no such allocation.
+    #[error("no allocation {0}")]
+    UnknownAllocation(AllocationId),
+    /// The same key was used for another wish.
+    #[error("idempotency key {0:?} belongs to an allocation of other shares")]
+    KeyReused(String),
+    /// The allocation has another owner already.
+    #[error("allocation {0} is committed to another owner")]
+    Committed(AllocationId),
+    /// The allocation was given back.
+    #[error("allocation {0} was given back and ends with its last process")]
+    Draining(AllocationId),
+    /// The allocation has nothing of the card.
+    #[error("allocation {id} has nothing of {card}")]
+    NotGranted {
+        /// Which allocation.
+        id: AllocationId,
+        /// Which card.
+        card: CardUuid,
+    },
+}

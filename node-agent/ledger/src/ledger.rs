@@ -1,0 +1,180 @@
+//! The book itself, and the one way to change it.
+
+use std::collections::BTreeMap;
+
+use apportion_abi::{Bytes, CardUuid, Holder};
+
+use crate::allocation::{Allocation, AllocationId, State};
+use crate::card::{Card, Health};
+use crate::event::{Effect, Event, Notice, NoticeKind, OffenderPolicy, Refusal, Time};
+use crate::reconcile::Offences;
+
+/// The node's book of allocations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ledger {
+    pub(crate) cards: BTreeMap<CardUuid, Card>,
+    pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
+    pub(crate) policy: OffenderPolicy,
+    pub(crate) offences: BTreeMap<AllocationId, Offences>,
+    epoch: u64,
+    serial: u64,
+    generation: u64,
+}
+
+impl Ledger {
+    /// An empty book. `epoch` is a number that no earlier book of this instance had, such as the time
+    /// of its making; it keeps allocation ids apart.
+    #[must_use]
+    pub fn new(epoch: u64, policy: OffenderPolicy) -> Self {
+        Self {
+            cards: BTreeMap::new(),
+            allocations: BTreeMap::new(),
+            offences: BTreeMap::new(),
+            policy,
+            epoch,
+            serial: 0,
+            generation: 0,
+        }
+    }
+
+    /// An empty book that goes on numbering where an earlier one of this instance stopped.
+    #[must_use]
+    pub fn resume(epoch: u64, serial: u64, policy: OffenderPolicy) -> Self {
+        Self {
+            serial,
+            ..Self::new(epoch, policy)
+        }
+    }
+
+    /// The numbers for [`Ledger::resume`]: epoch and serial.
+    #[must_use]
+    pub fn numbering(&self) -> (u64, u64) {
+        (self.epoch, self.serial)
+    }
+
+    /// Enters what happened and says what must be done. Whatever the event, reservations that are
+    /// overdue by `now` expire first.
+    #[must_use]
+    pub fn apply(&mut self, now: Time, event: Event) -> Vec<Effect> {
+        let mut effects = self.expire(now);
+        effects.extend(match event {
+            Event::CardFound { card, capacity } => self.card_found(card, capacity),
+            Event::CardHealth { card, health } => self.card_health(card, health),
+            Event::Adopted(allocation) => self.adopt(allocation),
+            Event::Allocate(proposal) => self.allocate(now, proposal),
+            Event::Commit { id, owner } => self.commit(&id, owner),
+            Event::Release { id } => self.release(&id),
+            Event::Resize { id, asks } => self.resize(&id, &asks),
+            Event::OwnerGone { id } => self.owner_gone(&id),
+            Event::Emptied { id } => self.emptied(&id),
+            Event::Sampled(sample) => self.reconcile(sample),
+            Event::Tick => Vec::new(),
+        });
+        if effects.contains(&Effect::Save) {
+            self.generation += 1;
+        }
+        effects
+    }
+
+    /// Grows by one with each change that is worth a checkpoint.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The allocations, oldest first.
+    #[must_use]
+    pub fn allocations(&self) -> Vec<&Allocation> {
+        let mut all: Vec<_> = self.allocations.values().collect();
+        all.sort_by_key(|allocation| (allocation.created, &allocation.id));
+        all
+    }
+
+    /// One allocation.
+    #[must_use]
+    pub fn allocation(&self, id: &AllocationId) -> Option<&Allocation> {
+        self.allocations.get(id)
+    }
+
+    /// One card.
+    #[must_use]
+    pub fn card(&self, card: CardUuid) -> Option<&Card> {
+        self.cards.get(&card)
+    }
+
+    /// The sum of the limits on a card.
+    #[must_use]
+    pub fn granted(&self, card: CardUuid) -> Bytes {
+        self.grants(card).map(|(_, grant)| grant.limit).sum()
+    }
+
+    /// What the card can still give.
+    #[must_use]
+    pub fn free(&self, card: CardUuid) -> Bytes {
+        let held: Bytes = self.grants(card).map(|(_, grant)| grant.held).sum();
+        match self.cards.get(&card) {
+            Some(found) if found.health == Health::Healthy => found
+                .capacity
+                .allocatable()
+                .minus(held)
+                .minus(found.unmanaged),
+            _ => Bytes::ZERO,
+        }
+    }
+
+    /// When the next reservation ends.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Time> {
+        let expiries = self
+            .allocations
+            .values()
+            .filter_map(|allocation| match allocation.state {
+                State::Reserved { expires } => Some(expires),
+                _ => None,
+            });
+        expiries.min()
+    }
+
+    /// What everybody but `except` holds of a card.
+    pub(crate) fn holders(&self, card: CardUuid, except: Option<&AllocationId>) -> Vec<Holder> {
+        let others = self
+            .grants(card)
+            .filter(|(allocation, _)| Some(&allocation.id) != except);
+        let holder = |(allocation, grant): (&Allocation, &crate::Grant)| Holder {
+            name: allocation.name.clone(),
+            bytes: grant.held,
+        };
+        others.map(holder).collect()
+    }
+
+    pub(crate) fn next_id(&mut self) -> AllocationId {
+        self.serial += 1;
+        AllocationId(format!("{:x}-{}", self.epoch, self.serial))
+    }
+
+    pub(crate) fn notice(&self, kind: NoticeKind, id: &AllocationId) -> Effect {
+        let name = self
+            .allocations
+            .get(id)
+            .map(|allocation| allocation.name.clone());
+        let allocation = Some((id.clone(), name.unwrap_or_default()));
+        Effect::Notice(Notice {
+            kind,
+            allocation,
+            card: None,
+            process: None,
+        })
+    }
+
+    pub(crate) fn find(&mut self, id: &AllocationId) -> Result<&mut Allocation, Refusal> {
+        self.allocations
+            .get_mut(id)
+            .ok_or_else(|| Refusal::UnknownAllocation(id.clone()))
+    }
+
+    fn grants(&self, card: CardUuid) -> impl Iterator<Item = (&Allocation, &crate::Grant)> {
+        self.allocations
+            .values()
+            .filter_map(move |allocation| Some((allocation, allocation.grant(card)?)))
+    }
+}

@@ -1,0 +1,233 @@
+//! Comparing what was granted with what is: overhead, strangers, and processes that do not keep to
+//! their limit.
+//!
+//! The pages of an account are its programs' to corrupt; NVML is not. So a process that uses a card
+//! without a claim, more than the limit, or a card that it was not granted is an offender: told once
+//! when it begins, and killed, where that is the policy, when three samples in a row show it. A program
+//! whose limit was lowered below its use has done nothing wrong and is only shown as above its limit.
+
+use std::collections::BTreeMap;
+
+use apportion_abi::{Bytes, CardUuid};
+
+use crate::allocation::{Allocation, AllocationId, Enforcement, Grant, ProcessId};
+use crate::event::{Effect, Notice, NoticeKind, OffenderPolicy};
+use crate::ledger::Ledger;
+use crate::sample::{CardSample, ProcessSample, Sample};
+
+/// How many samples in a row must show an offence before its process is killed.
+const STRIKES: u32 = 3;
+
+/// What the processes of one allocation do wrong, and in how many samples in a row.
+pub(crate) type Offences = BTreeMap<Offence, u32>;
+
+/// One wrong, by one process, on one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Offence {
+    kind: NoticeKind,
+    card: CardUuid,
+    process: ProcessId,
+}
+
+impl Ledger {
+    pub(crate) fn reconcile(&mut self, sample: Sample) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for seen in &sample.cards {
+            let (strangers, untold) = self.strangers(seen);
+            if let Some(card) = self.cards.get_mut(&seen.card) {
+                card.observe(strangers, untold);
+            }
+        }
+        for account in &sample.accounts {
+            let Some(allocation) = self.allocations.get_mut(&account.id) else {
+                continue;
+            };
+            let mut found = Vec::new();
+            for seen in &sample.cards {
+                found.extend(ungranted(allocation, seen));
+                let Some(grant) = allocation.grant_mut(seen.card) else {
+                    continue;
+                };
+                let claimed = account.claimed.iter().find(|(card, _)| *card == seen.card);
+                let view = View {
+                    seen,
+                    id: &account.id,
+                    claimed: claimed.map_or(Bytes::ZERO, |c| c.1),
+                };
+                if view.enter(grant, &mut found) {
+                    let (id, card, overhead) = (account.id.clone(), grant.card, grant.overhead);
+                    effects.push(Effect::SetOverhead { id, card, overhead });
+                }
+                if grant.shrunk <= sample.generation {
+                    grant.held = grant.limit.max(view.claimed.plus(grant.overhead));
+                }
+            }
+            if !account.is_sound {
+                allocation
+                    .grants
+                    .iter_mut()
+                    .for_each(|grant| grant.enforcement = Enforcement::Missing);
+            }
+            effects.extend(self.punish(&account.id, found));
+        }
+        effects
+    }
+
+    /// The memory of processes that have no grant on the card, and memory that no process has.
+    fn strangers(&self, seen: &CardSample) -> (Bytes, Bytes) {
+        if seen.processes.iter().any(|process| process.nvml.is_none()) {
+            // The card does not say who uses what: everything beyond the claims is a stranger's.
+            let claims = seen.processes.iter().filter_map(|process| process.claimed);
+            return (
+                seen.used.minus(claims.map(|claim| claim.highest).sum()),
+                Bytes::ZERO,
+            );
+        }
+        let used = |process: &ProcessSample| process.nvml.unwrap_or_default();
+        let listed = seen.processes.iter().map(used).sum();
+        let strangers = seen
+            .processes
+            .iter()
+            .filter(|process| !self.is_granted(process, seen.card));
+        (strangers.map(used).sum(), seen.used.minus(listed))
+    }
+
+    fn is_granted(&self, process: &ProcessSample, card: CardUuid) -> bool {
+        let owner = process
+            .owner
+            .as_ref()
+            .and_then(|id| self.allocations.get(id));
+        owner.is_some_and(|allocation| allocation.grant(card).is_some())
+    }
+
+    /// Counts strikes, tells of new offences, and kills where that is the policy.
+    fn punish(&mut self, id: &AllocationId, found: Vec<Offence>) -> Vec<Effect> {
+        let before = self.offences.remove(id).unwrap_or_default();
+        let mut effects = Vec::new();
+        let mut after = Offences::new();
+        for offence in found {
+            let strikes = before
+                .get(&offence)
+                .map_or(1, |strikes| strikes.saturating_add(1));
+            after.insert(offence, strikes);
+            if strikes == 1 {
+                effects.push(self.tell(offence.kind, id, offence));
+            }
+            if strikes == STRIKES && self.policy == OffenderPolicy::Kill {
+                effects.push(Effect::Kill(offence.process));
+                effects.push(self.tell(NoticeKind::Killed, id, offence));
+            }
+        }
+        if !after.is_empty() {
+            self.offences.insert(id.clone(), after);
+        }
+        effects
+    }
+
+    fn tell(&self, kind: NoticeKind, id: &AllocationId, offence: Offence) -> Effect {
+        let name = self
+            .allocations
+            .get(id)
+            .map(|allocation| allocation.name.clone());
+        Effect::Notice(Notice {
+            kind,
+            allocation: Some((id.clone(), name.unwrap_or_default())),
+            card: Some(offence.card),
+            process: Some(offence.process),
+        })
+    }
+}
+
+/// One account on one card, as seen.
+struct View<'a> {
+    seen: &'a CardSample,
+    id: &'a AllocationId,
+    claimed: Bytes,
+}
+
+impl View<'_> {
+    /// Enters the sample into the grant and says whether its overhead changed.
+    fn enter(&self, grant: &mut Grant, found: &mut Vec<Offence>) -> bool {
+        let own = || {
+            self.seen
+                .processes
+                .iter()
+                .filter(|p| p.owner.as_ref() == Some(self.id))
+        };
+        grant
+            .estimates
+            .retain(|process, _| own().any(|p| p.process == *process));
+        for process in own() {
+            if let Some(nvml) = process.nvml {
+                let claimed = process.claimed.unwrap_or_default();
+                grant
+                    .estimates
+                    .entry(process.process)
+                    .or_default()
+                    .observe(nvml, claimed);
+            }
+        }
+        let overhead = grant
+            .estimates
+            .values()
+            .map(|estimate| estimate.overhead())
+            .sum();
+        let changed = overhead != grant.overhead;
+        grant.overhead = overhead;
+        grant.nvml = own().filter_map(|process| process.nvml).sum();
+
+        let bypassing = own()
+            .filter(|p| uses_unclaimed(p))
+            .map(|p| self.offence(NoticeKind::Bypassed, p));
+        let bypassing: Vec<_> = bypassing.collect();
+        let exceeds = grant.nvml > grant.limit;
+        grant.enforcement = match () {
+            () if !bypassing.is_empty() => Enforcement::Bypassed,
+            () if exceeds => Enforcement::Overlimit,
+            () if self.claimed > Bytes::ZERO || own().next().is_some() => Enforcement::Attached,
+            () => Enforcement::Pending,
+        };
+        // After a shrink `held` is still what may be used; only what is beyond that is an offence.
+        if grant.nvml > grant.held {
+            let worst = own().max_by_key(|process| unexplained(process));
+            found.extend(worst.map(|process| self.offence(NoticeKind::Overlimit, process)));
+        }
+        found.extend(bypassing);
+        changed
+    }
+
+    fn offence(&self, kind: NoticeKind, process: &ProcessSample) -> Offence {
+        Offence {
+            kind,
+            card: self.seen.card,
+            process: process.process,
+        }
+    }
+}
+
+/// What NVML sees of a process beyond its claims.
+fn unexplained(process: &ProcessSample) -> Bytes {
+    let claimed = process.claimed.unwrap_or_default();
+    process.nvml.unwrap_or_default().minus(claimed.highest)
+}
+
+fn uses_unclaimed(process: &ProcessSample) -> bool {
+    process.claimed.is_none() && process.nvml != Some(Bytes::ZERO)
+}
+
+/// The processes of an allocation that use a card which it was not granted.
+fn ungranted(allocation: &Allocation, seen: &CardSample) -> Vec<Offence> {
+    if allocation.grant(seen.card).is_some() {
+        return Vec::new();
+    }
+    let own = seen
+        .processes
+        .iter()
+        .filter(|p| p.owner.as_ref() == Some(&allocation.id));
+    let offence = |process: &ProcessSample| Offence {
+        kind: NoticeKind::Ungranted,
+        card: seen.card,
+        process: process.process,
+    };
+    own.map(offence).collect()
+}

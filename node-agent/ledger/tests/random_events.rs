@@ -1,0 +1,280 @@
+//! Whatever happens in whatever order: nothing is promised twice, and everything comes back.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use apportion_abi::{Ask, Bytes, Capacity, CardUuid};
+use apportion_ledger::{
+    Allocation, AllocationId, CardSample, Effect, Event, Ledger, OffenderPolicy, Owner, ProcessId,
+    ProcessSample, Proposal, Sample, State, Time,
+};
+use proptest::prelude::*;
+
+const ALLOCATABLE: u64 = 1000;
+const CARDS: u8 = 3;
+const TTL: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate { key: u8, shares: Vec<(u8, u64)> },
+    Commit { which: usize, pid: u32 },
+    Release { which: usize },
+    Resize { which: usize, card: u8, bytes: u64 },
+    OwnerGone { which: usize },
+    Emptied { which: usize },
+    Stranger { card: u8, bytes: u64 },
+    Wait { millis: u64 },
+}
+
+fn card(number: u8) -> CardUuid {
+    CardUuid([number % CARDS; 16])
+}
+
+fn asks(shares: &[(u8, u64)]) -> Vec<Ask> {
+    shares
+        .iter()
+        .map(|(number, bytes)| Ask {
+            card: card(*number),
+            bytes: Bytes(*bytes),
+        })
+        .collect()
+}
+
+fn proposal(key: u8, shares: &[(u8, u64)]) -> Event {
+    let (key, name) = (format!("key-{key}"), format!("name-{key}"));
+    Event::Allocate(Proposal {
+        key,
+        name,
+        asks: asks(shares),
+        ttl: TTL,
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = 0..8_usize;
+    let shares = proptest::collection::vec((0..CARDS, 0..700_u64), 0..3);
+    prop_oneof![
+        4 => (0..12_u8, shares).prop_map(|(key, shares)| Step::Allocate { key, shares }),
+        2 => (which.clone(), 1..4_u32).prop_map(|(which, pid)| Step::Commit { which, pid }),
+        2 => which.clone().prop_map(|which| Step::Release { which }),
+        3 => (which.clone(), 0..CARDS, 0..1200_u64)
+            .prop_map(|(which, card, bytes)| Step::Resize { which, card, bytes }),
+        1 => which.clone().prop_map(|which| Step::OwnerGone { which }),
+        2 => which.prop_map(|which| Step::Emptied { which }),
+        2 => (0..CARDS, 0..600_u64).prop_map(|(card, bytes)| Step::Stranger { card, bytes }),
+        1 => (0..80_u64).prop_map(|millis| Step::Wait { millis }),
+    ]
+}
+
+fn node() -> Ledger {
+    let mut ledger = Ledger::new(1, OffenderPolicy::Observe);
+    let capacity = Capacity {
+        total: Bytes(ALLOCATABLE + 24),
+        reserved: Bytes(24),
+    };
+    for number in 0..CARDS {
+        let _ = ledger.apply(
+            Time(0),
+            Event::CardFound {
+                card: card(number),
+                capacity,
+            },
+        );
+    }
+    ledger
+}
+
+/// The live allocation that a step means, or one that never was.
+fn chosen(ledger: &Ledger, which: usize) -> AllocationId {
+    let live = ledger.allocations();
+    live.get(which)
+        .map_or(AllocationId("none".into()), |allocation| {
+            allocation.id.clone()
+        })
+}
+
+fn event(ledger: &Ledger, step: &Step) -> Event {
+    let id = |which: &usize| chosen(ledger, *which);
+    match step {
+        Step::Allocate { key, shares } => proposal(*key, shares),
+        Step::Commit { which, pid } => {
+            let owner = Owner::Process(ProcessId {
+                pid: *pid,
+                start: 7,
+            });
+            Event::Commit {
+                id: id(which),
+                owner,
+            }
+        }
+        Step::Release { which } => Event::Release { id: id(which) },
+        Step::Resize { which, card, bytes } => Event::Resize {
+            id: id(which),
+            asks: asks(&[(*card, *bytes)]),
+        },
+        Step::OwnerGone { which } => Event::OwnerGone { id: id(which) },
+        Step::Emptied { which } => Event::Emptied { id: id(which) },
+        Step::Stranger {
+            card: number,
+            bytes,
+        } => {
+            let process = ProcessId { pid: 99, start: 1 };
+            let stranger = ProcessSample {
+                process,
+                owner: None,
+                nvml: Some(Bytes(*bytes)),
+                claimed: None,
+            };
+            let used = Bytes(*bytes);
+            let seen = CardSample {
+                card: card(*number),
+                used,
+                processes: vec![stranger],
+            };
+            let generation = ledger.generation();
+            Event::Sampled(Sample {
+                generation,
+                cards: vec![seen],
+                accounts: Vec::new(),
+            })
+        }
+        Step::Wait { .. } => Event::Tick,
+    }
+}
+
+fn nothing_is_promised_twice(ledger: &Ledger) -> Result<(), TestCaseError> {
+    for number in 0..CARDS {
+        let granted = ledger.granted(card(number));
+        prop_assert!(
+            granted <= Bytes(ALLOCATABLE),
+            "{granted:?} of card {number}"
+        );
+        let unmanaged = ledger
+            .card(card(number))
+            .map_or(Bytes::ZERO, |card| card.unmanaged);
+        prop_assert!(granted.plus(ledger.free(card(number))) <= Bytes(ALLOCATABLE));
+        prop_assert!(
+            ledger.free(card(number)).plus(unmanaged) <= Bytes(ALLOCATABLE.max(unmanaged.0))
+        );
+    }
+    for allocation in ledger.allocations() {
+        for grant in &allocation.grants {
+            prop_assert!(grant.held >= grant.limit);
+        }
+    }
+    Ok(())
+}
+
+/// Follows the accounts: opened once, closed once, and changed only while open.
+fn accounts(open: &mut BTreeSet<AllocationId>, effects: &[Effect]) -> Result<(), TestCaseError> {
+    for effect in effects {
+        match effect {
+            Effect::OpenAccount(id) => prop_assert!(open.insert(id.clone()), "{id} opened twice"),
+            Effect::CloseAccount(id) => prop_assert!(open.remove(id), "{id} closed twice"),
+            Effect::SetLimit { id, .. } => prop_assert!(open.contains(id)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_promised_twice_and_everything_comes_back(
+        steps in proptest::collection::vec(step(), 0..80),
+    ) {
+        let (mut ledger, mut now, mut open) = (node(), Time(0), BTreeSet::new());
+        for step in &steps {
+            if let Step::Wait { millis } = step {
+                now = now.after(Duration::from_millis(*millis));
+            }
+            let event = event(&ledger, step);
+            let effects = ledger.apply(now, event);
+            accounts(&mut open, &effects)?;
+            nothing_is_promised_twice(&ledger)?;
+            let live: BTreeSet<_> = ledger.allocations().iter().map(|a| a.id.clone()).collect();
+            prop_assert_eq!(&live, &open);
+        }
+        for id in open.clone() {
+            accounts(&mut open, &ledger.apply(now, Event::Release { id: id.clone() }))?;
+            accounts(&mut open, &ledger.apply(now, Event::Emptied { id }))?;
+        }
+        prop_assert!(open.is_empty());
+        for number in 0..CARDS {
+            prop_assert_eq!(ledger.granted(card(number)), Bytes::ZERO);
+        }
+    }
+
+    #[test]
+    fn saying_anything_twice_changes_nothing_more(
+        steps in proptest::collection::vec(step(), 0..40),
+    ) {
+        let (mut ledger, mut now) = (node(), Time(0));
+        for step in &steps {
+            if let Step::Wait { millis } = step {
+                now = now.after(Duration::from_millis(*millis));
+            }
+            let event = event(&ledger, step);
+            let answer = |effects: Vec<Effect>| {
+                effects.into_iter().find(|effect| matches!(effect, Effect::Answer(_)))
+            };
+            let first = answer(ledger.apply(now, event.clone()));
+            let once: Vec<_> = ledger.allocations().into_iter().cloned().collect();
+            let second = answer(ledger.apply(now, event));
+            let twice: Vec<_> = ledger.allocations().into_iter().cloned().collect();
+            prop_assert_eq!(once, twice);
+            prop_assert_eq!(first, second);
+        }
+    }
+
+    #[test]
+    fn the_order_of_wishes_that_all_fit_does_not_matter(
+        shares in proptest::collection::vec((0..CARDS, 1..120_u64), 1..8),
+        order in any::<prop::sample::Index>(),
+    ) {
+        let mut turned: Vec<_> = shares.iter().enumerate().collect();
+        turned.rotate_left(order.index(shares.len()));
+        turned.reverse();
+        let (mut straight, mut shuffled) = (node(), node());
+        for (key, share) in shares.iter().enumerate() {
+            let _ = straight.apply(Time(0), proposal(key as u8, &[*share]));
+        }
+        for (key, share) in turned {
+            let _ = shuffled.apply(Time(0), proposal(key as u8, &[*share]));
+        }
+        for number in 0..CARDS {
+            prop_assert_eq!(straight.free(card(number)), shuffled.free(card(number)));
+        }
+        let names = |ledger: &Ledger| -> BTreeSet<_> {
+            let granted = |a: &&Allocation| (a.name.clone(), a.grants[0].card, a.grants[0].limit);
+            ledger.allocations().iter().map(granted).collect()
+        };
+        prop_assert_eq!(names(&straight), names(&shuffled));
+    }
+}
+
+#[test]
+fn a_reservation_that_nobody_commits_expires_and_a_committed_one_does_not() {
+    let mut ledger = node();
+    let _ = ledger.apply(Time(0), proposal(1, &[(0, 400)]));
+    let _ = ledger.apply(Time(0), proposal(2, &[(0, 400)]));
+    let id = chosen(&ledger, 1);
+    let owner = Owner::Pod("uid".into());
+    let _ = ledger.apply(
+        Time(10),
+        Event::Commit {
+            id: id.clone(),
+            owner: owner.clone(),
+        },
+    );
+    let effects = ledger.apply(Time(50), Event::Tick);
+    assert!(matches!(
+        effects.as_slice(),
+        [Effect::Save, Effect::CloseAccount(_), Effect::Notice(_)]
+    ));
+    assert_eq!(
+        ledger.allocation(&id).map(|a| &a.state),
+        Some(&State::Allocated(owner))
+    );
+    assert_eq!(ledger.free(card(0)), Bytes(600));
+}

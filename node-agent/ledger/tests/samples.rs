@@ -1,0 +1,277 @@
+//! What a sample does to the book: overhead, strangers, offenders.
+
+use std::time::Duration;
+
+use apportion_abi::{Ask, Bytes, Capacity, CardUuid};
+use apportion_ledger::{
+    AccountSample, AllocationId, CardSample, ClaimWindow, Effect, Enforcement, Event, Ledger,
+    NoticeKind, OffenderPolicy, ProcessId, ProcessSample, Proposal, Refusal, Sample, Time,
+};
+
+const CARD: CardUuid = CardUuid([1; 16]);
+const OTHER: CardUuid = CardUuid([2; 16]);
+const PROGRAM: ProcessId = ProcessId { pid: 10, start: 1 };
+
+/// A node of two cards of 1000 bytes with one allocation of 500 on the first.
+fn node(policy: OffenderPolicy) -> (Ledger, AllocationId) {
+    let mut ledger = Ledger::new(1, policy);
+    let capacity = Capacity {
+        total: Bytes(1000),
+        reserved: Bytes(0),
+    };
+    for card in [CARD, OTHER] {
+        let _ = ledger.apply(Time(0), Event::CardFound { card, capacity });
+    }
+    let id = allocate(&mut ledger, "train", 500).unwrap();
+    (ledger, id)
+}
+
+fn allocate(ledger: &mut Ledger, name: &str, bytes: u64) -> Result<AllocationId, Refusal> {
+    let asks = vec![Ask {
+        card: CARD,
+        bytes: Bytes(bytes),
+    }];
+    let ttl = Duration::from_secs(3600);
+    let proposal = Proposal {
+        key: name.into(),
+        name: name.into(),
+        asks,
+        ttl,
+    };
+    answer(ledger.apply(Time(0), Event::Allocate(proposal)))
+}
+
+fn answer(effects: Vec<Effect>) -> Result<AllocationId, Refusal> {
+    let answers = effects.into_iter().filter_map(|effect| match effect {
+        Effect::Answer(answer) => Some(answer),
+        _ => None,
+    });
+    answers.last().expect("requests are answered")
+}
+
+fn resize(ledger: &mut Ledger, id: &AllocationId, bytes: u64) -> Result<AllocationId, Refusal> {
+    let asks = vec![Ask {
+        card: CARD,
+        bytes: Bytes(bytes),
+    }];
+    answer(ledger.apply(
+        Time(0),
+        Event::Resize {
+            id: id.clone(),
+            asks,
+        },
+    ))
+}
+
+/// The program of the allocation, on a card, with what it uses and what it claimed.
+fn uses(id: &AllocationId, nvml: u64, claimed: Option<u64>) -> ProcessSample {
+    let window = |claim| ClaimWindow {
+        lowest: Bytes(claim),
+        highest: Bytes(claim),
+    };
+    ProcessSample {
+        process: PROGRAM,
+        owner: Some(id.clone()),
+        nvml: Some(Bytes(nvml)),
+        claimed: claimed.map(window),
+    }
+}
+
+fn sample(ledger: &Ledger, id: &AllocationId, card: CardUuid, process: ProcessSample) -> Event {
+    let claimed = process
+        .claimed
+        .map_or(Bytes::ZERO, |claimed| claimed.highest);
+    let account = AccountSample {
+        id: id.clone(),
+        is_sound: true,
+        claimed: vec![(card, claimed)],
+    };
+    let used = process.nvml.unwrap_or_default();
+    let seen = CardSample {
+        card,
+        used,
+        processes: vec![process],
+    };
+    Event::Sampled(Sample {
+        generation: ledger.generation(),
+        cards: vec![seen],
+        accounts: vec![account],
+    })
+}
+
+fn see(ledger: &mut Ledger, id: &AllocationId, process: ProcessSample) -> Vec<Effect> {
+    let event = sample(ledger, id, CARD, process);
+    ledger.apply(Time(0), event)
+}
+
+fn notices(effects: &[Effect]) -> Vec<NoticeKind> {
+    let kind = |effect: &Effect| match effect {
+        Effect::Notice(notice) => Some(notice.kind),
+        _ => None,
+    };
+    effects.iter().filter_map(kind).collect()
+}
+
+fn enforcement(ledger: &Ledger, id: &AllocationId) -> Enforcement {
+    ledger
+        .allocation(id)
+        .unwrap()
+        .grant(CARD)
+        .unwrap()
+        .enforcement
+}
+
+#[test]
+fn what_the_driver_takes_beyond_the_claims_becomes_overhead_and_goes_with_the_process() {
+    let (mut ledger, id) = node(OffenderPolicy::Observe);
+    let set = |overhead| Effect::SetOverhead {
+        id: id.clone(),
+        card: CARD,
+        overhead,
+    };
+    assert_eq!(
+        see(&mut ledger, &id, uses(&id, 130, Some(100))),
+        [set(Bytes(30))]
+    );
+    assert_eq!(see(&mut ledger, &id, uses(&id, 130, Some(100))), []);
+    assert_eq!(enforcement(&ledger, &id), Enforcement::Attached);
+    let account = AccountSample {
+        id: id.clone(),
+        is_sound: true,
+        claimed: Vec::new(),
+    };
+    let seen = CardSample {
+        card: CARD,
+        used: Bytes(0),
+        processes: Vec::new(),
+    };
+    let quiet = Sample {
+        generation: 9,
+        cards: vec![seen],
+        accounts: vec![account],
+    };
+    assert_eq!(
+        ledger.apply(Time(0), Event::Sampled(quiet)),
+        [set(Bytes(0))]
+    );
+    assert_eq!(enforcement(&ledger, &id), Enforcement::Pending);
+}
+
+#[test]
+fn a_strangers_memory_cannot_be_given() {
+    let (mut ledger, id) = node(OffenderPolicy::Observe);
+    let stranger = ProcessSample {
+        owner: None,
+        ..uses(&id, 200, None)
+    };
+    assert_eq!(see(&mut ledger, &id, stranger), []);
+    assert_eq!(ledger.free(CARD), Bytes(300));
+    let Err(Refusal::Shortfall(shortfall)) = allocate(&mut ledger, "late", 301) else {
+        panic!("301 of 300 free bytes were given")
+    };
+    assert_eq!(
+        (shortfall.free, shortfall.unmanaged),
+        (Bytes(300), Bytes(200))
+    );
+    assert!(allocate(&mut ledger, "fits", 300).is_ok());
+}
+
+#[test]
+fn a_process_without_a_claim_bypasses_is_told_once_and_killed_where_that_is_the_policy() {
+    for policy in [OffenderPolicy::Observe, OffenderPolicy::Kill] {
+        let (mut ledger, id) = node(policy);
+        let mut all = Vec::new();
+        for _ in 0..5 {
+            all.extend(see(&mut ledger, &id, uses(&id, 100, None)));
+        }
+        assert_eq!(enforcement(&ledger, &id), Enforcement::Bypassed);
+        let kills = all
+            .iter()
+            .filter(|effect| **effect == Effect::Kill(PROGRAM))
+            .count();
+        match policy {
+            OffenderPolicy::Observe => {
+                assert_eq!((notices(&all), kills), (vec![NoticeKind::Bypassed], 0));
+            }
+            OffenderPolicy::Kill => {
+                let told = vec![NoticeKind::Bypassed, NoticeKind::Killed];
+                assert_eq!((notices(&all), kills), (told, 1));
+            }
+        }
+    }
+}
+
+#[test]
+fn use_above_the_limit_is_an_offence_and_cannot_be_given_to_others() {
+    let (mut ledger, id) = node(OffenderPolicy::Observe);
+    let effects = see(&mut ledger, &id, uses(&id, 700, Some(400)));
+    assert_eq!(notices(&effects), [NoticeKind::Overlimit]);
+    assert_eq!(enforcement(&ledger, &id), Enforcement::Overlimit);
+    assert_eq!(ledger.free(CARD), Bytes(300));
+}
+
+#[test]
+fn a_limit_lowered_below_the_use_is_shown_and_never_punished() {
+    let (mut ledger, id) = node(OffenderPolicy::Kill);
+    let _ = see(&mut ledger, &id, uses(&id, 400, Some(400)));
+    assert!(resize(&mut ledger, &id, 100).is_ok());
+    assert_eq!(
+        ledger.free(CARD),
+        Bytes(500),
+        "until a sample shows what is used"
+    );
+    for _ in 0..5 {
+        let effects = see(&mut ledger, &id, uses(&id, 400, Some(400)));
+        assert_eq!(notices(&effects), []);
+    }
+    assert_eq!(enforcement(&ledger, &id), Enforcement::Overlimit);
+    assert_eq!(ledger.free(CARD), Bytes(600));
+    let _ = see(&mut ledger, &id, uses(&id, 90, Some(90)));
+    assert_eq!(ledger.free(CARD), Bytes(900));
+    assert_eq!(enforcement(&ledger, &id), Enforcement::Attached);
+}
+
+#[test]
+fn a_sample_from_before_a_shrink_frees_nothing() {
+    let (mut ledger, id) = node(OffenderPolicy::Observe);
+    let old = sample(&ledger, &id, CARD, uses(&id, 50, Some(50)));
+    assert!(resize(&mut ledger, &id, 100).is_ok());
+    let _ = ledger.apply(Time(0), old);
+    assert_eq!(ledger.free(CARD), Bytes(500));
+    let _ = see(&mut ledger, &id, uses(&id, 50, Some(50)));
+    assert_eq!(ledger.free(CARD), Bytes(900));
+}
+
+#[test]
+fn growing_beside_others_is_refused_whole_and_shrinking_never() {
+    let (mut ledger, id) = node(OffenderPolicy::Observe);
+    let second = allocate(&mut ledger, "second", 400).unwrap();
+    let Err(Refusal::Shortfall(shortfall)) = resize(&mut ledger, &id, 601) else {
+        panic!("601 beside 400 of 1000 fitted")
+    };
+    assert_eq!(shortfall.free, Bytes(600));
+    assert!(resize(&mut ledger, &id, 600).is_ok());
+    assert!(resize(&mut ledger, &second, 1).is_ok());
+}
+
+#[test]
+fn a_card_that_was_not_granted_is_an_offence_and_counts_as_unmanaged() {
+    let (mut ledger, id) = node(OffenderPolicy::Observe);
+    let event = sample(&ledger, &id, OTHER, uses(&id, 250, None));
+    assert_eq!(
+        notices(&ledger.apply(Time(0), event)),
+        [NoticeKind::Ungranted]
+    );
+    assert_eq!(ledger.free(OTHER), Bytes(750));
+}
+
+#[test]
+fn a_damaged_account_is_shown_as_missing() {
+    let (mut ledger, id) = node(OffenderPolicy::Observe);
+    let Event::Sampled(mut sample) = sample(&ledger, &id, CARD, uses(&id, 10, Some(10))) else {
+        unreachable!("a sample is sampled")
+    };
+    sample.accounts[0].is_sound = false;
+    let _ = ledger.apply(Time(0), Event::Sampled(sample));
+    assert_eq!(enforcement(&ledger, &id), Enforcement::Missing);
+}
