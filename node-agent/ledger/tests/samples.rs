@@ -22,7 +22,7 @@ fn node(policy: OffenderPolicy) -> (Ledger, AllocationId) {
     for card in [CARD, OTHER] {
         let _ = ledger.apply(Time(0), Event::CardFound { card, capacity });
     }
-    let id = allocate(&mut ledger, "train", 500).unwrap();
+    let id = allocate(&mut ledger, "train", 500).expect("an empty card has room");
     (ledger, id)
 }
 
@@ -113,12 +113,10 @@ fn notices(effects: &[Effect]) -> Vec<NoticeKind> {
 }
 
 fn enforcement(ledger: &Ledger, id: &AllocationId) -> Enforcement {
-    ledger
+    let grant = ledger
         .allocation(id)
-        .unwrap()
-        .grant(CARD)
-        .unwrap()
-        .enforcement
+        .and_then(|allocation| allocation.grant(CARD));
+    grant.expect("the allocation has the card").enforcement
 }
 
 #[test]
