@@ -4,19 +4,21 @@
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlBAR1Memory_t, nvmlConfComputeMemSizeInfo_t, nvmlEventData_t, nvmlFieldValue_t,
-    nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessDetailList_t, nvmlProcessInfo_v1_t,
-    nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t, nvmlReturn_t,
-    nvmlSystemDriverBranchInfo_t, nvmlTemperature_t, nvmlUUID_t, nvmlUtilization_t,
+    nvmlBAR1Memory_t, nvmlConfComputeMemSizeInfo_t, nvmlDeviceAddressingMode_t, nvmlEventData_t,
+    nvmlFieldValue_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlPciInfoExt_t,
+    nvmlProcessDetailList_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t,
+    nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlSystemDriverBranchInfo_t, nvmlTemperature_t,
+    nvmlUUID_t, nvmlUtilization_t,
 };
 
 use crate::events::{self, EventData, EventSet};
 use crate::foreign::Foreign;
 use crate::handles::{self, Device};
+use crate::identity::{PciInfoV1, PciInfoV2};
 use crate::limits::{self, GetLimits, SetLimits};
 use crate::rows::{calls, texts, unsupported, values};
 use crate::status::Status;
-use crate::{fields, health, identity, memory, modes, processes, session, system};
+use crate::{fields, health, identity, memory, modes, processes, session, system, topology};
 
 calls! {
     nvmlInit() = session::init;
@@ -53,13 +55,26 @@ calls! {
         device: Device, major: Foreign<c_int>, minor: Foreign<c_int>,
     ) = identity::compute_capability;
     nvmlDeviceOnSameBoard(first: Device, second: Device, same: Foreign<c_int>)
-        = identity::on_same_board;
+        = topology::on_same_board;
     nvmlDeviceGetTopologyCommonAncestor(first: Device, second: Device, level: Foreign<c_uint>)
-        = identity::common_ancestor;
+        = topology::common_ancestor;
     nvmlDeviceGetP2PStatus(first: Device, second: Device, kind: c_uint, status: Foreign<c_int>)
-        = modes::peer_status;
+        = topology::peer_status;
     nvmlDeviceGetCpuAffinity(device: Device, words: c_uint, set: Foreign<c_ulong>)
-        = identity::cpu_affinity;
+        = topology::cpu_affinity;
+    nvmlDeviceGetCpuAffinityWithinScope(
+        device: Device, words: c_uint, set: Foreign<c_ulong>, scope: c_uint,
+    ) = topology::cpu_affinity_within;
+    nvmlDeviceGetMemoryAffinity(
+        device: Device, words: c_uint, set: Foreign<c_ulong>, scope: c_uint,
+    ) = topology::memory_affinity;
+    nvmlDeviceGetTopologyNearestGpus(
+        device: Device, level: c_uint, count: Foreign<c_uint>, list: Foreign<Device>,
+    ) = topology::nearest;
+    nvmlDeviceGetPciInfoExt(device: Device, info: Foreign<nvmlPciInfoExt_t>)
+        = identity::pci_info_ext;
+    nvmlDeviceGetAddressingMode(device: Device, mode: Foreign<nvmlDeviceAddressingMode_t>)
+        = modes::addressing;
 
     nvmlDeviceGetMemoryInfo_v2(device: Device, memory: Foreign<nvmlMemory_v2_t>) = memory::info_v2;
     nvmlDeviceSetMemoryLimits_v1(device: Device, limits: Foreign<SetLimits>) = limits::set;
@@ -147,13 +162,14 @@ calls! {
 }
 
 values! {
-    nvmlDeviceGetPciInfo: nvmlPciInfo_t = identity::pci_info;
-    nvmlDeviceGetPciInfo_v2: nvmlPciInfo_t = identity::pci_info;
-    nvmlDeviceGetPciInfo_v3: nvmlPciInfo_t = identity::pci_info;
+    nvmlDeviceGetPciInfo: PciInfoV1 = identity::pci_info_v1;
+    nvmlDeviceGetPciInfo_v2: PciInfoV2 = identity::pci_info_v2;
+    nvmlDeviceGetPciInfo_v3: nvmlPciInfo_t = identity::pci_info_v3;
     nvmlDeviceGetArchitecture: c_uint = identity::architecture;
     nvmlDeviceGetBrand: c_uint = identity::brand;
     nvmlDeviceGetNumGpuCores: c_uint = identity::cores;
     nvmlDeviceGetBoardId: c_uint = identity::board;
+    nvmlDeviceGetModuleId: c_uint = identity::module;
     nvmlDeviceGetMultiGpuBoard: c_uint = modes::off;
 
     nvmlDeviceGetMemoryInfo: nvmlMemory_t = memory::info;
@@ -176,6 +192,8 @@ values! {
     nvmlDeviceGetCurrentClocksThrottleReasons: c_ulonglong = modes::no_reasons;
     nvmlDeviceGetCurrentClocksEventReasons: c_ulonglong = modes::no_reasons;
 
+    nvmlDeviceGetSupportedClocksThrottleReasons: c_ulonglong = modes::no_reasons;
+    nvmlDeviceGetSupportedClocksEventReasons: c_ulonglong = modes::no_reasons;
     nvmlDeviceGetPersistenceMode: c_uint = modes::on;
     nvmlDeviceGetComputeMode: c_uint = modes::off;
     nvmlDeviceGetDisplayMode: c_uint = modes::off;
@@ -194,6 +212,12 @@ texts! {
 }
 
 unsupported! {
+    nvmlDeviceGetAutoBoostedClocksEnabled
+    nvmlDeviceGetC2cModeInfoV
+    nvmlDeviceGetCoolerInfo
+    nvmlDeviceGetDynamicPstatesInfo
+    nvmlDeviceGetRepairStatus
+    nvmlDeviceGetSupportedPerformanceStates
     nvmlDeviceGetFanSpeed
     nvmlDeviceGetFanSpeed_v2
     nvmlDeviceGetNumFans

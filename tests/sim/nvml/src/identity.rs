@@ -1,10 +1,10 @@
 //! Who a card is: the names that it has, and the ways to find it by one of them.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use apportion_sim_machine::{CardSnapshot, PciAddress};
 use nvml_wrapper_sys::bindings::{
-    nvmlPciInfo_t, nvmlUUID_t, nvmlUUIDType_t_NVML_UUID_TYPE_ASCII as ASCII,
+    nvmlPciInfo_t, nvmlPciInfoExt_t, nvmlUUID_t, nvmlUUIDType_t_NVML_UUID_TYPE_ASCII as ASCII,
     nvmlUUIDType_t_NVML_UUID_TYPE_BINARY as BINARY,
 };
 
@@ -95,21 +95,86 @@ pub(crate) fn vbios(card: &CardSnapshot) -> Result<String, Status> {
     Ok(format!("9{major}.0{minor}.45.00.01"))
 }
 
+/// What the first version of `nvmlDeviceGetPciInfo` writes: its callers have no room for more.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct PciInfoV1 {
+    bus_id: [c_char; 16],
+    place: [c_uint; 3],
+    device_id: c_uint,
+}
+
+/// What its second version writes.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct PciInfoV2 {
+    first: PciInfoV1,
+    subsystem_id: c_uint,
+    reserved: [c_uint; 4],
+}
+
 /// `nvmlDeviceGetPciInfo`.
-pub(crate) fn pci_info(card: &CardSnapshot) -> Result<nvmlPciInfo_t, Status> {
+pub(crate) fn pci_info_v1(card: &CardSnapshot) -> Result<PciInfoV1, Status> {
     let PciAddress {
         domain,
         bus,
         device,
     } = card.pci;
+    Ok(PciInfoV1 {
+        bus_id: characters(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+        place: [domain, bus, device],
+        device_id: (model::of(card).pci_device << 16) | VENDOR,
+    })
+}
+
+/// `nvmlDeviceGetPciInfo_v2`.
+pub(crate) fn pci_info_v2(card: &CardSnapshot) -> Result<PciInfoV2, Status> {
+    let first = pci_info_v1(card)?;
+    let subsystem_id = first.device_id;
+    Ok(PciInfoV2 {
+        first,
+        subsystem_id,
+        reserved: [0; 4],
+    })
+}
+
+/// `nvmlDeviceGetPciInfo_v3`: with a bus id that has room for a long domain.
+pub(crate) fn pci_info_v3(card: &CardSnapshot) -> Result<nvmlPciInfo_t, Status> {
+    let PciInfoV1 {
+        bus_id,
+        place: [domain, bus, device],
+        device_id,
+    } = pci_info_v1(card)?;
     Ok(nvmlPciInfo_t {
-        busIdLegacy: characters(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+        busIdLegacy: bus_id,
         domain,
         bus,
         device,
-        pciDeviceId: (model::of(card).pci_device << 16) | VENDOR,
-        pciSubSystemId: (model::of(card).pci_device << 16) | VENDOR,
+        pciDeviceId: device_id,
+        pciSubSystemId: device_id,
         busId: characters(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),
+    })
+}
+
+/// `nvmlDeviceGetPciInfoExt`: the same with the device's class.
+pub(crate) fn pci_info_ext(device: Device, info: Foreign<nvmlPciInfoExt_t>) -> Result<(), Status> {
+    const DISPLAY_CONTROLLER: c_uint = 3;
+    const WITHOUT_SCREEN: c_uint = 2;
+    let known = pci_info_v3(&device.card()?)?;
+    let version = version_word::<nvmlPciInfoExt_t>(1);
+    if info.get()?.version != version {
+        return Err(Status::VersionMismatch);
+    }
+    info.put(nvmlPciInfoExt_t {
+        version,
+        domain: known.domain,
+        bus: known.bus,
+        device: known.device,
+        pciDeviceId: known.pciDeviceId,
+        pciSubSystemId: known.pciSubSystemId,
+        baseClass: DISPLAY_CONTROLLER,
+        subClass: WITHOUT_SCREEN,
+        busId: known.busId,
     })
 }
 
@@ -142,60 +207,14 @@ pub(crate) fn cores(card: &CardSnapshot) -> Result<c_uint, Status> {
     Ok(card.multiprocessors * model::of(card).cores_per_multiprocessor)
 }
 
+/// `nvmlDeviceGetModuleId`: the slot on the baseboard, which the bus tells.
+pub(crate) fn module(card: &CardSnapshot) -> Result<c_uint, Status> {
+    Ok(card.pci.bus >> 3)
+}
+
 /// `nvmlDeviceGetBoardId`.
 pub(crate) fn board(card: &CardSnapshot) -> Result<c_uint, Status> {
     Ok((card.pci.domain << 16) | (card.pci.bus << 8))
-}
-
-/// `nvmlDeviceGetTopologyCommonAncestor`: any two cards share no more than the node.
-pub(crate) fn common_ancestor(
-    first: Device,
-    second: Device,
-    level: Foreign<c_uint>,
-) -> Result<(), Status> {
-    const SAME_BOARD: c_uint = 0;
-    const SAME_NODE: c_uint = 40;
-    first.card()?;
-    second.card()?;
-    level.put(if first == second {
-        SAME_BOARD
-    } else {
-        SAME_NODE
-    })
-}
-
-/// `nvmlDeviceOnSameBoard`.
-pub(crate) fn on_same_board(
-    first: Device,
-    second: Device,
-    same: Foreign<c_int>,
-) -> Result<(), Status> {
-    first.card()?;
-    second.card()?;
-    same.put(c_int::from(first == second))
-}
-
-/// `nvmlDeviceGetCpuAffinity`: every processor is as near as the others.
-pub(crate) fn cpu_affinity(
-    device: Device,
-    words: c_uint,
-    set: Foreign<c_ulong>,
-) -> Result<(), Status> {
-    device.card()?;
-    let online = std::thread::available_parallelism().map_or(1, usize::from);
-    let bits_before = (0..words).map(|word| word as usize * c_ulong::BITS as usize);
-    let mask: Vec<c_ulong> = bits_before
-        .map(|before| mask_of(online.saturating_sub(before)))
-        .collect();
-    set.put_list(Foreign::to(&mut words.clone()), &mask)
-}
-
-/// The lowest `count` bits of a word.
-fn mask_of(count: usize) -> c_ulong {
-    u32::try_from(count)
-        .ok()
-        .and_then(|count| c_ulong::MAX.checked_shl(count))
-        .map_or(c_ulong::MAX, |above| !above)
 }
 
 /// `[domain:]bus:device[.function]` in hexadecimal, in any of the lengths that are in use.
@@ -235,12 +254,5 @@ mod tests {
         for text in ["", "3b", "GPU-1", "0:0:3b:00.0", "zz:00.0"] {
             assert_eq!(parse_bus_id(text), None, "{text}");
         }
-    }
-
-    #[test]
-    fn a_mask_has_as_many_bits_as_there_are_processors() {
-        assert_eq!(mask_of(0), 0);
-        assert_eq!(mask_of(5), 0b11111);
-        assert_eq!(mask_of(400), c_ulong::MAX);
     }
 }

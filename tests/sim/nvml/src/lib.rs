@@ -21,3 +21,4 @@ mod rows;
 mod session;
 mod status;
 mod system;
+mod topology;

@@ -1,12 +1,14 @@
 //! What a card is set to, and the counters of what can go wrong with it. A simulated card is in the state in
 //! which a card leaves the factory, and wears not.
 
-use std::ffi::{c_int, c_uint, c_ulonglong};
+use std::ffi::{c_uint, c_ulonglong};
 
 use apportion_sim_machine::CardSnapshot;
+use nvml_wrapper_sys::bindings::nvmlDeviceAddressingMode_t;
 
 use crate::foreign::Foreign;
 use crate::handles::Device;
+use crate::memory::version_word;
 use crate::model;
 use crate::status::Status;
 
@@ -87,17 +89,17 @@ pub(crate) fn mig_device(
     Err(Status::NotFound)
 }
 
-/// `nvmlDeviceGetP2PStatus`: the simulated bus carries no peer traffic.
-pub(crate) fn peer_status(
-    first: Device,
-    second: Device,
-    _kind: c_uint,
-    status: Foreign<c_int>,
+/// `nvmlDeviceGetAddressingMode`: host and card have page tables of their own.
+pub(crate) fn addressing(
+    device: Device,
+    mode: Foreign<nvmlDeviceAddressingMode_t>,
 ) -> Result<(), Status> {
-    const CHIPSET_NOT_SUPPORTED: c_int = 1;
-    first.card()?;
-    second.card()?;
-    status.put(CHIPSET_NOT_SUPPORTED)
+    device.card()?;
+    let version = version_word::<nvmlDeviceAddressingMode_t>(1);
+    if mode.get()?.version != version {
+        return Err(Status::VersionMismatch);
+    }
+    mode.put(nvmlDeviceAddressingMode_t { version, value: 0 })
 }
 
 fn needs_data_centre(card: &CardSnapshot) -> Result<(), Status> {

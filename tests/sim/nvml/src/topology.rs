@@ -1,0 +1,138 @@
+//! How cards lie to each other and to the processors: all in one node, no two on one board, so that no
+//! placement is better than another.
+
+use std::ffi::{c_int, c_uint, c_ulong};
+
+use crate::foreign::Foreign;
+use crate::handles::Device;
+use crate::session;
+use crate::status::Status;
+
+/// `NVML_TOPOLOGY_INTERNAL`.
+const SAME_BOARD: c_uint = 0;
+
+/// `NVML_TOPOLOGY_NODE`.
+const SAME_NODE: c_uint = 40;
+
+/// `NVML_TOPOLOGY_SYSTEM`.
+const SAME_SYSTEM: c_uint = 50;
+
+/// `nvmlDeviceGetTopologyCommonAncestor`: any two cards share no more than the node.
+pub(crate) fn common_ancestor(
+    first: Device,
+    second: Device,
+    level: Foreign<c_uint>,
+) -> Result<(), Status> {
+    first.card()?;
+    second.card()?;
+    level.put(if first == second {
+        SAME_BOARD
+    } else {
+        SAME_NODE
+    })
+}
+
+/// `nvmlDeviceOnSameBoard`.
+pub(crate) fn on_same_board(
+    first: Device,
+    second: Device,
+    same: Foreign<c_int>,
+) -> Result<(), Status> {
+    first.card()?;
+    second.card()?;
+    same.put(c_int::from(first == second))
+}
+
+/// `nvmlDeviceGetCpuAffinity`: every processor is as near as the others.
+pub(crate) fn cpu_affinity(
+    device: Device,
+    words: c_uint,
+    set: Foreign<c_ulong>,
+) -> Result<(), Status> {
+    device.card()?;
+    let online = std::thread::available_parallelism().map_or(1, usize::from);
+    let bits_before = (0..words).map(|word| word as usize * c_ulong::BITS as usize);
+    let mask: Vec<c_ulong> = bits_before
+        .map(|before| mask_of(online.saturating_sub(before)))
+        .collect();
+    set.put_list(Foreign::to(&mut words.clone()), &mask)
+}
+
+/// The lowest `count` bits of a word.
+fn mask_of(count: usize) -> c_ulong {
+    u32::try_from(count)
+        .ok()
+        .and_then(|count| c_ulong::MAX.checked_shl(count))
+        .map_or(c_ulong::MAX, |above| !above)
+}
+
+/// `nvmlDeviceGetCpuAffinityWithinScope`: node and socket are the same.
+pub(crate) fn cpu_affinity_within(
+    device: Device,
+    words: c_uint,
+    set: Foreign<c_ulong>,
+    _scope: c_uint,
+) -> Result<(), Status> {
+    cpu_affinity(device, words, set)
+}
+
+/// `nvmlDeviceGetMemoryAffinity`: all memory is in the first node.
+pub(crate) fn memory_affinity(
+    device: Device,
+    words: c_uint,
+    set: Foreign<c_ulong>,
+    _scope: c_uint,
+) -> Result<(), Status> {
+    device.card()?;
+    let mask: Vec<c_ulong> = (0..words).map(|word| c_ulong::from(word == 0)).collect();
+    set.put_list(Foreign::to(&mut words.clone()), &mask)
+}
+
+/// `nvmlDeviceGetTopologyNearestGpus`: at the level of the node all others, below it none.
+pub(crate) fn nearest(
+    device: Device,
+    level: c_uint,
+    count: Foreign<c_uint>,
+    list: Foreign<Device>,
+) -> Result<(), Status> {
+    device.card()?;
+    let others = others(device.position()?, session::snapshot()?.cards.len())?;
+    match level {
+        SAME_NODE => list.put_list(count, &others),
+        SAME_BOARD..SAME_NODE | SAME_SYSTEM => list.put_list(count, &[]),
+        _ => Err(Status::InvalidArgument),
+    }
+}
+
+fn others(own: u32, count: usize) -> Result<Vec<Device>, Status> {
+    let count = u32::try_from(count).map_err(|_| Status::Unknown)?;
+    (0..count)
+        .filter(|position| *position != own)
+        .map(Device::at)
+        .collect()
+}
+
+/// `nvmlDeviceGetP2PStatus`: the simulated bus carries no peer traffic.
+pub(crate) fn peer_status(
+    first: Device,
+    second: Device,
+    _kind: c_uint,
+    status: Foreign<c_int>,
+) -> Result<(), Status> {
+    const CHIPSET_NOT_SUPPORTED: c_int = 1;
+    first.card()?;
+    second.card()?;
+    status.put(CHIPSET_NOT_SUPPORTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_has_as_many_bits_as_there_are_processors() {
+        assert_eq!(mask_of(0), 0);
+        assert_eq!(mask_of(5), 0b11111);
+        assert_eq!(mask_of(400), c_ulong::MAX);
+    }
+}
