@@ -1,0 +1,193 @@
+//! The one driver of this process: its machine, the cards that the process may see, and its tables.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use apportion_sim_client::Machine;
+use apportion_sim_machine::{CardFacts, Facts, Reply, Request};
+
+use crate::error::{
+    DEVICE_UNAVAILABLE, Error, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, Outcome,
+    UNKNOWN,
+};
+use crate::export::{exports, take_call};
+use crate::pointer::Out;
+use crate::tables::Tables;
+use crate::{mapping, visible};
+
+/// What `cuInit` found.
+pub(crate) struct Driver {
+    facts: Facts,
+    visible: Vec<usize>,
+}
+
+static MACHINE: OnceLock<Machine> = OnceLock::new();
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+static TABLES: Mutex<Option<Tables>> = Mutex::new(None);
+
+/// Written by: the child of a fork of an initialised process. Read by: every call. Relaxed: the child
+/// has one thread when it is written.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// The CUDA version that is said when no machine can be asked.
+const VERSION_WITHOUT_MACHINE: i32 = 13000;
+
+exports! {
+    cuInit(flags: u32) = init => "cuInit" @ 2000, anytime;
+    cuDriverGetVersion(version: Out<i32>) = get_version => "cuDriverGetVersion" @ 2020, anytime;
+}
+
+/// Whether `cuInit` has succeeded in this very process.
+pub(crate) fn is_ready() -> bool {
+    DRIVER.get().is_some() && !FORKED.load(Ordering::Relaxed)
+}
+
+pub(crate) fn driver() -> Result<&'static Driver, Error> {
+    DRIVER.get().ok_or(NOT_INITIALIZED)
+}
+
+impl Driver {
+    /// How many cards the process sees.
+    pub(crate) fn count(&self) -> usize {
+        self.visible.len()
+    }
+
+    /// The machine's number of a visible card.
+    pub(crate) fn card(&self, device: i32) -> Result<usize, Error> {
+        let device = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
+        self.visible.get(device).copied().ok_or(INVALID_DEVICE)
+    }
+
+    /// What a visible card is.
+    pub(crate) fn facts(&self, device: i32) -> Result<&CardFacts, Error> {
+        Ok(&self.facts.cards[self.card(device)?])
+    }
+}
+
+/// The tables of this process, locked.
+pub(crate) struct Locked(MutexGuard<'static, Option<Tables>>);
+
+pub(crate) fn tables() -> Locked {
+    let mut guard = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    guard.get_or_insert_default();
+    Locked(guard)
+}
+
+impl std::ops::Deref for Locked {
+    type Target = Tables;
+    fn deref(&self) -> &Tables {
+        self.0.as_ref().expect("`tables` has filled it in")
+    }
+}
+
+impl std::ops::DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut Tables {
+        self.0.as_mut().expect("`tables` has filled it in")
+    }
+}
+
+/// Asks the machine and takes out of the tables what it says is gone.
+pub(crate) fn ask(request: Request) -> Result<Reply, Error> {
+    let answer = machine()
+        .ask(take_call(), request)
+        .map_err(|_| DEVICE_UNAVAILABLE)?;
+    if !answer.gone.is_empty() {
+        for (base, bytes) in tables().lose_blocks(&answer.gone) {
+            mapping::unmap(base, bytes);
+        }
+    }
+    match answer.reply {
+        Reply::Refused(refusal) => Err(refusal.into()),
+        reply => Ok(reply),
+    }
+}
+
+/// Asks for something to be created, and gives its name.
+pub(crate) fn create(request: Request) -> Result<u64, Error> {
+    match ask(request)? {
+        Reply::Created(name) => Ok(name),
+        _ => Err(UNKNOWN),
+    }
+}
+
+/// Lets the rules see a call that they watch and that may never ask the machine.
+pub(crate) fn touch(function: &'static str) -> Outcome {
+    let Some(driver) = DRIVER.get() else {
+        return Ok(());
+    };
+    if driver
+        .facts
+        .watched
+        .iter()
+        .any(|watched| watched == function)
+    {
+        ask(Request::Touch)?;
+    }
+    Ok(())
+}
+
+/// The CUDA version of the driver.
+pub(crate) fn cuda_version() -> i32 {
+    match DRIVER.get() {
+        Some(driver) => driver.facts.cuda_version,
+        None => facts().map_or(VERSION_WITHOUT_MACHINE, |facts| facts.cuda_version),
+    }
+}
+
+fn machine() -> &'static Machine {
+    MACHINE.get_or_init(|| Machine::at(apportion_sim_client::socket()))
+}
+
+fn facts() -> Result<Facts, Error> {
+    match machine().ask(None, Request::Hello) {
+        Ok(answer) => match answer.reply {
+            Reply::Facts(facts) => Ok(facts),
+            _ => Err(UNKNOWN),
+        },
+        Err(_) => Err(NO_DEVICE),
+    }
+}
+
+fn init(flags: u32) -> Outcome {
+    if flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(NOT_INITIALIZED);
+    }
+    if DRIVER.get().is_some() {
+        return Ok(());
+    }
+    let facts = facts()?;
+    if facts.watched.iter().any(|watched| watched == "cuInit") {
+        ask(Request::Touch)?;
+    }
+    let wish = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let uuids: Vec<&str> = facts.cards.iter().map(|card| card.uuid.as_str()).collect();
+    let visible = visible::visible(wish.as_deref(), &uuids);
+    if visible.is_empty() {
+        return Err(NO_DEVICE);
+    }
+    if DRIVER.set(Driver { facts, visible }).is_ok() {
+        // SAFETY: the handler only stores to an atomic, which is allowed in a forked child.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn forked() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+fn get_version(out: Out<i32>) -> Outcome {
+    out.check()?;
+    out.put(cuda_version())
+}
+
+/// A point of synchronisation: lets the machine trim the pools if there is anything to trim.
+pub(crate) fn synchronize() -> Outcome {
+    if tables().take_pools_touched() {
+        ask(Request::Synchronize)?;
+    }
+    Ok(())
+}

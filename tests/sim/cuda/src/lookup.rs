@@ -1,0 +1,79 @@
+//! `cuGetProcAddress`: which entry point a program gets for a name, a version and a kind of default
+//! stream. The answer is always the address of the exported symbol itself.
+
+use std::ffi::c_void;
+
+use crate::error::{Error, INVALID_VALUE, NOT_FOUND, Outcome};
+use crate::export::{Row, exports};
+use crate::pointer::{In, Out, Text};
+use crate::{driver, tables_of_rows};
+
+/// `CUdriverProcAddressQueryResult`.
+const FOUND: u32 = 0;
+const SYMBOL_NOT_FOUND: u32 = 1;
+const VERSION_NOT_SUFFICIENT: u32 = 2;
+
+/// The flag that asks for the variants with per-thread default streams.
+const PER_THREAD: u64 = 2;
+
+exports! {
+    cuGetProcAddress(name: Text, out: Out<*const ()>, version: i32, flags: u64) = get_v1 => "cuGetProcAddress" @ 11030, anytime;
+    cuGetProcAddress_v2(name: Text, out: Out<*const ()>, version: i32, flags: u64, status: Out<u32>) = get => "cuGetProcAddress" @ 12000, anytime;
+    cuGetExportTable(table: Out<*const c_void>, id: In<[u8; 16]>) = get_export_table => "cuGetExportTable" @ 3000, anytime;
+}
+
+/// What was found: the address, or why there is none.
+fn find(name: &str, version: i32, flags: u64) -> Result<&'static Row, u32> {
+    let mut named = tables_of_rows()
+        .flatten()
+        .filter(|row| row.base == name)
+        .peekable();
+    if named.peek().is_none() {
+        return Err(SYMBOL_NOT_FOUND);
+    }
+    named
+        .filter(|row| row.version <= version && (flags == PER_THREAD || !row.per_thread))
+        .max_by_key(|row| (row.version, row.per_thread))
+        .ok_or(VERSION_NOT_SUFFICIENT)
+}
+
+fn checked(name: &Text, version: i32, flags: u64) -> Result<Result<&'static Row, u32>, Error> {
+    let name = name.get()?;
+    if flags > PER_THREAD || version > driver::cuda_version() {
+        return Err(INVALID_VALUE);
+    }
+    Ok(find(name, version, flags))
+}
+
+/// The first version has no status, so it fails where there is nothing.
+fn get_v1(name: Text, out: Out<*const ()>, version: i32, flags: u64) -> Outcome {
+    out.check()?;
+    match checked(&name, version, flags)? {
+        Ok(row) => out.put(row.address.0),
+        Err(_) => {
+            out.put(std::ptr::null())?;
+            Err(NOT_FOUND)
+        }
+    }
+}
+
+fn get(name: Text, out: Out<*const ()>, version: i32, flags: u64, status: Out<u32>) -> Outcome {
+    out.check()?;
+    match checked(&name, version, flags)? {
+        Ok(row) => {
+            status.offer(FOUND);
+            out.put(row.address.0)
+        }
+        Err(reason) => {
+            status.offer(reason);
+            out.put(std::ptr::null())
+        }
+    }
+}
+
+/// The private tables of the driver are not simulated.
+fn get_export_table(table: Out<*const c_void>, _id: In<[u8; 16]>) -> Outcome {
+    table.check()?;
+    table.put(std::ptr::null())?;
+    Err(NOT_FOUND)
+}

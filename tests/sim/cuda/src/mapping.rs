@@ -1,0 +1,86 @@
+//! Address space: the only place that maps and unmaps the memory behind device pointers.
+
+use std::os::fd::RawFd;
+use std::ptr;
+
+use crate::error::{Error, OUT_OF_MEMORY};
+
+const LAZY: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// Maps memory that is not there until it is touched.
+pub(crate) fn lazy(bytes: u64) -> Result<u64, Error> {
+    map(0, bytes, libc::PROT_READ | libc::PROT_WRITE, LAZY, -1)
+}
+
+/// The same where a 32-bit pointer reaches.
+pub(crate) fn lazy_low(bytes: u64) -> Result<u64, Error> {
+    map(
+        0,
+        bytes,
+        libc::PROT_READ | libc::PROT_WRITE,
+        LAZY | libc::MAP_32BIT,
+        -1,
+    )
+}
+
+/// Reserves addresses without memory, aligned as asked, at a given place if it is free.
+pub(crate) fn reserve(bytes: u64, alignment: u64, wish: u64) -> Result<u64, Error> {
+    let room = bytes.checked_add(alignment).ok_or(OUT_OF_MEMORY)?;
+    let base = map(wish, room, libc::PROT_NONE, LAZY, -1)?;
+    let start = base.next_multiple_of(alignment.max(1));
+    if start > base {
+        unmap(base, start - base);
+    }
+    let end = start + bytes;
+    if base + room > end {
+        unmap(end, base + room - end);
+    }
+    Ok(start)
+}
+
+/// Makes addresses bare again that were mapped.
+pub(crate) fn clear(base: u64, bytes: u64) -> Result<(), Error> {
+    map(base, bytes, libc::PROT_NONE, LAZY | libc::MAP_FIXED, -1).map(drop)
+}
+
+/// Puts a file's memory at addresses that are reserved, without access.
+pub(crate) fn place(base: u64, bytes: u64, fd: RawFd) -> Result<(), Error> {
+    map(
+        base,
+        bytes,
+        libc::PROT_NONE,
+        libc::MAP_SHARED | libc::MAP_FIXED,
+        fd,
+    )
+    .map(drop)
+}
+
+/// Sets what may be done at addresses.
+pub(crate) fn protect(base: u64, bytes: u64, read: bool, write: bool) -> Result<(), Error> {
+    let read = if read { libc::PROT_READ } else { 0 };
+    let write = if write { libc::PROT_WRITE } else { 0 };
+    let at = ptr::with_exposed_provenance_mut(base as usize);
+    // SAFETY: the range is one that this module has mapped; changing its access is what the program
+    // asks for by `cuMemSetAccess`.
+    let rc = unsafe { libc::mprotect(at, bytes as usize, read | write) };
+    if rc == 0 { Ok(()) } else { Err(OUT_OF_MEMORY) }
+}
+
+/// Takes a mapping away. The program has freed it, so whoever still uses it is at fault, as with the
+/// real driver.
+pub(crate) fn unmap(base: u64, bytes: u64) {
+    let at = ptr::with_exposed_provenance_mut(base as usize);
+    // SAFETY: the range is one that this module has mapped and that its owner has given up.
+    unsafe { libc::munmap(at, bytes as usize) };
+}
+
+fn map(at: u64, bytes: u64, access: i32, flags: i32, fd: RawFd) -> Result<u64, Error> {
+    let at = ptr::with_exposed_provenance_mut(at as usize);
+    // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it the range is part of a
+    // reservation of this module.
+    let base = unsafe { libc::mmap(at, bytes as usize, access, flags, fd, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(OUT_OF_MEMORY);
+    }
+    Ok(base.expose_provenance() as u64)
+}

@@ -1,0 +1,167 @@
+//! What this process has: contexts by handle, memory by address. The machine knows the same things by
+//! name and by size; the tables are what turns one into the other.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::error::{CONTEXT_IS_DESTROYED, Error, INVALID_CONTEXT, INVALID_VALUE};
+
+/// All tables of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    handles: u64,
+    pub(crate) contexts: HashMap<u64, Context>,
+    pub(crate) primaries: HashMap<i32, Primary>,
+    pub(crate) ranges: BTreeMap<u64, Range>,
+    blocks: HashMap<u64, Block>,
+    /// Whether any pool has been used since the last synchronisation.
+    pools_touched: bool,
+}
+
+/// A context.
+#[derive(Debug, Clone)]
+pub(crate) struct Context {
+    /// What the machine calls it.
+    pub(crate) name: u64,
+    pub(crate) device: i32,
+    pub(crate) flags: u32,
+    pub(crate) api_version: u32,
+    pub(crate) limits: HashMap<u32, usize>,
+    pub(crate) cache_config: u32,
+    pub(crate) peers: HashSet<u64>,
+    pub(crate) is_alive: bool,
+}
+
+/// The primary context of a device; its handle stays when the context goes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Primary {
+    pub(crate) handle: u64,
+    pub(crate) flags: u32,
+    pub(crate) retained: u32,
+}
+
+/// Memory with an address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Range {
+    pub(crate) bytes: u64,
+    pub(crate) kind: Kind,
+    pub(crate) device: i32,
+    /// The context's handle; zero for memory that belongs to none.
+    pub(crate) context: u64,
+    /// Unique in the process, never given again.
+    pub(crate) serial: u64,
+}
+
+/// What kind of memory it is and what the machine calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Device { allocation: u64 },
+    Managed { allocation: u64 },
+    Pooled { allocation: u64, pool: u64 },
+    Host { flags: u32 },
+    Registered { flags: u32 },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    base: u64,
+    bytes: u64,
+}
+
+/// Handles look like pointers to things of this size and are never pointers.
+const HANDLE_STRIDE: u64 = 0x40;
+const FIRST_HANDLE: u64 = 0x5100_0000_0000;
+
+impl Tables {
+    /// A handle, or a serial number, that has never been given.
+    pub(crate) fn fresh(&mut self) -> u64 {
+        self.handles += 1;
+        FIRST_HANDLE + self.handles * HANDLE_STRIDE
+    }
+
+    /// Notes that a pool was used.
+    pub(crate) fn touch_pools(&mut self) {
+        self.pools_touched = true;
+    }
+
+    /// Whether one was, and forgets it.
+    pub(crate) fn take_pools_touched(&mut self) -> bool {
+        std::mem::take(&mut self.pools_touched)
+    }
+
+    /// A context that exists.
+    pub(crate) fn context(&self, handle: u64) -> Result<&Context, Error> {
+        let context = self.contexts.get(&handle).ok_or(INVALID_CONTEXT)?;
+        if context.is_alive {
+            Ok(context)
+        } else {
+            Err(CONTEXT_IS_DESTROYED)
+        }
+    }
+
+    /// The same, to change it.
+    pub(crate) fn context_mut(&mut self, handle: u64) -> Result<&mut Context, Error> {
+        self.context(handle)?;
+        self.contexts.get_mut(&handle).ok_or(INVALID_CONTEXT)
+    }
+
+    /// The memory that an address lies in.
+    pub(crate) fn range_of(&self, address: u64) -> Result<(u64, Range), Error> {
+        let found = self.ranges.range(..=address).next_back();
+        let (base, range) = found.ok_or(INVALID_VALUE)?;
+        if address - base < range.bytes {
+            Ok((*base, *range))
+        } else {
+            Err(INVALID_VALUE)
+        }
+    }
+
+    /// Where a block is mapped, after mapping it if nobody has yet.
+    pub(crate) fn block(
+        &mut self,
+        block: u64,
+        bytes: u64,
+        map: impl FnOnce(u64) -> Result<u64, Error>,
+    ) -> Result<u64, Error> {
+        if let Some(known) = self.blocks.get(&block) {
+            return Ok(known.base);
+        }
+        let base = map(bytes)?;
+        self.blocks.insert(block, Block { base, bytes });
+        Ok(base)
+    }
+
+    /// Forgets blocks and all memory in them; gives the address ranges that are free now.
+    pub(crate) fn lose_blocks(&mut self, gone: &[u64]) -> Vec<(u64, u64)> {
+        let mut freed = Vec::new();
+        for block in gone {
+            let Some(Block { base, bytes }) = self.blocks.remove(block) else {
+                continue;
+            };
+            let inside: Vec<u64> = self
+                .ranges
+                .range(base..base + bytes)
+                .map(|(address, _)| *address)
+                .collect();
+            for address in inside {
+                self.ranges.remove(&address);
+            }
+            freed.push((base, bytes));
+        }
+        freed
+    }
+}
+
+impl Context {
+    pub(crate) fn new(name: u64, device: i32, flags: u32, api_version: u32) -> Self {
+        Self {
+            name,
+            device,
+            flags,
+            api_version,
+            limits: HashMap::new(),
+            cache_config: 0,
+            peers: HashSet::new(),
+            is_alive: true,
+        }
+    }
+}
