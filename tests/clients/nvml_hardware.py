@@ -13,6 +13,7 @@ import sys
 
 import pynvml as nvml
 
+from nvml_processes import Cuda
 from nvml_pynvml import expect_refusal
 
 MIB = 1 << 20
@@ -129,6 +130,7 @@ def check_limits(card, parent):
         assert (found.soft, found.hard, found.used) == (0, 1000 * MIB, 0)
         assert memory(card) == [total, memory(card)[1]], "outside the group the card is whole"
         assert memory_inside(folder) == [1000 * MIB, 1000 * MIB]
+        assert taken_inside(folder) == [500, 2, 1000 * MIB]
         set_limits(card, folder, 0, no_limit)
         assert memory_inside(folder) == memory(card)
         expect_refusal(nvml.NVML_ERROR_NOT_FOUND, get_limits, card, folder)
@@ -142,19 +144,34 @@ def memory(card):
 
 
 def memory_inside(folder):
-    """What a program that starts in the group sees of the first card."""
+    """What a program in the group sees of the first card."""
+    return answer_inside(folder, "h.memory(h.nvml.nvmlDeviceGetHandleByIndex(0))")
 
+
+def taken_inside(folder):
+    """What a CUDA program in the group can take of 500 MiB and of as much again."""
+    return answer_inside(folder, "h.take()")
+
+
+def take():
+    cuda = Cuda()
+    cuda.allocate(500 * MIB)
+    address, free, total = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_size_t()
+    refused = cuda.driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(500 * MIB))
+    cuda("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    assert free.value < 500 * MIB and address.value == 0
+    return [500, refused, total.value]
+
+
+def answer_inside(folder, question):
     def enter():
         with open(os.path.join(folder, "cgroup.procs"), "w", encoding="ascii") as members:
             members.write("0")
 
-    program = (
-        "import nvml_hardware as h; h.nvml.nvmlInit();"
-        "print(h.json.dumps(h.memory(h.nvml.nvmlDeviceGetHandleByIndex(0))))"
-    )
+    program = f"import nvml_hardware as h; h.nvml.nvmlInit(); print(h.json.dumps({question}))"
     answer = subprocess.run(
         [sys.executable, "-c", program], cwd=os.path.dirname(os.path.abspath(__file__)),
-        preexec_fn=enter, capture_output=True, text=True, timeout=20, check=True,
+        preexec_fn=enter, stdout=subprocess.PIPE, text=True, timeout=20, check=True,
     )
     return json.loads(answer.stdout)
 

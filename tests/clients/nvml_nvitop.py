@@ -33,17 +33,34 @@ def check_library(expect_total):
     return cards
 
 
-def check_screen(cards, expect_total):
+def check_process(card):
+    """A CUDA program on the first card is listed with its memory."""
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_processes.py")
+    command = [sys.executable, program, "hold"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"held\n"
+        process = card.processes()[child.pid]
+        assert process.gpu_memory() >= 100 * MIB and process.type == "C"
+        assert str(child.pid) in screen()
+        child.stdin.close()
+    assert child.returncode == 0
+
+
+def screen():
     environment = dict(os.environ, COLUMNS="160", LINES="60", TERM="xterm")
-    screen = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "nvitop", "--once", "--no-unicode"],
         env=environment, capture_output=True, text=True, timeout=60, check=True,
     ).stdout
-    assert Device.driver_version() in screen, screen
+
+
+def check_screen(cards, expect_total):
+    shown = screen()
+    assert Device.driver_version() in shown, shown
     for card in cards:
-        assert card.bus_id().upper() in screen.upper(), screen
+        assert card.bus_id().upper() in shown.upper(), shown
     if expect_total is not None:
-        assert f"{cards[0].memory_total_human()}" in screen, screen
+        assert cards[0].memory_total_human() in shown, shown
 
 
 def main():
@@ -52,6 +69,7 @@ def main():
     arguments = parser.parse_args()
     cards = check_library(arguments.expect_total)
     check_screen(cards, arguments.expect_total)
+    check_process(cards[0])
     print(f"OK nvitop: {len(cards)} cards, {cards[0].memory_total_human()} each")
 
 

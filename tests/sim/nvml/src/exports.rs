@@ -169,6 +169,7 @@ values! {
     nvmlDeviceGetBrand: c_uint = identity::brand;
     nvmlDeviceGetNumGpuCores: c_uint = identity::cores;
     nvmlDeviceGetBoardId: c_uint = identity::board;
+    nvmlDeviceGetBusType: c_uint = identity::bus_type;
     nvmlDeviceGetModuleId: c_uint = identity::module;
     nvmlDeviceGetMultiGpuBoard: c_uint = modes::off;
 
@@ -186,6 +187,7 @@ values! {
     nvmlDeviceGetMemoryBusWidth: c_uint = health::memory_bus;
     nvmlDeviceGetCurrPcieLinkGeneration: c_uint = health::pcie_generation;
     nvmlDeviceGetMaxPcieLinkGeneration: c_uint = health::pcie_generation;
+    nvmlDeviceGetGpuMaxPcieLinkGeneration: c_uint = health::pcie_generation;
     nvmlDeviceGetCurrPcieLinkWidth: c_uint = health::pcie_width;
     nvmlDeviceGetMaxPcieLinkWidth: c_uint = health::pcie_width;
     nvmlDeviceGetPcieReplayCounter: c_uint = modes::off;
@@ -209,39 +211,74 @@ texts! {
     nvmlDeviceGetUUID = identity::uuid;
     nvmlDeviceGetSerial = identity::serial;
     nvmlDeviceGetVbiosVersion = identity::vbios;
+    nvmlDeviceGetBoardPartNumber = identity::part_number;
 }
 
 unsupported! {
+    nvmlDeviceGetAPIRestriction
+    nvmlDeviceGetAccountingBufferSize
+    nvmlDeviceGetAccountingPids
+    nvmlDeviceGetAccountingStats
+    nvmlDeviceGetApplicationsClock
+    nvmlDeviceGetAttributes_v2
     nvmlDeviceGetAutoBoostedClocksEnabled
+    nvmlDeviceGetBridgeChipInfo
     nvmlDeviceGetC2cModeInfoV
+    nvmlDeviceGetClock
+    nvmlDeviceGetComputeInstanceId
     nvmlDeviceGetCoolerInfo
-    nvmlDeviceGetDynamicPstatesInfo
-    nvmlDeviceGetRepairStatus
-    nvmlDeviceGetSupportedPerformanceStates
-    nvmlDeviceGetFanSpeed
-    nvmlDeviceGetFanSpeed_v2
-    nvmlDeviceGetNumFans
+    nvmlDeviceGetDefaultApplicationsClock
+    nvmlDeviceGetDetailedEccErrors
+    nvmlDeviceGetDeviceHandleFromMigDeviceHandle
     nvmlDeviceGetDriverModel
     nvmlDeviceGetDriverModel_v2
-    nvmlDeviceGetGpuOperationMode
-    nvmlDeviceGetNumaNodeId
+    nvmlDeviceGetDynamicPstatesInfo
+    nvmlDeviceGetEncoderCapacity
+    nvmlDeviceGetEncoderSessions
+    nvmlDeviceGetEncoderStats
+    nvmlDeviceGetFBCSessions
+    nvmlDeviceGetFBCStats
+    nvmlDeviceGetFanSpeed
+    nvmlDeviceGetFanSpeed_v2
+    nvmlDeviceGetGpuFabricInfo
+    nvmlDeviceGetGpuFabricInfoV
     nvmlDeviceGetGpuInstanceId
-    nvmlDeviceGetComputeInstanceId
-    nvmlDeviceGetDeviceHandleFromMigDeviceHandle
-    nvmlDeviceGetAttributes_v2
+    nvmlDeviceGetGpuOperationMode
+    nvmlDeviceGetGridLicensableFeatures_v4
+    nvmlDeviceGetGspFirmwareMode
+    nvmlDeviceGetGspFirmwareVersion
+    nvmlDeviceGetHostVgpuMode
+    nvmlDeviceGetInforomConfigurationChecksum
+    nvmlDeviceGetInforomImageVersion
+    nvmlDeviceGetIrqNum
+    nvmlDeviceGetJpgUtilization
+    nvmlDeviceGetMaxCustomerBoostClock
+    nvmlDeviceGetMemoryErrorCounter
+    nvmlDeviceGetNumFans
+    nvmlDeviceGetNumaNodeId
+    nvmlDeviceGetNvLinkCapability
+    nvmlDeviceGetNvLinkErrorCounter
+    nvmlDeviceGetNvLinkRemotePciInfo_v2
     nvmlDeviceGetNvLinkState
     nvmlDeviceGetNvLinkVersion
-    nvmlDeviceGetNvLinkRemotePciInfo_v2
+    nvmlDeviceGetOfaUtilization
+    nvmlDeviceGetPcieSpeed
+    nvmlDeviceGetPowerSource
+    nvmlDeviceGetProcessesUtilizationInfo
+    nvmlDeviceGetRepairStatus
     nvmlDeviceGetRetiredPages
+    nvmlDeviceGetRetiredPagesPendingStatus
     nvmlDeviceGetRetiredPages_v2
-    nvmlDeviceGetAccountingStats
-    nvmlDeviceGetBridgeChipInfo
-    nvmlDeviceGetInforomImageVersion
-    nvmlDeviceGetGridLicensableFeatures_v4
+    nvmlDeviceGetRowRemapperHistogram
+    nvmlDeviceGetSamples
+    nvmlDeviceGetSupportedGraphicsClocks
+    nvmlDeviceGetSupportedMemoryClocks
+    nvmlDeviceGetSupportedPerformanceStates
     nvmlDeviceGetTotalEnergyConsumption
-    nvmlDeviceSetPersistenceMode
+    nvmlDeviceGetViolationStatus
+    nvmlDeviceSetAccountingMode
     nvmlDeviceSetComputeMode
     nvmlDeviceSetMigMode
+    nvmlDeviceSetPersistenceMode
     nvmlDeviceSetPowerManagementLimit
-    nvmlDeviceSetAccountingMode
 }

@@ -207,6 +207,17 @@ pub(crate) fn cores(card: &CardSnapshot) -> Result<c_uint, Status> {
     Ok(card.multiprocessors * model::of(card).cores_per_multiprocessor)
 }
 
+/// `nvmlDeviceGetBoardPartNumber`.
+pub(crate) fn part_number(card: &CardSnapshot) -> Result<String, Status> {
+    Ok(format!("900-2{:04X}-0000-000", model::of(card).pci_device))
+}
+
+/// `nvmlDeviceGetBusType`.
+pub(crate) fn bus_type(_: &CardSnapshot) -> Result<c_uint, Status> {
+    const PCIE: c_uint = 2;
+    Ok(PCIE)
+}
+
 /// `nvmlDeviceGetModuleId`: the slot on the baseboard, which the bus tells.
 pub(crate) fn module(card: &CardSnapshot) -> Result<c_uint, Status> {
     Ok(card.pci.bus >> 3)
