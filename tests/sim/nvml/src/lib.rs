@@ -2,7 +2,7 @@
 //! unmodified on a machine that has no card. The library holds no truth of its own; it asks the
 //! simulated driver's daemon for a picture of the machine and shows it in NVML's words.
 //!
-//! [`exports`] is the table of what is exported. A function that is not in it does not exist, which
+//! `exports` is the table of what is exported. A function that is not in it does not exist, which
 //! is what a program also finds on an older driver.
 
 mod events;
