@@ -1,0 +1,36 @@
+//! Makes the library that `victim-linked` is linked with: the driver's name, the functions that a victim
+//! calls and nothing in them. At run time the loader finds the driver itself under that name.
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let table = "victims/functions.in";
+    println!("cargo::rerun-if-changed={table}");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let source = out.join("stub.c");
+    let functions = fs::read_to_string(table)?;
+    let stubs: String = functions
+        .lines()
+        .filter_map(|line| line.trim_start().split_once('(').map(|(name, _)| name))
+        .filter(|name| name.starts_with("cu"))
+        .map(|name| format!("void {name}(void) {{}}\n"))
+        .collect();
+    fs::write(&source, stubs)?;
+    let library = out.join("libcuda.so");
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"])
+        .args([&library, &source])
+        .status()?;
+    if !status.success() {
+        return Err("cc did not link the stub of libcuda.so.1".into());
+    }
+    println!(
+        "cargo::rustc-link-arg-bin=victim-linked={}",
+        library.display()
+    );
+    Ok(())
+}

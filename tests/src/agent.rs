@@ -1,0 +1,142 @@
+//! An agent that a test starts itself, with options of its choice, instead of leaving it to
+//! `apportion run`.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ExitStatus, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::host::Host;
+use crate::wait::{PATIENCE, eventually};
+
+/// A running agent of the simulated instance. It is killed when dropped.
+#[derive(Debug)]
+pub struct Agent(Child);
+
+impl Host {
+    /// Starts an agent and waits until it serves.
+    ///
+    /// # Panics
+    /// If it does not come to serve.
+    #[must_use]
+    pub fn agent(&self, options: &[&str]) -> Agent {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir().join("agent.log"));
+        let mut command = self.staged("apportion-agent");
+        command
+            .arg("--dir")
+            .arg(self.instance())
+            .args(["--metrics-address", "127.0.0.1:0"])
+            .args(options);
+        command.env("LD_LIBRARY_PATH", self.libraries().join("sim"));
+        command.env("APPORTION_SIM_SOCKET", self.instance().join("driver.sock"));
+        command
+            .stdin(Stdio::null())
+            .stderr(log.expect("the folder is writable"));
+        let agent = Agent(command.spawn().expect("the agent is staged"));
+        self.await_agent();
+        agent
+    }
+
+    /// Waits until an agent serves.
+    ///
+    /// # Panics
+    /// If none does.
+    pub fn await_agent(&self) {
+        let socket = self.instance().join("agent.sock");
+        eventually(PATIENCE, "the agent serves", || {
+            UnixStream::connect(&socket).is_ok()
+        });
+    }
+
+    /// What the agent that a test started has logged.
+    #[must_use]
+    pub fn agent_log(&self) -> String {
+        fs::read_to_string(self.dir().join("agent.log")).unwrap_or_default()
+    }
+
+    /// What the agent serves over HTTP at `path`.
+    #[must_use]
+    pub fn http(&self, path: &str) -> String {
+        let mut text = String::new();
+        let address = fs::read_to_string(self.instance().join("metrics.addr")).unwrap_or_default();
+        let Ok(mut stream) = TcpStream::connect(address.trim()) else {
+            return text;
+        };
+        let _ = stream.set_read_timeout(Some(PATIENCE));
+        let sent = write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n"
+        );
+        if sent.is_ok() {
+            let _ = stream.read_to_string(&mut text);
+        }
+        text
+    }
+
+    /// The sum of a metric over its series whose labels contain all of `labels`; none if it has none.
+    #[must_use]
+    pub fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
+        let text = self.http("/metrics");
+        let values: Vec<f64> = text
+            .lines()
+            .filter(|line| line.split(['{', ' ']).next() == Some(name))
+            .filter(|line| labels.iter().all(|label| line.contains(label)))
+            .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
+            .collect();
+        (!values.is_empty()).then(|| values.iter().sum())
+    }
+}
+
+impl Agent {
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Kills it at once.
+    ///
+    /// # Panics
+    /// If it is not there.
+    pub fn kill(mut self) {
+        self.0.kill().expect("the agent runs");
+        self.0.wait().expect("the agent is our child");
+    }
+
+    /// Asks it to leave, and waits.
+    ///
+    /// # Panics
+    /// If it does not leave.
+    #[must_use]
+    pub fn stop(mut self) -> ExitStatus {
+        kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM).expect("the agent runs");
+        self.wait()
+    }
+
+    /// Waits until it leaves.
+    ///
+    /// # Panics
+    /// If it does not leave.
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually(PATIENCE, "the agent leaves", || {
+            status = self.0.try_wait().expect("the agent is our child");
+            status.is_some()
+        });
+        status.expect("it was seen to leave")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

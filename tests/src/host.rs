@@ -1,0 +1,322 @@
+//! A machine of a test's own: simulated cards, a folder for everything, and commands that see only these.
+//!
+//! The cards are round numbers, so that a test can be read: [`CARD`] to give on each and [`CONTEXT`] for a
+//! process's first context.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use apportion_sim_client::Machine;
+use apportion_sim_machine::{
+    CardConfig, CardSnapshot, Config, Driver, NvmlReply, NvmlRequest, Reply, Request, Snapshot,
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::leftover::{Leftover, kill_leftovers, leftovers};
+use crate::said::Said;
+use crate::staged::{built, staged};
+use crate::victim::Victim;
+use crate::wait::{PATIENCE, eventually};
+
+/// A binary megabyte.
+pub const MIB: u64 = 1 << 20;
+/// What each card can give.
+pub const CARD: u64 = 10_000 * MIB;
+/// What the first context of a process takes.
+pub const CONTEXT: u64 = 300 * MIB;
+/// What the driver keeps of each card.
+const RESERVED: u64 = 256 * MIB;
+/// What a command must not inherit from the one who runs the tests.
+const FOREIGN: [&str; 10] = [
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "XDG_RUNTIME_DIR",
+    "APPORTION_ACCOUNT",
+    "APPORTION_DIR",
+    "APPORTION_LIB_DIR",
+    "APPORTION_SIM_SOCKET",
+    "VICTIM_DOOR",
+];
+
+/// So many equal cards.
+#[must_use]
+pub fn cards(count: usize) -> Config {
+    let card = CardConfig {
+        memory: CARD + RESERVED,
+        reserved: RESERVED,
+        context_bytes: CONTEXT,
+        further_context_bytes: CONTEXT / 3,
+        ..CardConfig::default()
+    };
+    Config {
+        driver: Driver::R580,
+        cards: vec![card; count],
+        rules: Vec::new(),
+    }
+}
+
+/// The machine. Everything that it runs ends when it is dropped.
+#[derive(Debug)]
+pub struct Host {
+    dir: TempDir,
+    staged: PathBuf,
+    driver: Option<Child>,
+    victims: AtomicU32,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Host {
+    /// A machine with one card.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(&cards(1))
+    }
+
+    /// A machine with these cards.
+    ///
+    /// # Panics
+    /// If the simulated driver does not start.
+    #[must_use]
+    pub fn with(config: &Config) -> Self {
+        let mut host = Self::bare();
+        let file = host.dir.path().join("machine.json");
+        fs::write(
+            &file,
+            serde_json::to_vec(config).expect("a machine is JSON"),
+        )
+        .expect("the folder is writable");
+        let mut daemon = Command::new(host.staged.join("lib/apportion/apportion-simd"));
+        daemon
+            .arg("--socket")
+            .arg(host.driver_socket())
+            .arg("--config")
+            .arg(file);
+        host.driver = Some(
+            daemon
+                .stdin(Stdio::null())
+                .spawn()
+                .expect("the simulated driver is staged"),
+        );
+        eventually(PATIENCE, "the simulated driver answers", || {
+            UnixStream::connect(host.driver_socket()).is_ok()
+        });
+        host
+    }
+
+    /// A machine on which no simulated driver runs yet.
+    ///
+    /// # Panics
+    /// If there is no place for temporary files, or nothing is staged.
+    #[must_use]
+    pub fn bare() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("apportion-")
+            .tempdir()
+            .expect("a folder for the test");
+        Self {
+            dir,
+            staged: staged(),
+            driver: None,
+            victims: AtomicU32::new(0),
+        }
+    }
+
+    /// The machine's own folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The folder of the simulated instance.
+    #[must_use]
+    pub fn instance(&self) -> PathBuf {
+        self.dir.path().join("sim")
+    }
+
+    /// The staged library folder.
+    #[must_use]
+    pub fn libraries(&self) -> PathBuf {
+        self.staged.join("lib/apportion")
+    }
+
+    fn driver_socket(&self) -> PathBuf {
+        self.instance().join("driver.sock")
+    }
+
+    /// Any program, on this machine.
+    #[must_use]
+    pub fn program(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(program.as_ref());
+        for name in FOREIGN {
+            command.env_remove(name);
+        }
+        command.env("APPORTION_DIR", self.dir.path());
+        command
+    }
+
+    /// A program of the staged tree.
+    #[must_use]
+    pub fn staged(&self, name: &str) -> Command {
+        self.program(self.staged.join("bin").join(name))
+    }
+
+    /// `apportion SUBCOMMAND`, for the machine's real cards.
+    #[must_use]
+    pub fn apportion(&self, subcommand: &str) -> Command {
+        let mut command = self.staged("apportion");
+        command.arg(subcommand);
+        command
+    }
+
+    /// `apportion SUBCOMMAND --sim`.
+    #[must_use]
+    pub fn simulated(&self, subcommand: &str) -> Command {
+        let mut command = self.apportion(subcommand);
+        command.arg("--sim");
+        command
+    }
+
+    /// `apportion run --sim OPTIONS -- COMMAND`, to its end.
+    #[track_caller]
+    #[must_use]
+    pub fn run(&self, options: &[&str], command: &[&str]) -> Said {
+        Said::by(self.simulated("run").args(options).arg("--").args(command))
+    }
+
+    /// `apportion run --sim OPTIONS -- victim STEPS`, to its end.
+    #[track_caller]
+    #[must_use]
+    pub fn run_victim(&self, options: &[&str], steps: &str) -> Said {
+        let mut command = self.simulated("run");
+        command
+            .args(options)
+            .arg("--")
+            .arg(built("victim"))
+            .args(steps.split_whitespace());
+        Said::by(&mut command)
+    }
+
+    /// A victim under a limit, which waits for its steps.
+    #[must_use]
+    pub fn victim(&self, options: &[&str]) -> Victim {
+        self.victim_through("dlsym", options)
+    }
+
+    /// The same, by the way to the driver that is named: `dlsym`, `getproc` or `linked`.
+    #[must_use]
+    pub fn victim_through(&self, door: &str, options: &[&str]) -> Victim {
+        let program = if door == "linked" {
+            "victim-linked"
+        } else {
+            "victim"
+        };
+        let mut command = self.simulated("run");
+        command
+            .args(options)
+            .arg("--")
+            .arg(built(program))
+            .arg("-")
+            .env("VICTIM_DOOR", door);
+        self.start(&mut command)
+    }
+
+    /// A victim on the simulated cards without a limit.
+    #[must_use]
+    pub fn free_victim(&self) -> Victim {
+        let mut command = self.program(built("victim"));
+        command.env("LD_LIBRARY_PATH", self.libraries().join("sim"));
+        command
+            .env("APPORTION_SIM_SOCKET", self.driver_socket())
+            .arg("-");
+        self.start(&mut command)
+    }
+
+    /// Starts a command that becomes a victim which waits for its steps.
+    #[must_use]
+    pub fn start(&self, command: &mut Command) -> Victim {
+        let number = self.victims.fetch_add(1, Ordering::Relaxed);
+        Victim::start(
+            command,
+            &self.dir.path().join(format!("victim-{number}.err")),
+        )
+    }
+
+    /// The path of a victim.
+    #[must_use]
+    pub fn victim_program(&self) -> PathBuf {
+        built("victim")
+    }
+
+    /// What `apportion top --json` says.
+    #[track_caller]
+    #[must_use]
+    pub fn top(&self) -> Value {
+        Said::by(self.simulated("top").arg("--json")).well().json()
+    }
+
+    /// The machine behind the driver.
+    #[must_use]
+    pub fn machine(&self) -> Machine {
+        Machine::at(self.driver_socket())
+    }
+
+    /// What the driver itself says of all cards.
+    ///
+    /// # Panics
+    /// If the driver does not answer.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let answer = self
+            .machine()
+            .ask(None, Request::Nvml(NvmlRequest::Snapshot));
+        match answer.expect("the driver answers").reply {
+            Reply::Nvml(NvmlReply::Snapshot(snapshot)) => snapshot,
+            other => panic!("not a snapshot: {other:?}"),
+        }
+    }
+
+    /// What the driver itself says of one card.
+    ///
+    /// # Panics
+    /// If there is no such card.
+    #[must_use]
+    pub fn card(&self, index: usize) -> CardSnapshot {
+        self.snapshot().cards.swap_remove(index)
+    }
+
+    /// Bytes in use on the first card, as the driver counts.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.card(0).used
+    }
+
+    /// Everything that runs because of this machine, except the driver that the machine started.
+    #[must_use]
+    pub fn leftovers(&self) -> Vec<Leftover> {
+        let driver = self.driver.as_ref().map(|child| child.id().cast_signed());
+        let mut found = leftovers(self.dir.path());
+        found.retain(|leftover| Some(leftover.pid) != driver);
+        found
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(driver) = &mut self.driver {
+            let _ = driver.kill();
+            let _ = driver.wait();
+        }
+        kill_leftovers(self.dir.path());
+    }
+}

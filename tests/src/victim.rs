@@ -1,0 +1,179 @@
+//! A program that does what a test says, one line at a time.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+use crate::answer::Answer;
+use crate::wait::{PATIENCE, eventually};
+
+/// A running victim. It is killed when dropped.
+#[derive(Debug)]
+pub struct Victim {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    errors: PathBuf,
+}
+
+impl Victim {
+    /// Starts `command`, which ends in a victim that reads its steps, in a process group of its own.
+    pub(crate) fn start(command: &mut Command, errors: &Path) -> Self {
+        let file = File::create(errors).expect("the machine's folder is writable");
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .process_group(0);
+        let mut child = command.spawn().expect("the program is there");
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("its output is a pipe"));
+        let (send, lines) = channel();
+        thread::spawn(move || {
+            output
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| send.send(line))
+        });
+        Self {
+            child,
+            input,
+            lines,
+            errors: errors.to_owned(),
+        }
+    }
+
+    /// Says one line of steps and returns all answers.
+    ///
+    /// # Panics
+    /// If the program does not answer.
+    #[track_caller]
+    pub fn say(&mut self, line: &str) -> Vec<Answer> {
+        let sent = self.input.as_mut().map(|input| writeln!(input, "{line}"));
+        assert!(
+            matches!(sent, Some(Ok(()))),
+            "{line}: the program is gone: {}",
+            self.errors()
+        );
+        let mut answers = Vec::new();
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(dot) if dot == "." => return answers,
+                Ok(answer) => answers.push(answer.parse().expect("only victims speak here")),
+                Err(error) => panic!("{line}: no answer ({error}): {}", self.errors()),
+            }
+        }
+    }
+
+    /// Says one line of steps and returns the answer to the last one.
+    ///
+    /// # Panics
+    /// If the program does not answer.
+    #[track_caller]
+    pub fn step(&mut self, line: &str) -> Answer {
+        self.say(line).pop().expect("every step has an answer")
+    }
+
+    /// Says one line without waiting for an answer.
+    ///
+    /// # Panics
+    /// If the program is gone.
+    #[track_caller]
+    pub fn begin(&mut self, line: &str) {
+        let sent = self.input.as_mut().map(|input| writeln!(input, "{line}"));
+        assert!(
+            matches!(sent, Some(Ok(()))),
+            "{line}: the program is gone: {}",
+            self.errors()
+        );
+    }
+
+    /// The answer to the last step of what was begun.
+    ///
+    /// # Panics
+    /// If the program does not answer.
+    #[track_caller]
+    pub fn finish(&mut self) -> Answer {
+        self.begin("");
+        let mut last = None;
+        let mut dots = 0;
+        while dots < 2 {
+            match self.lines.recv_timeout(PATIENCE * 10) {
+                Ok(dot) if dot == "." => dots += 1,
+                Ok(answer) => last = answer.parse().ok(),
+                Err(error) => panic!("no answer ({error}): {}", self.errors()),
+            }
+        }
+        last.expect("every step has an answer")
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it wrote to standard error.
+    #[must_use]
+    pub fn errors(&self) -> String {
+        fs::read_to_string(&self.errors).unwrap_or_default()
+    }
+
+    /// Sends a signal to the process.
+    ///
+    /// # Panics
+    /// If the process is gone.
+    pub fn signal(&self, signal: Signal) {
+        kill(self.os_pid(), signal).expect("the process is there");
+    }
+
+    /// Sends a signal to the whole process group, as a terminal does.
+    ///
+    /// # Panics
+    /// If the process is gone.
+    pub fn signal_group(&self, signal: Signal) {
+        killpg(self.os_pid(), signal).expect("the process is there");
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Panics
+    /// If it does not end.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually(PATIENCE, "the program ends", || {
+            status = self.child.try_wait().expect("it is our child");
+            status.is_some()
+        });
+        status.expect("it was seen to end")
+    }
+
+    /// Lets the program end by itself: its input ends.
+    ///
+    /// # Panics
+    /// If it does not end.
+    #[track_caller]
+    pub fn end(&mut self) -> ExitStatus {
+        self.input = None;
+        self.wait()
+    }
+
+    fn os_pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

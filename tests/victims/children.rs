@@ -1,0 +1,147 @@
+//! The steps of a process's life: children that are forked or started anew, and its own end.
+//!
+//! A child performs its steps before its parent goes on, and then stays until it is killed, so that what
+//! it holds stays held.
+
+use std::env;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::script::{Outcome, Victim, Words};
+
+/// Names the descriptor that a started child closes when it has performed its steps.
+const READY: &str = "VICTIM_READY";
+/// What even an emptied environment needs to find the simulated driver.
+const DRIVER: [&str; 2] = ["LD_LIBRARY_PATH", "APPORTION_SIM_SOCKET"];
+
+impl Victim {
+    /// A step that concerns processes; `None` for other verbs.
+    pub(crate) fn life_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+        Some(match verb {
+            "pid" => Outcome::with(0, [u64::from(std::process::id())]),
+            "fork" => self.fork(words.rest()),
+            "spawn" => self.spawn(itself(), words.rest()),
+            "bare" => self.spawn(without_preload(), words.rest()),
+            "stripped" => self.spawn(stripped(), words.rest()),
+            "exec" => exec(words.rest()),
+            "reap" => self.reap(),
+            "churn" => self.churn(words.number(), words.number()),
+            "kills" => self.kills(words.number(), words.number()),
+            "hold" => hold(),
+            "kill9" => kill_self(),
+            "exit" => std::process::exit(i32::try_from(words.number()).unwrap_or(64)),
+            _ => return None,
+        })
+    }
+
+    fn fork(&mut self, script: Vec<String>) -> Outcome {
+        let (read, write) = pipe();
+        // SAFETY: this process has one thread, so the child may do whatever the parent may.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            close(read);
+            self.children.clear();
+            self.perform(script);
+            close(write);
+            hold();
+        }
+        self.await_child(pid, read, write)
+    }
+
+    fn spawn(&mut self, mut command: Command, script: Vec<String>) -> Outcome {
+        let (read, write) = pipe();
+        command
+            .args(script)
+            .arg("hold")
+            .env(READY, write.to_string())
+            .stdin(Stdio::null());
+        match command.spawn() {
+            Ok(child) => self.await_child(child.id().cast_signed(), read, write),
+            Err(_) => Outcome::of(-1),
+        }
+    }
+
+    /// Returns when the child has performed its steps, or is gone.
+    fn await_child(&mut self, pid: i32, read: i32, write: i32) -> Outcome {
+        close(write);
+        let mut byte = 0u8;
+        // SAFETY: the buffer has room for the one byte that is asked for; the child writes none.
+        unsafe { libc::read(read, (&raw mut byte).cast(), 1) };
+        close(read);
+        self.children.push(pid);
+        Outcome::with(0, [u64::from(pid.unsigned_abs())])
+    }
+
+    /// Kills all children and waits for them.
+    fn reap(&mut self) -> Outcome {
+        let children = std::mem::take(&mut self.children);
+        for child in &children {
+            end(*child);
+        }
+        Outcome::with(0, [children.len() as u64])
+    }
+}
+
+/// Kills a child and waits until it is gone.
+pub(crate) fn end(child: i32) {
+    // SAFETY: the pid is that of a child that was not waited for yet, so it names no other process.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    // SAFETY: a null status is allowed.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+}
+
+fn itself() -> Command {
+    Command::new("/proc/self/exe")
+}
+
+fn without_preload() -> Command {
+    let mut command = itself();
+    command.env_remove("LD_PRELOAD");
+    command
+}
+
+fn stripped() -> Command {
+    let mut command = itself();
+    command.env_clear().envs(
+        DRIVER
+            .iter()
+            .filter_map(|name| Some((name, env::var_os(name)?))),
+    );
+    command
+}
+
+/// Goes on as a new program with the same pid; answers before it does.
+fn exec(script: Vec<String>) -> Outcome {
+    println!("exec 0\n.");
+    drop(itself().args(script).exec());
+    Outcome::of(-1)
+}
+
+/// Stays until killed.
+fn hold() -> ! {
+    if let Some(ready) = env::var(READY).ok().and_then(|text| text.parse().ok()) {
+        close(ready);
+    }
+    loop {
+        // SAFETY: the call has no arguments.
+        unsafe { libc::pause() };
+    }
+}
+
+fn kill_self() -> ! {
+    // SAFETY: the signal goes to this process only.
+    unsafe { libc::raise(libc::SIGKILL) };
+    std::process::abort()
+}
+
+fn pipe() -> (i32, i32) {
+    let mut ends = [-1; 2];
+    // SAFETY: the array has room for both descriptors.
+    unsafe { libc::pipe(ends.as_mut_ptr()) };
+    (ends[0], ends[1])
+}
+
+fn close(descriptor: i32) {
+    // SAFETY: every caller closes a descriptor that it got from `pipe` and uses no more.
+    unsafe { libc::close(descriptor) };
+}

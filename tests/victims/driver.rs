@@ -1,0 +1,152 @@
+//! The CUDA driver as a victim reaches it: one table of functions behind three doors.
+//!
+//! A program gets at a function by a linked symbol, by `dlsym`, or by `cuGetProcAddress`; whoever makes a
+//! [`Driver`] says how. Nothing here knows of limits.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem;
+
+use libloading::os::unix::{Library, RTLD_NOW};
+
+/// `CUDA_ERROR_NOT_FOUND`: the driver does not have the function.
+pub(crate) const NOT_FOUND: i32 = 500;
+/// `CUDA_ERROR_NO_DEVICE`, also for a driver that is not there at all.
+pub(crate) const NO_DEVICE: i32 = 100;
+
+/// `CUmemAllocationProp` for memory that is pinned on a card or in the host.
+#[repr(C)]
+pub(crate) struct AllocationProperties {
+    kind: c_int,
+    handle_types: c_int,
+    location: Location,
+    windows: usize,
+    flags: u64,
+}
+
+/// `CUmemLocation`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Location {
+    kind: c_int,
+    id: c_int,
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+pub(crate) struct Access {
+    location: Location,
+    flags: c_int,
+}
+
+/// `CUmemPoolProps`.
+#[repr(C)]
+pub(crate) struct PoolProperties {
+    kind: c_int,
+    handle_types: c_int,
+    location: Location,
+    windows: usize,
+    max_size: usize,
+    reserved: [u64; 7],
+}
+
+impl Location {
+    pub(crate) fn card(id: i32) -> Self {
+        Self { kind: 1, id }
+    }
+
+    pub(crate) fn host() -> Self {
+        Self { kind: 2, id: 0 }
+    }
+}
+
+impl AllocationProperties {
+    pub(crate) fn at(location: Location) -> Self {
+        Self {
+            kind: 1,
+            handle_types: 0,
+            location,
+            windows: 0,
+            flags: 0,
+        }
+    }
+}
+
+impl Access {
+    pub(crate) fn read_write(location: Location) -> Self {
+        Self { location, flags: 3 }
+    }
+}
+
+impl PoolProperties {
+    pub(crate) fn at(location: Location) -> Self {
+        Self {
+            kind: 1,
+            handle_types: 0,
+            location,
+            windows: 0,
+            max_size: 0,
+            reserved: [0; 7],
+        }
+    }
+}
+
+macro_rules! functions {
+    ($($name:ident($($arg:ident: $type:ty),*) = $base:literal @ $version:literal;)*) => {
+        /// The functions that a victim calls; one that the driver lacks answers [`NOT_FOUND`].
+        #[expect(non_snake_case, reason = "the driver's own names")]
+        pub(crate) struct Driver {
+            $($name: Option<unsafe extern "C" fn($($type),*) -> c_int>,)*
+        }
+
+        #[expect(non_snake_case, reason = "the driver's own names")]
+        impl Driver {
+            /// Asks `find` for each function, by exported name, base name and version.
+            pub(crate) fn new(mut find: impl FnMut(&str, &str, c_int) -> *mut c_void) -> Self {
+                Self {
+                    $($name: {
+                        let found = find(stringify!($name), $base, $version);
+                        // SAFETY: the row has the signature of the driver's header, and a null
+                        // pointer is `None`.
+                        unsafe { mem::transmute::<*mut c_void, Option<unsafe extern "C" fn($($type),*) -> c_int>>(found) }
+                    },)*
+                }
+            }
+
+            $(pub(crate) fn $name(&self, $($arg: $type),*) -> i32 {
+                match self.$name {
+                    // SAFETY: references are valid for the call or null where the row says so, and
+                    // the driver checks every pointer, handle and number that it gets.
+                    Some(function) => unsafe { function($($arg),*) },
+                    None => NOT_FOUND,
+                }
+            })*
+        }
+    };
+}
+include!("functions.in");
+
+impl Driver {
+    /// The text of `cuGetErrorName`, to show that functions outside the table are left alone.
+    pub(crate) fn error_name(code: i32) -> Option<String> {
+        // SAFETY: as in `open`; the library is loaded already.
+        let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW) }.ok()?;
+        let mut text: *const c_char = std::ptr::null();
+        // SAFETY: the signature is that of `cuGetErrorName` in the driver's header.
+        let name = unsafe {
+            library.get::<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>(
+                b"cuGetErrorName\0",
+            )
+        };
+        // SAFETY: the result is valid for the call.
+        let result = unsafe { name.ok()?(code, &raw mut text) };
+        if result != 0 || text.is_null() {
+            return None;
+        }
+        // SAFETY: the driver gives a static C string.
+        Some(
+            unsafe { CStr::from_ptr(text) }
+                .to_string_lossy()
+                .into_owned(),
+        )
+    }
+}

@@ -1,0 +1,37 @@
+//! `victim-linked`: the same program as `victim`, linked with the driver as most C programs are.
+
+mod cards;
+mod children;
+mod churn;
+mod driver;
+mod memory;
+mod nvml;
+mod objects;
+mod script;
+
+/// The linked functions by name.
+mod linked {
+    use std::ffi::{c_int, c_void};
+
+    use crate::driver::{Access, AllocationProperties, PoolProperties};
+
+    macro_rules! functions {
+        ($($name:ident($($arg:ident: $type:ty),*) = $base:literal @ $version:literal;)*) => {
+            unsafe extern "C" { $(fn $name($($arg: $type),*) -> c_int;)* }
+
+            pub(crate) fn address(name: &str) -> *mut c_void {
+                match name {
+                    $(stringify!($name) => $name as *mut c_void,)*
+                    _ => std::ptr::null_mut(),
+                }
+            }
+        };
+    }
+    include!("functions.in");
+}
+
+fn main() {
+    script::run(Some(driver::Driver::new(|name, _, _| {
+        linked::address(name)
+    })));
+}

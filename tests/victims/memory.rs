@@ -1,0 +1,260 @@
+//! The steps that get and give back memory. A refused step says whether the driver's outputs were left
+//! alone (1) or written (0).
+
+use crate::driver::{Access, AllocationProperties, Location, PoolProperties};
+use crate::objects::Object;
+use crate::script::{Outcome, Victim, Words, result};
+
+/// What an output holds before the call.
+const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+/// Physical memory comes in pieces of 2 MiB.
+const GRANULE: usize = 2 << 20;
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
+const RELEASE_THRESHOLD: i32 = 4;
+
+impl Victim {
+    /// A step that concerns memory; `None` for other verbs.
+    pub(crate) fn memory_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+        let done = match verb {
+            "alloc" | "managed" | "async" => {
+                let bytes = words.bytes();
+                self.allocate(verb, bytes)
+            }
+            "pitch" => self.pitch(words.bytes(), words.bytes()),
+            "fill" => self.fill(words.bytes()),
+            "take" => self.take(words.number()),
+            "create" => self.create(words.bytes(), false),
+            "hostcreate" => self.create(words.bytes(), true),
+            "map" => self.map(words.number()),
+            "retainhandle" => self.retain(words.number()),
+            "pool" => self.pool(words.bytes() as u64),
+            "poolalloc" => self.pool_allocate(words.number(), words.bytes()),
+            "trim" => self.trim(words.number(), words.bytes()),
+            "free" => self.free(words.number()),
+            "freetwice" => self.free_twice(words.number()),
+            "freeunknown" => self
+                .driver()
+                .map(|driver| Outcome::of(driver.cuMemFree_v2(0xdead_0000))),
+            "allocnull" => self
+                .driver()
+                .map(|driver| Outcome::of(driver.cuMemAlloc_v2(None, GRANULE))),
+            "touch" => self.touch(words.number()),
+            "module" => self.module(),
+            "sync" => self
+                .driver()
+                .map(|driver| Outcome::of(driver.cuCtxSynchronize())),
+            "threads" => self.threads(words.number(), words.bytes()),
+            _ => return None,
+        };
+        Some(done.unwrap_or_else(Outcome::of))
+    }
+
+    fn allocate(&mut self, verb: &str, bytes: usize) -> Result<Outcome, i32> {
+        let driver = self.driver()?;
+        let mut pointer = UNTOUCHED;
+        let code = match verb {
+            "alloc" => driver.cuMemAlloc_v2(Some(&mut pointer), bytes),
+            "managed" => driver.cuMemAllocManaged(Some(&mut pointer), bytes, 1),
+            _ => driver.cuMemAllocAsync(Some(&mut pointer), bytes, 0),
+        };
+        let object = if verb == "async" {
+            Object::Pooled(pointer)
+        } else {
+            Object::Plain(pointer)
+        };
+        Ok(self.kept(code, pointer, object))
+    }
+
+    /// Keeps what was given, or says whether the output was left alone.
+    fn kept(&mut self, code: i32, output: u64, object: Object) -> Outcome {
+        match code {
+            0 => Outcome::with(0, [self.objects.keep(object)]),
+            _ => Outcome::with(code, [u64::from(output == UNTOUCHED)]),
+        }
+    }
+
+    fn pitch(&mut self, width: usize, height: usize) -> Result<Outcome, i32> {
+        let (mut pointer, mut pitch) = (UNTOUCHED, UNTOUCHED as usize);
+        let driver = self.driver()?;
+        let code =
+            driver.cuMemAllocPitch_v2(Some(&mut pointer), Some(&mut pitch), width, height, 4);
+        if code != 0 {
+            let untouched = pointer == UNTOUCHED && pitch == UNTOUCHED as usize;
+            return Ok(Outcome::with(code, [u64::from(untouched)]));
+        }
+        Ok(Outcome::with(
+            0,
+            [self.objects.keep(Object::Plain(pointer)), pitch as u64],
+        ))
+    }
+
+    /// Allocates such pieces until one is refused: the refusal, how many bytes and how many pieces.
+    fn fill(&mut self, piece: usize) -> Result<Outcome, i32> {
+        for pieces in 0u64.. {
+            let mut pointer = UNTOUCHED;
+            let code = self.driver()?.cuMemAlloc_v2(Some(&mut pointer), piece);
+            if code != 0 {
+                return Ok(Outcome::with(code, [pieces * piece as u64, pieces]));
+            }
+            self.objects.keep(Object::Plain(pointer));
+        }
+        Err(-1)
+    }
+
+    /// Takes so many per cent of what is said to be free in one piece, as vLLM, JAX and TensorFlow do.
+    fn take(&mut self, percent: u64) -> Result<Outcome, i32> {
+        let (mut free, mut total) = (0, 0);
+        result(
+            self.driver()?
+                .cuMemGetInfo_v2(Some(&mut free), Some(&mut total)),
+        )?;
+        let bytes = (free as u64 * percent / 100) as usize;
+        let outcome = self.allocate("alloc", bytes)?;
+        Ok(Outcome::with(outcome.code, [bytes as u64]))
+    }
+
+    fn create(&mut self, bytes: usize, in_host: bool) -> Result<Outcome, i32> {
+        let device = self.device;
+        let location = if in_host {
+            Location::host()
+        } else {
+            Location::card(device)
+        };
+        let mut handle = UNTOUCHED;
+        let properties = AllocationProperties::at(location);
+        let code = self
+            .driver()?
+            .cuMemCreate(Some(&mut handle), bytes, &properties, 0);
+        Ok(self.kept(code, handle, Object::Handle(handle, bytes)))
+    }
+
+    fn map(&mut self, number: u64) -> Result<Outcome, i32> {
+        let Object::Handle(handle, bytes) = self.objects.get(number) else {
+            return Err(-1);
+        };
+        let access = Access::read_write(Location::card(self.device));
+        let driver = self.driver()?;
+        let mut address = UNTOUCHED;
+        result(driver.cuMemAddressReserve(Some(&mut address), bytes, GRANULE, 0, 0))?;
+        result(driver.cuMemMap(address, bytes, 0, handle, 0))?;
+        result(driver.cuMemSetAccess(address, bytes, &access, 1))?;
+        Ok(self.kept(0, address, Object::Mapping(address, bytes)))
+    }
+
+    fn retain(&mut self, number: u64) -> Result<Outcome, i32> {
+        let Object::Mapping(address, bytes) = self.objects.get(number) else {
+            return Err(-1);
+        };
+        let mut handle = UNTOUCHED;
+        let code = self
+            .driver()?
+            .cuMemRetainAllocationHandle(Some(&mut handle), address);
+        Ok(self.kept(code, handle, Object::Handle(handle, bytes)))
+    }
+
+    /// A pool that keeps so many bytes when they are free.
+    fn pool(&mut self, mut threshold: u64) -> Result<Outcome, i32> {
+        let properties = PoolProperties::at(Location::card(self.device));
+        let driver = self.driver()?;
+        let mut pool = UNTOUCHED as usize;
+        let code = driver.cuMemPoolCreate(Some(&mut pool), &properties);
+        if code == 0 {
+            result(driver.cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, Some(&mut threshold)))?;
+        }
+        Ok(self.kept(code, pool as u64, Object::Pool(pool)))
+    }
+
+    fn pool_allocate(&mut self, number: u64, bytes: usize) -> Result<Outcome, i32> {
+        let Object::Pool(pool) = self.objects.get(number) else {
+            return Err(-1);
+        };
+        let mut pointer = UNTOUCHED;
+        let code = self
+            .driver()?
+            .cuMemAllocFromPoolAsync(Some(&mut pointer), bytes, pool, 0);
+        Ok(self.kept(code, pointer, Object::Pooled(pointer)))
+    }
+
+    fn trim(&mut self, number: u64, keep: usize) -> Result<Outcome, i32> {
+        let Object::Pool(pool) = self.objects.get(number) else {
+            return Err(-1);
+        };
+        Ok(Outcome::of(self.driver()?.cuMemPoolTrimTo(pool, keep)))
+    }
+
+    fn free(&mut self, number: u64) -> Result<Outcome, i32> {
+        let object = self.objects.get(number);
+        let driver = self.driver()?;
+        let code = match object {
+            Object::Plain(pointer) => driver.cuMemFree_v2(pointer),
+            Object::Pooled(pointer) => driver.cuMemFreeAsync(pointer, 0),
+            Object::Handle(handle, _) => driver.cuMemRelease(handle),
+            Object::Mapping(address, bytes) => driver.cuMemUnmap(address, bytes),
+            Object::Pool(pool) => driver.cuMemPoolDestroy(pool),
+            Object::Gone => return Err(-1),
+        };
+        self.objects.forget(number);
+        Ok(Outcome::of(code))
+    }
+
+    /// Frees plain memory twice: the results of both.
+    fn free_twice(&mut self, number: u64) -> Result<Outcome, i32> {
+        let Object::Plain(pointer) = self.objects.get(number) else {
+            return Err(-1);
+        };
+        let driver = self.driver()?;
+        let first = driver.cuMemFree_v2(pointer);
+        let second = driver.cuMemFree_v2(pointer);
+        self.objects.forget(number);
+        Ok(Outcome::with(first, [u64::from(second.unsigned_abs())]))
+    }
+
+    /// Writes to the start of memory and reads it back.
+    fn touch(&mut self, number: u64) -> Result<Outcome, i32> {
+        let address = match self.objects.get(number) {
+            Object::Plain(address) | Object::Pooled(address) | Object::Mapping(address, _) => {
+                address
+            }
+            Object::Handle(..) | Object::Pool(_) | Object::Gone => return Err(-1),
+        };
+        let driver = self.driver()?;
+        let mut read = 0;
+        result(driver.cuMemsetD8_v2(address, 0xab, size_of::<u64>()))?;
+        let code = driver.cuMemcpyDtoH_v2(Some(&mut read), address, size_of::<u64>());
+        Ok(Outcome::with(
+            code,
+            [u64::from(read == 0xabab_abab_abab_abab)],
+        ))
+    }
+
+    /// Loads a module, which takes memory without asking for any.
+    fn module(&mut self) -> Result<Outcome, i32> {
+        let image =
+            Box::new(*b".version 8.0\n.target sm_90\n.address_size 64\n\0                   ");
+        let mut module = 0;
+        Ok(Outcome::of(
+            self.driver()?.cuModuleLoadData(Some(&mut module), &image),
+        ))
+    }
+
+    /// So many threads allocate so much at once: how many were given it.
+    fn threads(&mut self, count: u64, bytes: usize) -> Result<Outcome, i32> {
+        let driver = self.driver()?;
+        let mut context = 0;
+        result(driver.cuDevicePrimaryCtxRetain(Some(&mut context), 0))?;
+        let allocate = || {
+            let mut pointer = UNTOUCHED;
+            result(driver.cuCtxSetCurrent(context))?;
+            result(driver.cuMemAlloc_v2(Some(&mut pointer), bytes))
+        };
+        let given = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..count).map(|_| scope.spawn(allocate)).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join())
+                .filter(|end| matches!(end, Ok(Ok(()))))
+                .count()
+        });
+        Ok(Outcome::with(0, [given as u64]))
+    }
+}
