@@ -1,0 +1,107 @@
+//! The cases, by name. Each runs in a process of its own, so that none sees what another left.
+
+use crate::record::{Report, Stop};
+
+mod contexts;
+mod driver_lookup;
+mod managed;
+mod null_outputs;
+mod pitched;
+mod plain;
+mod pools;
+mod processes;
+mod queries;
+mod rounding;
+mod starting;
+mod virtual_memory;
+
+pub(crate) use processes::hold;
+
+/// One row of the table.
+pub(crate) struct Case {
+    /// Its name on the command line and in the records.
+    pub(crate) name: &'static str,
+    /// What it asks.
+    pub(crate) about: &'static str,
+    /// Asks it.
+    pub(crate) run: fn(&Report) -> Result<(), Stop>,
+}
+
+/// Every case.
+pub(crate) const CASES: &[Case] = &[
+    Case {
+        name: "starting",
+        about: "what works before cuInit, before a context, and without a card",
+        run: starting::run,
+    },
+    Case {
+        name: "plain",
+        about: "cuMemAlloc and cuMemFree: sizes, refusals, frees that are wrong",
+        run: plain::run,
+    },
+    Case {
+        name: "rounding",
+        about: "what NVML counts for small and large allocations",
+        run: rounding::run,
+    },
+    Case {
+        name: "pitched",
+        about: "cuMemAllocPitch: pitch, element sizes",
+        run: pitched::run,
+    },
+    Case {
+        name: "managed",
+        about: "cuMemAllocManaged: flags, use from the host",
+        run: managed::run,
+    },
+    Case {
+        name: "virtual_memory",
+        about: "handles, reservations, mappings and who keeps memory alive",
+        run: virtual_memory::run,
+    },
+    Case {
+        name: "sharing_handles",
+        about: "a handle exported and imported again",
+        run: virtual_memory::sharing,
+    },
+    Case {
+        name: "pools",
+        about: "stream-ordered allocation: reserved and used, thresholds, trimming",
+        run: pools::run,
+    },
+    Case {
+        name: "created_pools",
+        about: "pools that a program creates and destroys",
+        run: pools::created,
+    },
+    Case {
+        name: "contexts",
+        about: "primary contexts by retain count, created ones, what their end frees",
+        run: contexts::run,
+    },
+    Case {
+        name: "context_overhead",
+        about: "what contexts cost a process",
+        run: contexts::overhead,
+    },
+    Case {
+        name: "driver_lookup",
+        about: "cuGetProcAddress over names, versions and flags",
+        run: driver_lookup::run,
+    },
+    Case {
+        name: "queries",
+        about: "cuMemGetInfo, cuDeviceTotalMem and NVML of the same card",
+        run: queries::run,
+    },
+    Case {
+        name: "null_outputs",
+        about: "functions that are given NULL to write to",
+        run: null_outputs::run,
+    },
+    Case {
+        name: "processes",
+        about: "memory of other processes, and of one that is killed",
+        run: processes::run,
+    },
+];

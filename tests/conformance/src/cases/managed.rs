@@ -1,0 +1,57 @@
+//! `cuMemAllocManaged`: memory with one address on both sides. The sizes stay small: a program that
+//! asks a real driver for more managed memory than the card has can take the card down.
+
+use std::ptr;
+
+use serde_json::json;
+
+use crate::code::Code;
+use crate::record::{Report, Stop};
+use crate::session::{MIB, Session, UNTOUCHED, must};
+
+const GLOBAL: u32 = 1;
+
+pub(super) fn run(report: &Report) -> Result<(), Stop> {
+    let session = Session::start()?;
+    let mut address = UNTOUCHED;
+    let code = session.cuda.alloc_managed(Some(&mut address), MIB, 0);
+    report.equals("no flags", Code::INVALID_VALUE, code);
+    let code = session.cuda.alloc_managed(Some(&mut address), 0, GLOBAL);
+    report.equals("no bytes", Code::INVALID_VALUE, code);
+
+    let bytes = 16 * MIB;
+    let before = session.usage()?;
+    let code = session
+        .cuda
+        .alloc_managed(Some(&mut address), bytes, GLOBAL);
+    must("cuMemAllocManaged", code)?;
+    let allocated = session.usage()? - before;
+
+    let on_host = address as *mut u8;
+    // SAFETY: managed memory of `bytes` bytes is addressable from the host by its CUDA address.
+    unsafe { ptr::write_bytes(on_host, 0xa5, bytes) };
+    must("cuCtxSynchronize", session.cuda.synchronize())?;
+    let touched = session.usage()? - before;
+
+    must(
+        "cuMemsetD8_v2",
+        session.cuda.set_bytes(address, 0x3c, bytes),
+    )?;
+    must("cuCtxSynchronize", session.cuda.synchronize())?;
+    let on_card = session.usage()? - before;
+    // SAFETY: the last byte is inside the memory.
+    let last = unsafe { on_host.add(bytes - 1) };
+    // SAFETY: as above; the card is done with the memory.
+    let seen = unsafe { ptr::read_volatile(last) };
+    report.equals("the host sees what the card wrote", 0x3c, seen);
+
+    must("cuMemFree_v2", session.cuda.free(address))?;
+    let freed = session.usage()? - before;
+    report.observed(
+        "16 MiB take",
+        json!({ "allocated": allocated, "touched_by_host": touched, "written_by_card": on_card, "freed": freed }),
+    );
+    let code = session.cuda.free(address);
+    report.equals("a second free", Code::INVALID_VALUE, code);
+    Ok(())
+}

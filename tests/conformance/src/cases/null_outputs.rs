@@ -1,0 +1,65 @@
+//! NULL in the place of an output. Programs do this by mistake and, for optional outputs, on purpose;
+//! what the driver makes of it is the same with and without a hook in between.
+
+use crate::code::Code;
+use crate::record::{Report, Stop};
+use crate::session::{MIB, Session};
+
+pub(super) fn run(report: &Report) -> Result<(), Stop> {
+    let session = Session::start()?;
+    let (cuda, device) = (&session.cuda, session.device);
+    let (mut free, mut total, mut address, mut pitch) = (0, 0, 0, 0);
+
+    for (fact, code) in [
+        ("cuDriverGetVersion", cuda.driver_version(None)),
+        ("cuDeviceGetCount", cuda.device_count(None)),
+        ("cuDeviceGet", cuda.device(None, 0)),
+        ("cuDeviceTotalMem", cuda.device_total(None, device)),
+        (
+            "cuDevicePrimaryCtxRetain",
+            cuda.primary_retain(None, device),
+        ),
+        ("cuCtxCreate", cuda.context_create(None, 0, device)),
+        ("cuMemAlloc", cuda.alloc(None, MIB)),
+        ("cuMemAllocManaged", cuda.alloc_managed(None, MIB, 1)),
+        ("cuMemAllocAsync", cuda.alloc_async(None, MIB, 0)),
+        ("cuDeviceGetDefaultMemPool", cuda.default_pool(None, device)),
+        ("cuMemPoolCreate", cuda.pool_create(None, None)),
+        ("cuMemCreate", cuda.handle_create(None, 2 * MIB, None, 0)),
+        ("cuMemAddressReserve", cuda.reserve(None, 2 * MIB, 0, 0, 0)),
+        (
+            "cuMemGetAllocationGranularity",
+            cuda.granularity(None, None, 0),
+        ),
+    ] {
+        report.equals(fact, Code::INVALID_VALUE, code);
+    }
+    for (fact, code) in [
+        ("cuMemGetInfo", cuda.memory_info(None, None)),
+        (
+            "cuMemGetInfo without total",
+            cuda.memory_info(Some(&mut free), None),
+        ),
+        (
+            "cuMemGetInfo without free",
+            cuda.memory_info(None, Some(&mut total)),
+        ),
+        (
+            "cuMemAllocPitch without pitch",
+            cuda.alloc_pitch(Some(&mut address), None, 64, 64, 4),
+        ),
+        (
+            "cuMemAllocPitch without address",
+            cuda.alloc_pitch(None, Some(&mut pitch), 64, 64, 4),
+        ),
+    ] {
+        report.observed(fact, code);
+    }
+    let address = session.alloc(MIB)?;
+    report.equals(
+        "cuMemGetAddressRange needs neither",
+        Code::SUCCESS,
+        cuda.address_range(None, None, address),
+    );
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! What the driver takes from the card for what a program asks, as NVML counts it.
+//!
+//! No document says how the driver rounds, and charging by the byte asked for under-counts; the
+//! simulation follows what is known of it, and this case writes down what it is.
+
+use serde_json::json;
+
+use crate::record::{Report, Stop};
+use crate::session::{MIB, Session, must};
+
+const KIB: usize = 1 << 10;
+
+pub(super) fn run(report: &Report) -> Result<(), Stop> {
+    let session = Session::start()?;
+    report.observed("NVML names this process", session.is_visible()?);
+    small(report, &session)?;
+    for bytes in [
+        512 * KIB,
+        MIB,
+        MIB + 1,
+        2 * MIB,
+        2 * MIB + 1,
+        3 * MIB,
+        33 * MIB,
+    ] {
+        alone(report, &session, bytes)?;
+    }
+    Ok(())
+}
+
+/// How many of the smallest allocations share what the first one took.
+fn small(report: &Report, session: &Session) -> Result<(), Stop> {
+    let start = session.usage()?;
+    let mut held = vec![session.alloc(1)?];
+    let first = session.usage()?;
+    report.observed("the first byte takes", first - start);
+    while session.usage()? == first && held.len() < 16384 {
+        for _ in 0..64 {
+            held.push(session.alloc(1)?);
+        }
+    }
+    report.observed(
+        "single bytes until more is taken, to the next 64",
+        held.len(),
+    );
+    report.observed("and then takes", session.usage()? - first);
+    let step = held[1].abs_diff(held[0]);
+    report.observed("bytes from one to the next", step);
+    for address in held {
+        must("cuMemFree_v2", session.cuda.free(address))?;
+    }
+    report.observed("still taken when all are freed", session.usage()? - start);
+    Ok(())
+}
+
+fn alone(report: &Report, session: &Session, bytes: usize) -> Result<(), Stop> {
+    let mut address = 0;
+    let (free_before, _) = session.memory_info()?;
+    let grown = session.growth(|| {
+        address = session.alloc(bytes)?;
+        Ok(())
+    })?;
+    let (free_after, _) = session.memory_info()?;
+    let freed = session.growth(|| must("cuMemFree_v2", session.cuda.free(address)))?;
+    report.observed(
+        &format!("{bytes} bytes"),
+        json!({
+            "take": grown,
+            "lower_free_by": free_before as i64 - free_after as i64,
+            "freeing_changes_by": freed,
+        }),
+    );
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! Two runs side by side: what the simulation says and what a card says.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::record::Record;
+
+/// Names every fact that `file`, a record of another run, has otherwise.
+pub(crate) fn differences(records: &[Record], file: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("failed to read {}: {error}", file.display()))?;
+    let there: BTreeMap<(String, String), Value> = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Record>(line).ok())
+        .map(|record| ((record.case, record.fact), record.seen))
+        .collect();
+    for record in records {
+        let key = (record.case.clone(), record.fact.clone());
+        match there.get(&key) {
+            Some(seen) if *seen == record.seen => {}
+            Some(seen) => eprintln!(
+                "differs: {}: {}: {} here, {seen} there",
+                record.case, record.fact, record.seen
+            ),
+            None => eprintln!("differs: {}: {}: only here", record.case, record.fact),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! The structures that cross the boundary, laid out as `cuda.h` and `nvml.h` have them.
+
+/// `CUmemLocationType`: a card.
+pub(crate) const DEVICE: i32 = 1;
+/// `CUmemLocationType`: the host's memory near one processor.
+pub(crate) const HOST_NUMA: i32 = 3;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+pub(crate) const FILE_DESCRIPTOR: i32 = 1;
+
+/// `CUmemLocation`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Location {
+    pub(crate) kind: i32,
+    pub(crate) id: i32,
+}
+
+/// `CUmemAllocationProp`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct HandleProperties {
+    kind: i32,
+    shareable: i32,
+    location: Location,
+    windows: usize,
+    flags: [u8; 8],
+}
+
+impl HandleProperties {
+    /// Pinned memory at a location, shareable as `shareable` says.
+    pub(crate) const fn new(location: Location, shareable: i32) -> Self {
+        Self {
+            kind: 1,
+            shareable,
+            location,
+            windows: 0,
+            flags: [0; 8],
+        }
+    }
+}
+
+/// `CUmemAccessDesc`: reading and writing from a location.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Access {
+    location: Location,
+    flags: i32,
+}
+
+impl Access {
+    pub(crate) const fn of(location: Location) -> Self {
+        Self { location, flags: 3 }
+    }
+}
+
+/// `CUmemPoolProps`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct PoolProperties {
+    kind: i32,
+    shareable: i32,
+    location: Location,
+    windows: usize,
+    max_bytes: usize,
+    reserved: [u8; 56],
+}
+
+impl PoolProperties {
+    pub(crate) const fn new(location: Location) -> Self {
+        Self {
+            kind: 1,
+            shareable: 0,
+            location,
+            windows: 0,
+            max_bytes: 0,
+            reserved: [0; 56],
+        }
+    }
+}
+
+/// `nvmlMemory_t`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct CardMemory {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+    pub(crate) used: u64,
+}
+
+/// `nvmlMemory_v2_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct CardMemoryV2 {
+    version: u32,
+    pub(crate) total: u64,
+    pub(crate) reserved: u64,
+    pub(crate) free: u64,
+    pub(crate) used: u64,
+}
+
+impl Default for CardMemoryV2 {
+    fn default() -> Self {
+        let size = size_of::<Self>() as u32;
+        Self {
+            version: size | (2 << 24),
+            total: 0,
+            reserved: 0,
+            free: 0,
+            used: 0,
+        }
+    }
+}
+
+/// `nvmlProcessInfo_t`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Running {
+    pub(crate) pid: u32,
+    pub(crate) used: u64,
+    instances: [u32; 2],
+}
+
+const _: () = {
+    assert!(size_of::<HandleProperties>() == 32);
+    assert!(size_of::<Access>() == 12);
+    assert!(size_of::<PoolProperties>() == 88);
+    assert!(size_of::<CardMemory>() == 24);
+    assert!(size_of::<CardMemoryV2>() == 40);
+    assert!(size_of::<Running>() == 24);
+};

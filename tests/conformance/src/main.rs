@@ -1,0 +1,113 @@
+//! Asks a driver what it does, and says where that is not what is documented.
+//!
+//! The same cases run against the simulated driver (in every test run) and against a real one (when a
+//! machine with a card is at hand): any difference is a bug in the simulation. They also run under a
+//! limit, where the hooks must not show. Output is one JSON line per fact ([`record`]); the last line
+//! on the standard error counts them.
+//!
+//! Each case is a process of its own with a time limit, so that a driver that hangs or crashes costs
+//! one case. Which driver is asked is the loader's business (`LD_LIBRARY_PATH`), as for any program.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+
+mod cases;
+mod code;
+mod compare;
+mod layout;
+mod library;
+mod record;
+mod session;
+mod suite;
+
+use cases::CASES;
+use record::Report;
+
+/// Runs the conformance cases on the driver that the loader finds.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The cases to run [default: all]
+    cases: Vec<String>,
+    /// Name the cases and leave
+    #[arg(long)]
+    list: bool,
+    /// Seconds that one case may take
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    timeout: u64,
+    /// Also name what is not as in this record of another run, on the standard error
+    #[arg(long, value_name = "FILE")]
+    compare: Option<PathBuf>,
+    /// Run one case in this process
+    #[arg(long, hide = true, value_name = "CASE")]
+    here: Option<String>,
+    /// Hold memory until the standard input ends
+    #[arg(long, hide = true)]
+    hold: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+        let _ = error.print();
+        std::process::exit(if error.use_stderr() { 64 } else { 0 })
+    });
+    match perform(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(sentence) => {
+            eprintln!("apportion-conformance: {sentence}");
+            ExitCode::from(64)
+        }
+    }
+}
+
+/// Whether everything documented holds.
+fn perform(arguments: &Arguments) -> Result<bool, String> {
+    if arguments.list {
+        for case in CASES {
+            println!("{:<18} {}", case.name, case.about);
+        }
+        return Ok(true);
+    }
+    if arguments.hold {
+        return Ok(cases::hold().is_ok());
+    }
+    if let Some(name) = &arguments.here {
+        return here(name);
+    }
+    let chosen = chosen(&arguments.cases)?;
+    let records = suite::run(&chosen, Duration::from_secs(arguments.timeout));
+    if let Some(file) = &arguments.compare {
+        compare::differences(&records, file)?;
+    }
+    Ok(suite::summarise(&records))
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static str>, String> {
+    if names.is_empty() {
+        return Ok(CASES.iter().map(|case| case.name).collect());
+    }
+    let known = |name: &String| CASES.iter().find(|case| case.name == name);
+    names
+        .iter()
+        .map(|name| match known(name) {
+            Some(case) => Ok(case.name),
+            None => Err(format!(
+                "there is no case `{name}`; hint: --list names them"
+            )),
+        })
+        .collect()
+}
+
+fn here(name: &str) -> Result<bool, String> {
+    let case = CASES.iter().find(|case| case.name == name);
+    let case = case.ok_or_else(|| format!("there is no case `{name}`"))?;
+    let report = Report::of(case.name);
+    if let Err(stop) = (case.run)(&report) {
+        report.holds("the case runs to its end", false, suite::chain(&stop));
+    }
+    Ok(true)
+}

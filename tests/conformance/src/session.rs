@@ -1,0 +1,163 @@
+//! A program on the first card: both libraries, the primary context, and what NVML says of it.
+
+use std::ffi::{CString, c_void};
+use std::process;
+
+use crate::code::Code;
+use crate::layout::{CardMemory, CardMemoryV2, DEVICE, Location, Running};
+use crate::library::{Cuda, Nvml};
+use crate::record::{Report, Stop};
+
+pub(crate) const MIB: usize = 1 << 20;
+/// What no output holds by chance.
+pub(crate) const UNTOUCHED: u64 = 0x5afe_5afe_5afe_5afe;
+
+/// The libraries, initialised; no context yet.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) cuda: Cuda,
+    pub(crate) nvml: Nvml,
+    pub(crate) device: i32,
+    card: usize,
+}
+
+/// A call that must succeed for the case to mean anything.
+pub(crate) fn must(what: &'static str, code: Code) -> Result<(), Stop> {
+    if code.succeeded() {
+        Ok(())
+    } else {
+        Err(Stop::Call(what, code))
+    }
+}
+
+/// The text of a UUID, as NVML takes it.
+pub(crate) fn uuid_text(uuid: [u8; 16]) -> CString {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &hex[range]);
+    CString::new(format!("GPU-{}", groups.join("-"))).expect("hexadecimal digits have no NUL")
+}
+
+impl Session {
+    /// Initialises both libraries and finds the first card in each.
+    pub(crate) fn open() -> Result<Self, Stop> {
+        let (cuda, nvml) = (Cuda::open()?, Nvml::open()?);
+        must("cuInit", cuda.init(0))?;
+        must("nvmlInit_v2", nvml.init())?;
+        let mut device = -1;
+        must("cuDeviceGet", cuda.device(Some(&mut device), 0))?;
+        let (mut uuid, mut card) = ([0; 16], 0);
+        must("cuDeviceGetUuid", cuda.device_uuid(Some(&mut uuid), device))?;
+        let text = uuid_text(uuid);
+        must(
+            "nvmlDeviceGetHandleByUUID",
+            nvml.by_uuid(text.as_ptr(), Some(&mut card)),
+        )?;
+        Ok(Self {
+            cuda,
+            nvml,
+            device,
+            card,
+        })
+    }
+
+    /// As [`Session::open`], with the card's primary context current.
+    pub(crate) fn start() -> Result<Self, Stop> {
+        let session = Self::open()?;
+        session.retain()?;
+        Ok(session)
+    }
+
+    /// Retains the primary context and makes it current.
+    pub(crate) fn retain(&self) -> Result<usize, Stop> {
+        let mut context = 0;
+        let retained = self.cuda.primary_retain(Some(&mut context), self.device);
+        must("cuDevicePrimaryCtxRetain", retained)?;
+        must("cuCtxSetCurrent", self.cuda.context_set(context))?;
+        Ok(context)
+    }
+
+    /// The first card as a place for memory.
+    pub(crate) fn location(&self) -> Location {
+        Location {
+            kind: DEVICE,
+            id: self.device,
+        }
+    }
+
+    /// Allocates plainly.
+    pub(crate) fn alloc(&self, bytes: usize) -> Result<u64, Stop> {
+        let mut address = 0;
+        must("cuMemAlloc_v2", self.cuda.alloc(Some(&mut address), bytes))?;
+        Ok(address)
+    }
+
+    /// Free and total memory as CUDA has them.
+    pub(crate) fn memory_info(&self) -> Result<(usize, usize), Stop> {
+        let (mut free, mut total) = (0, 0);
+        let code = self.cuda.memory_info(Some(&mut free), Some(&mut total));
+        must("cuMemGetInfo_v2", code)?;
+        Ok((free, total))
+    }
+
+    /// The card's memory as NVML has it.
+    pub(crate) fn card_memory(&self) -> Result<(CardMemory, CardMemoryV2), Stop> {
+        let (mut first, mut second) = (CardMemory::default(), CardMemoryV2::default());
+        must(
+            "nvmlDeviceGetMemoryInfo",
+            self.nvml.memory(self.card, Some(&mut first)),
+        )?;
+        must(
+            "nvmlDeviceGetMemoryInfo_v2",
+            self.nvml.memory_v2(self.card, Some(&mut second)),
+        )?;
+        Ok((first, second))
+    }
+
+    /// The processes that NVML sees on the card.
+    pub(crate) fn running(&self) -> Result<Vec<Running>, Stop> {
+        let mut list = vec![Running::default(); 256];
+        let mut count = list.len() as u32;
+        let code = self
+            .nvml
+            .running(self.card, Some(&mut count), list.as_mut_ptr());
+        must("nvmlDeviceGetComputeRunningProcesses_v3", code)?;
+        list.truncate(count as usize);
+        Ok(list)
+    }
+
+    /// Whether NVML names this process; from inside a container it may not.
+    pub(crate) fn is_visible(&self) -> Result<bool, Stop> {
+        Ok(self.running()?.iter().any(|one| one.pid == process::id()))
+    }
+
+    /// What NVML counts for this process, or for the whole card where it does not name the process.
+    pub(crate) fn usage(&self) -> Result<i64, Stop> {
+        let running = self.running()?;
+        let own = running.iter().find(|one| one.pid == process::id());
+        let used = match own {
+            Some(own) => own.used,
+            None => self.card_memory()?.0.used,
+        };
+        Ok(i64::try_from(used).unwrap_or(i64::MAX))
+    }
+
+    /// By how much `step` changes what NVML counts.
+    pub(crate) fn growth(&self, step: impl FnOnce() -> Result<(), Stop>) -> Result<i64, Stop> {
+        let before = self.usage()?;
+        step()?;
+        Ok(self.usage()? - before)
+    }
+
+    /// Writes and reads back every byte of `bytes` at `address`.
+    pub(crate) fn keeps_data(&self, report: &Report, fact: &str, address: u64, bytes: usize) {
+        let sent: Vec<u8> = (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect();
+        let mut back = vec![0_u8; bytes];
+        let codes = [
+            self.cuda
+                .copy_in(address, sent.as_ptr().cast::<c_void>(), bytes),
+            self.cuda
+                .copy_out(back.as_mut_ptr().cast::<c_void>(), address, bytes),
+        ];
+        report.holds(fact, codes == [Code::SUCCESS; 2] && back == sent, codes);
+    }
+}

@@ -1,0 +1,114 @@
+//! Running the cases one after another, each in a process of its own, and counting what they found.
+
+use std::error::Error;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::record::{Kind, Record};
+
+/// Runs `cases` and hands every line on as it comes.
+pub(crate) fn run(cases: &[&str], timeout: Duration) -> Vec<Record> {
+    let mut records = Vec::new();
+    for case in cases {
+        let from = records.len();
+        if let Some(trouble) = one(case, timeout, &mut records) {
+            let record = Record {
+                case: (*case).to_owned(),
+                fact: "the case runs to its end".to_owned(),
+                kind: Kind::Documented,
+                holds: false,
+                seen: json!(trouble),
+                wanted: None,
+            };
+            records.push(record);
+        }
+        for record in &records[from..] {
+            let line = serde_json::to_string(record).expect("a record is plain data");
+            // Whoever stops reading has seen enough.
+            let _ = writeln!(std::io::stdout().lock(), "{line}");
+        }
+    }
+    records
+}
+
+/// Runs one case; a sentence if its process did not end well.
+fn one(case: &str, timeout: Duration, records: &mut Vec<Record>) -> Option<String> {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return Some(format!("this program was not found: {error}")),
+    };
+    let started = Command::new(program)
+        .args(["--here", case])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn();
+    match started {
+        Ok(child) => follow(child, timeout, records),
+        Err(error) => Some(format!("it did not start: {error}")),
+    }
+}
+
+fn follow(mut child: Child, timeout: Duration, records: &mut Vec<Record>) -> Option<String> {
+    let (sender, lines) = mpsc::channel();
+    let output = child.stdout.take()?;
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let end = Instant::now() + timeout;
+    let ended = loop {
+        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(line) => records.extend(serde_json::from_str::<Record>(&line).ok()),
+            Err(RecvTimeoutError::Disconnected) => break true,
+            Err(RecvTimeoutError::Timeout) => break false,
+        }
+    };
+    if !ended {
+        // A process that cannot be killed is gone already.
+        let _ = child.kill();
+    }
+    let status = child.wait();
+    match status {
+        Ok(status) if ended && status.success() => None,
+        Ok(_) if !ended => Some(format!("it took more than {} s", timeout.as_secs())),
+        Ok(status) => Some(status.to_string()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// Says how much held; whether all that is documented did.
+pub(crate) fn summarise(records: &[Record]) -> bool {
+    let documented = records.iter().filter(|one| one.kind == Kind::Documented);
+    let (held, broken): (Vec<&Record>, Vec<&Record>) = documented.partition(|one| one.holds);
+    for one in &broken {
+        let wanted = one.wanted.as_ref();
+        let wanted = wanted.map_or_else(String::new, |value| format!(" instead of {value}"));
+        eprintln!("{}: {}: {}{wanted}", one.case, one.fact, one.seen);
+    }
+    let observed = records.len() - held.len() - broken.len();
+    eprintln!(
+        "{} documented facts hold, {} do not; {observed} more were observed",
+        held.len(),
+        broken.len()
+    );
+    broken.is_empty() && !held.is_empty()
+}
+
+/// An error and its causes on one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line = format!("{line}: {error}");
+        cause = error.source();
+    }
+    line
+}
