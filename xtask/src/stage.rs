@@ -34,6 +34,11 @@ const ROWS: &[Row] = &[
         placed: "bin/apportion-agent",
     },
     Row {
+        package: "apportion-probe",
+        made: "apportion-probe",
+        placed: "lib/apportion/apportion-probe",
+    },
+    Row {
         package: "apportion-sim-daemon",
         made: "apportion-simd",
         placed: "lib/apportion/apportion-simd",

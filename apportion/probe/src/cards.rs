@@ -1,0 +1,117 @@
+//! What NVML and CUDA each say about the machine, as one line of JSON.
+
+use std::error::Error;
+
+use cudarc::driver::{CudaContext, result, sys};
+use nvml_wrapper::Nvml;
+use serde::Serialize;
+
+/// The answer of one library: what it found, or why it did not.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Found(Found),
+    Error(String),
+}
+
+#[derive(Serialize)]
+struct Found {
+    version: String,
+    cards: Vec<Card>,
+}
+
+#[derive(Serialize)]
+struct Card {
+    uuid: String,
+    name: String,
+    total_bytes: u64,
+}
+
+/// Both answers.
+#[derive(Serialize)]
+struct Report {
+    nvml: Answer,
+    cuda: Answer,
+}
+
+/// Asks both libraries and prints what they say.
+pub(crate) fn print() -> Result<(), Box<dyn Error>> {
+    let report = Report {
+        nvml: answer(ask_nvml()),
+        cuda: answer(ask_cuda()),
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
+fn answer(asked: Result<Found, Box<dyn Error>>) -> Answer {
+    match asked {
+        Ok(found) => Answer::Found(found),
+        Err(error) => Answer::Error(error.to_string()),
+    }
+}
+
+fn ask_nvml() -> Result<Found, Box<dyn Error>> {
+    let nvml = Nvml::init()?;
+    let mut cards = Vec::new();
+    for index in 0..nvml.device_count()? {
+        let device = nvml.device_by_index(index)?;
+        let total_bytes = device.memory_info()?.total;
+        cards.push(Card {
+            uuid: device.uuid()?,
+            name: device.name()?,
+            total_bytes,
+        });
+    }
+    Ok(Found {
+        version: nvml.sys_driver_version()?,
+        cards,
+    })
+}
+
+fn ask_cuda() -> Result<Found, Box<dyn Error>> {
+    open()?;
+    let mut version = 0;
+    // SAFETY: the function writes one integer, and the address is that of a live one.
+    unsafe { sys::cuDriverGetVersion(&raw mut version) }.result()?;
+    let mut cards = Vec::new();
+    for ordinal in 0..result::device::get_count()? {
+        let device = result::device::get(ordinal)?;
+        // SAFETY: the device was returned by the driver in this process.
+        let total = unsafe { result::device::total_mem(device) }?;
+        cards.push(Card {
+            uuid: uuid_text(result::device::get_uuid(device)?),
+            name: result::device::get_name(device)?,
+            total_bytes: total.try_into()?,
+        });
+    }
+    Ok(Found {
+        version: format!("{}.{}", version / 1000, version % 1000 / 10),
+        cards,
+    })
+}
+
+/// Loads and starts the CUDA library; it is an error that there is none.
+pub(crate) fn open() -> Result<(), Box<dyn Error>> {
+    // SAFETY: it loads the machine's own driver library, as every CUDA program does.
+    if !unsafe { sys::is_culib_present() } {
+        return Err("libcuda.so.1 cannot be loaded".into());
+    }
+    Ok(result::init()?)
+}
+
+/// The UUID of the card that `context` is on, as NVML prints it.
+pub(crate) fn uuid_of(context: &CudaContext) -> Result<String, Box<dyn Error>> {
+    Ok(uuid_text(context.uuid()?))
+}
+
+fn uuid_text(uuid: sys::CUuuid) -> String {
+    let mut text = "GPU-".to_owned();
+    for (place, byte) in uuid.bytes.iter().enumerate() {
+        if matches!(place, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}

@@ -1,0 +1,26 @@
+//! A CUDA program of a few lines, as the command line uses it.
+//!
+//! `cards` says what the driver's two libraries say, so that `apportion doctor` can ask a driver that may
+//! hang without hanging with it. `fill` takes memory until it is refused and holds it until its standard
+//! input ends, so that `apportion demo` can show where a limit is. It knows nothing of Apportion: it
+//! reaches the driver through other people's libraries (cudarc, nvml-wrapper), as any program would.
+
+use std::process::ExitCode;
+
+mod cards;
+mod fill;
+
+fn main() -> ExitCode {
+    let result = match std::env::args().nth(1).as_deref() {
+        Some("cards") => cards::print(),
+        Some("fill") => fill::fill(),
+        _ => Err("give `cards` or `fill`".into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("apportion-probe: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

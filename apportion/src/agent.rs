@@ -1,0 +1,177 @@
+//! The agent of an instance, as its client sees it.
+//!
+//! What the agent refuses with a status becomes a [`Failure`] that says what was being asked; a shortfall
+//! is no failure here but a value that the command prints.
+
+use std::error::Error;
+use std::io;
+
+use apportion_proto::v1::{
+    AllocateReply, AllocateRequest, Allocation, CommitRequest, Holder, ListReply, ListRequest,
+    ReleaseRequest, ResizeReply, ResizeRequest, Share, WatchReply, WatchRequest, holder::Kind,
+};
+use apportion_proto::{AgentClient, connect};
+use tonic::{Status, Streaming};
+
+use crate::failure::Failure;
+use crate::instance::Instance;
+
+mod start;
+
+pub(crate) use start::connect_or_start;
+
+/// How long a reservation waits for its commit. Ours follows at once or never.
+const RESERVATION_MS: u64 = 10_000;
+
+/// A connection to an agent.
+pub(crate) struct Agent {
+    client: AgentClient,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) enum Unreachable {
+    /// Nobody listens: none ever started, or it left.
+    Absent,
+    /// Something is wrong that starting an agent does not cure.
+    Failed(Failure),
+}
+
+/// Connects to the agent of `instance`.
+pub(crate) async fn try_connect(instance: &Instance) -> Result<Agent, Unreachable> {
+    let socket = instance.agent_socket();
+    let error = match connect(&socket).await {
+        Ok(client) => return Ok(Agent { client }),
+        Err(error) => error,
+    };
+    let what = format!("failed to reach the agent at {}", socket.display());
+    match io_cause(&error) {
+        Some(cause) if is_absence(cause.kind()) => Err(Unreachable::Absent),
+        Some(cause) => {
+            let reason = io::Error::from(cause.kind());
+            let cause = cause
+                .raw_os_error()
+                .map_or(reason, io::Error::from_raw_os_error);
+            let hint = "the agent hears its own user and root only";
+            Err(Unreachable::Failed(
+                Failure::new(what).because(cause).hint(hint),
+            ))
+        }
+        None => Err(Unreachable::Failed(Failure::new(what).because(error))),
+    }
+}
+
+/// Connects to the agent of `instance`; that none runs is a failure.
+pub(crate) async fn connect_to_running(instance: &Instance) -> Result<Agent, Failure> {
+    try_connect(instance)
+        .await
+        .map_err(|unreachable| match unreachable {
+            Unreachable::Failed(failure) => failure,
+            Unreachable::Absent => {
+                let what = format!("no agent runs at {}", instance.agent_socket().display());
+                let hint =
+                    "`apportion run` starts one; simulated allocations are addressed with --sim";
+                Failure::new(what).hint(hint)
+            }
+        })
+}
+
+impl Agent {
+    /// All cards and allocations.
+    pub(crate) async fn list(&mut self) -> Result<ListReply, Failure> {
+        let reply = self.client.list(ListRequest {}).await;
+        reply
+            .map(tonic::Response::into_inner)
+            .map_err(refused("list its cards"))
+    }
+
+    /// The list now and after each change.
+    pub(crate) async fn watch(&mut self) -> Result<Streaming<WatchReply>, Failure> {
+        let reply = self.client.watch(WatchRequest {}).await;
+        reply
+            .map(tonic::Response::into_inner)
+            .map_err(refused("watch its cards"))
+    }
+
+    /// Reserves `shares` under `name`. The key makes a repeated call harmless.
+    pub(crate) async fn allocate(
+        &mut self,
+        idempotency_key: String,
+        name: String,
+        shares: Vec<Share>,
+    ) -> Result<AllocateReply, Failure> {
+        let request = AllocateRequest {
+            idempotency_key,
+            name,
+            shares,
+            ttl_ms: RESERVATION_MS,
+        };
+        let reply = self.client.allocate(request).await;
+        reply
+            .map(tonic::Response::into_inner)
+            .map_err(refused("allocate"))
+    }
+
+    /// Ties the allocation to the process `pid`.
+    pub(crate) async fn commit(&mut self, id: String, pid: u32) -> Result<Allocation, Failure> {
+        let holder = Some(Holder {
+            kind: Some(Kind::Pid(pid)),
+        });
+        let reply = self.client.commit(CommitRequest { id, holder }).await;
+        let reply = reply
+            .map_err(refused("commit the allocation"))?
+            .into_inner();
+        reply
+            .allocation
+            .ok_or_else(|| Failure::new("the agent committed nothing"))
+    }
+
+    /// Gives an allocation back.
+    pub(crate) async fn release(&mut self, id: String) -> Result<(), Failure> {
+        let reply = self.client.release(ReleaseRequest { id }).await;
+        reply.map(drop).map_err(refused("release the allocation"))
+    }
+
+    /// Changes the limits of an allocation.
+    pub(crate) async fn resize(
+        &mut self,
+        id: String,
+        shares: Vec<Share>,
+    ) -> Result<ResizeReply, Failure> {
+        let reply = self.client.resize(ResizeRequest { id, shares }).await;
+        reply
+            .map(tonic::Response::into_inner)
+            .map_err(refused("resize the allocation"))
+    }
+}
+
+/// A status says nothing about what was being asked.
+pub(crate) fn refused(what: &'static str) -> impl Fn(Status) -> Failure {
+    move |status| {
+        let reason = match status.message() {
+            "" => status.code().description().to_owned(),
+            message => message.to_owned(),
+        };
+        Failure::new(format!("the agent did not {what}")).because(reason)
+    }
+}
+
+/// The error of the socket under an error of the transport.
+fn io_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a io::Error> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref() {
+            return Some(io);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Whether an error of connecting means that no agent is there.
+fn is_absence(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
+}

@@ -1,0 +1,124 @@
+//! The agent's list as the policy reads it.
+
+use apportion_abi::{Bytes, Capacity, CardUuid, Holder};
+use apportion_policy::Card;
+use apportion_proto::v1::{self, CardHealth, ListReply};
+
+use crate::failure::Failure;
+
+/// The cards of `list` with who holds what of them. A card whose UUID can't be read is left out.
+pub(crate) fn for_policy(list: &ListReply) -> Vec<Card> {
+    list.cards
+        .iter()
+        .filter_map(|card| one(card, list))
+        .collect()
+}
+
+fn one(card: &v1::Card, list: &ListReply) -> Option<Card> {
+    let shares = list.allocations.iter().flat_map(|allocation| {
+        let held = allocation
+            .grants
+            .iter()
+            .filter(|grant| grant.card == card.uuid);
+        held.map(|grant| Holder {
+            name: allocation.name.clone(),
+            bytes: Bytes(grant.limit_bytes),
+        })
+    });
+    Some(Card {
+        uuid: card.uuid.parse().ok()?,
+        capacity: capacity(card),
+        holders: shares.collect(),
+        unmanaged: Bytes(card.unmanaged_bytes),
+        is_healthy: card.health() == CardHealth::Healthy,
+    })
+}
+
+/// What a card has to give.
+pub(crate) fn capacity(card: &v1::Card) -> Capacity {
+    Capacity {
+        total: Bytes(card.total_bytes),
+        reserved: Bytes(card.reserved_bytes),
+    }
+}
+
+/// Keeps the cards that `wanted` names; all of them if it names none.
+pub(crate) fn only(cards: Vec<Card>, wanted: &[CardUuid]) -> Result<Vec<Card>, Failure> {
+    if wanted.is_empty() {
+        return Ok(cards);
+    }
+    let is_here = |uuid: &&CardUuid| cards.iter().any(|card| card.uuid == **uuid);
+    if let Some(unknown) = wanted.iter().find(|uuid| !is_here(uuid)) {
+        let what = format!("there is no card {unknown} on this machine");
+        return Err(Failure::new(what).hint("`apportion gpus` lists the cards"));
+    }
+    Ok(cards
+        .into_iter()
+        .filter(|card| wanted.contains(&card.uuid))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use apportion_proto::v1::{Allocation, Grant};
+
+    const UUID: &str = "GPU-0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9";
+
+    fn list() -> ListReply {
+        let card = v1::Card {
+            uuid: UUID.into(),
+            total_bytes: 1000,
+            reserved_bytes: 100,
+            unmanaged_bytes: 7,
+            health: CardHealth::Healthy.into(),
+            ..v1::Card::default()
+        };
+        let grant = Grant {
+            card: card.uuid.clone(),
+            limit_bytes: 300,
+            used_bytes: 5,
+            ..Grant::default()
+        };
+        let train = Allocation {
+            name: "train".into(),
+            grants: vec![grant],
+            ..Allocation::default()
+        };
+        ListReply {
+            cards: vec![card],
+            allocations: vec![train],
+            ..ListReply::default()
+        }
+    }
+
+    #[test]
+    fn a_holder_holds_its_limit_and_not_what_it_uses() {
+        let cards = for_policy(&list());
+        assert_eq!(
+            cards[0].holders,
+            [Holder {
+                name: "train".into(),
+                bytes: Bytes(300)
+            }]
+        );
+        assert_eq!(cards[0].capacity.allocatable(), Bytes(900));
+        assert_eq!(cards[0].unmanaged, Bytes(7));
+    }
+
+    #[test]
+    fn an_unknown_card_is_named() {
+        let other: CardUuid = UUID.replace("0a1b", "ffff").parse().unwrap();
+        let failure = only(for_policy(&list()), &[other]).unwrap_err().to_string();
+        assert!(
+            failure.contains("GPU-ffff2c3d") && failure.contains("apportion gpus"),
+            "{failure}"
+        );
+        assert_eq!(
+            only(for_policy(&list()), &[UUID.parse().unwrap()])
+                .unwrap()
+                .len(),
+            1
+        );
+    }
+}

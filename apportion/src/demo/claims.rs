@@ -1,0 +1,116 @@
+//! What the demonstration claims, checked against the agent's books.
+
+use std::time::{Duration, Instant};
+
+use apportion_abi::Bytes;
+use apportion_proto::v1::{Grant, ListReply};
+
+use super::program::Program;
+use crate::agent::connect_to_running;
+use crate::block_on;
+use crate::failure::Failure;
+use crate::instance::Instance;
+
+/// How long the agent may take to see what happened.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(50);
+/// The granule in which drivers take memory: less than that may be left below a limit.
+const GRANULE: u64 = 2 << 20;
+/// What the driver says at the limit.
+const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
+
+/// The agent's list, once it holds what NVML says of every program.
+pub(super) fn settled(instance: &Instance, programs: &[Program]) -> Result<ListReply, Failure> {
+    eventually(instance, "see the programs' memory", |list| {
+        programs
+            .iter()
+            .all(|program| grant(list, program).is_some_and(|g| g.nvml_bytes > 0))
+    })
+}
+
+/// Waits until no program of ours has anything.
+pub(super) fn all_given_back(instance: &Instance) -> Result<(), Failure> {
+    let is_ours = |name: &str| super::PROGRAMS.iter().any(|(ours, _)| *ours == name);
+    let gone = |list: &ListReply| list.allocations.iter().all(|found| !is_ours(&found.name));
+    eventually(instance, "see the programs end", gone).map(drop)
+}
+
+fn eventually(
+    instance: &Instance,
+    what: &str,
+    is_so: impl Fn(&ListReply) -> bool,
+) -> Result<ListReply, Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    block_on(async {
+        let mut agent = connect_to_running(instance).await?;
+        loop {
+            let list = agent.list().await?;
+            if is_so(&list) {
+                return Ok(list);
+            }
+            if Instant::now() > deadline {
+                return Err(Failure::new(format!("the agent did not {what} in time")));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    })
+}
+
+fn grant<'a>(list: &'a ListReply, program: &Program) -> Option<&'a Grant> {
+    let allocation = list
+        .allocations
+        .iter()
+        .find(|found| found.name == program.name)?;
+    allocation.grants.first()
+}
+
+/// What does not hold, each as a sentence.
+pub(super) fn broken(list: &ListReply, programs: &[Program]) -> Vec<String> {
+    programs
+        .iter()
+        .flat_map(|program| broken_by(list, program))
+        .collect()
+}
+
+fn broken_by(list: &ListReply, program: &Program) -> Vec<String> {
+    let (Some(report), Some(grant)) = (&program.report, grant(list, program)) else {
+        return vec![format!("{} is not in the books", program.name)];
+    };
+    let limit = program.limit.0;
+    let seen = [
+        report.cuda_total_bytes,
+        report.cuda_info_total_bytes,
+        report.nvml_total_bytes,
+    ];
+    let claims = [
+        (
+            seen.iter().all(|total| *total == limit),
+            "saw a card of another size",
+        ),
+        (
+            report.refused_with == OUT_OF_MEMORY,
+            "was refused with another error",
+        ),
+        (grant.used_bytes <= limit, "used more than its limit"),
+        (
+            grant.nvml_bytes <= limit,
+            "took more of the card than its limit",
+        ),
+        (
+            limit.saturating_sub(grant.used_bytes) < GRANULE,
+            "was refused below its limit",
+        ),
+        (grant.denied_count > 0, "has no refusal in the books"),
+    ];
+    let name = format!(
+        "{} (limit {}, used {})",
+        program.name,
+        program.limit,
+        Bytes(grant.used_bytes)
+    );
+    claims
+        .iter()
+        .filter(|(holds, _)| !holds)
+        .map(|(_, what)| format!("{name} {what}"))
+        .collect()
+}

@@ -1,0 +1,124 @@
+//! One of the demonstration's programs: a limited process that fills its card and waits.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use apportion_abi::Bytes;
+use serde::Deserialize;
+
+use crate::failure::Failure;
+use crate::instance::Instance;
+use crate::probe;
+
+/// What the program saw; see `apportion-probe fill`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Report {
+    pub(super) cuda_total_bytes: u64,
+    pub(super) cuda_info_total_bytes: u64,
+    pub(super) nvml_total_bytes: u64,
+    pub(super) taken_bytes: u64,
+    pub(super) refused_with: String,
+}
+
+/// A running program. It holds its memory until its standard input ends.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    pub(super) limit: Bytes,
+    pub(super) report: Option<Report>,
+    child: Child,
+}
+
+impl Program {
+    /// Starts it under `limit` on `card`.
+    pub(super) fn start(
+        instance: &Instance,
+        name: &'static str,
+        limit: Bytes,
+        card: &str,
+    ) -> Result<Self, Failure> {
+        let mut command = run(instance, limit.as_mib(), card)?;
+        command
+            .args(["--name", name, "--"])
+            .arg(probe::program(instance)?)
+            .arg("fill");
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let child =
+            child.map_err(|e| Failure::new(format!("failed to start {name}")).because(e))?;
+        Ok(Self {
+            name,
+            limit,
+            report: None,
+            child,
+        })
+    }
+
+    /// Waits until it was refused; returns what it saw as a line.
+    pub(super) fn read_report(&mut self) -> Result<String, Failure> {
+        let failed = || Failure::new(format!("{} ended before it was refused", self.name));
+        let output = self.child.stdout.take().ok_or_else(failed)?;
+        let mut line = String::new();
+        BufReader::new(output)
+            .read_line(&mut line)
+            .map_err(|e| failed().because(e))?;
+        let report: Report = serde_json::from_str(&line).map_err(|_| failed())?;
+        let said = format!(
+            "{}: sees {} (cuDeviceTotalMem), {} (cuMemGetInfo), {} (NVML); took {} beside its context, then {}",
+            self.name,
+            Bytes(report.cuda_total_bytes),
+            Bytes(report.cuda_info_total_bytes),
+            Bytes(report.nvml_total_bytes),
+            Bytes(report.taken_bytes),
+            report.refused_with,
+        );
+        self.report = Some(report);
+        Ok(said)
+    }
+
+    /// Lets it give its memory back and waits for its end.
+    pub(super) fn end(mut self) -> Result<(), Failure> {
+        drop(self.child.stdin.take());
+        let failed = || Failure::new(format!("{} did not end well", self.name));
+        let status = self.child.wait().map_err(|e| failed().because(e))?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(failed().because(status.to_string()))
+        }
+    }
+
+    /// Starts one that must be refused; returns the refusal.
+    pub(super) fn refused(instance: &Instance, mib: u64, card: &str) -> Result<String, Failure> {
+        let failed = || Failure::new("failed to start a third program");
+        let mut command = run(instance, mib, card)?;
+        let output = command
+            .args(["--", "true"])
+            .output()
+            .map_err(|e| failed().because(e))?;
+        if output.status.success() {
+            return Err(Failure::new(format!(
+                "{mib} MiB were given although they were not free"
+            )));
+        }
+        Ok(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+}
+
+/// A forgotten program would hold its memory for as long as we live.
+impl Drop for Program {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+fn run(instance: &Instance, mib: u64, card: &str) -> Result<Command, Failure> {
+    let own = std::env::current_exe()
+        .map_err(|e| Failure::new("cannot tell where Apportion is installed").because(e))?;
+    let mut command = Command::new(own);
+    command
+        .arg("run")
+        .args(instance.is_simulated.then_some("--sim"));
+    command.args(["--gpu", card, "--gpu-memory", &mib.to_string()]);
+    Ok(command)
+}

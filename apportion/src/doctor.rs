@@ -1,0 +1,126 @@
+//! `apportion doctor`: what is found, what is missing, and what to do about it.
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::instance::Instance;
+use crate::output;
+use crate::table::{Column, Side, lay_out};
+
+mod checks;
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    /// What was looked at.
+    check: &'static str,
+    state: State,
+    /// What is there.
+    found: String,
+    /// What to do about it, if anything.
+    todo: Option<String>,
+}
+
+/// Whether programs can be limited as things are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    /// It is as it has to be.
+    Good,
+    /// It is worth knowing and stops nothing.
+    Note,
+    /// `apportion run` can't work without it.
+    Missing,
+}
+
+impl Finding {
+    fn good(check: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            check,
+            state: State::Good,
+            found: found.into(),
+            todo: None,
+        }
+    }
+
+    fn note(check: &'static str, found: impl Into<String>, todo: &str) -> Self {
+        Self {
+            state: State::Note,
+            todo: Some(todo.to_owned()),
+            ..Self::good(check, found)
+        }
+    }
+
+    fn missing(check: &'static str, found: impl Into<String>, todo: &str) -> Self {
+        Self {
+            state: State::Missing,
+            ..Self::note(check, found, todo)
+        }
+    }
+}
+
+const COLUMNS: &[Column<Finding>] = &[
+    Column {
+        title: "CHECK",
+        cell: |finding| finding.check.to_owned(),
+        side: Side::Left,
+    },
+    Column {
+        title: "STATE",
+        cell: |finding| format!("{:?}", finding.state).to_lowercase(),
+        side: Side::Left,
+    },
+    Column {
+        title: "FOUND",
+        cell: |finding| finding.found.clone(),
+        side: Side::Left,
+    },
+];
+
+/// Looks at everything and prints it; that something is missing is a failure.
+pub(crate) fn doctor(json: bool, is_simulated: bool) -> Result<(), Failure> {
+    let findings = checks::all(&Instance::new(is_simulated)?);
+    if json {
+        output::json(&findings)?
+    } else {
+        output::all(&text(&findings))?
+    }
+    let missing = findings
+        .iter()
+        .filter(|finding| finding.state == State::Missing);
+    let missing: Vec<_> = missing.map(|finding| finding.check).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("not ready: {}", missing.join(", "))))
+}
+
+/// The table, then what to do.
+fn text(findings: &[Finding]) -> String {
+    let mut text = lay_out(COLUMNS, findings);
+    for finding in findings {
+        if let Some(todo) = &finding.todo {
+            text.push_str(&format!("{}: {todo}\n", finding.check));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_do_stands_below_the_table() {
+        let findings = [
+            Finding::good("kernel", "6.1"),
+            Finding::missing("driver", "nothing", "install it"),
+        ];
+        let text = text(&findings);
+        assert!(
+            text.starts_with("CHECK   STATE    FOUND\nkernel  good     6.1\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("driver: install it\n"), "{text}");
+    }
+}

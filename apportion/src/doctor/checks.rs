@@ -1,0 +1,238 @@
+//! What `doctor` looks at, in the order in which one thing needs the other.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use apportion_abi::place;
+use apportion_proto::v1::Node;
+use nix::unistd::Uid;
+
+use super::Finding;
+use crate::agent::{Unreachable, try_connect};
+use crate::failure::Failure;
+use crate::instance::Instance;
+use crate::probe::{self, Answer};
+use crate::{block_on, metrics};
+
+/// The first kernel with process file descriptors that can be waited for.
+const KERNEL: (u32, u32) = (5, 3);
+/// The first driver that limits memory by control group.
+const LIMITING_DRIVER: u32 = 615;
+
+const INSTALL: &str = "install Apportion anew, or name its libraries in APPORTION_LIB_DIR";
+const DRIVER: &str = "install the NVIDIA driver, or use --sim for simulated cards";
+
+/// Looks at everything.
+pub(super) fn all(instance: &Instance) -> Vec<Finding> {
+    let mut findings = vec![
+        kernel(),
+        installation(instance),
+        preload(instance),
+        folder(instance),
+    ];
+    if instance.is_simulated {
+        findings.push(simulation(instance));
+    }
+    findings.extend(driver(instance));
+    findings.extend(agent(instance));
+    findings
+}
+
+fn kernel() -> Finding {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) if (major, minor) >= KERNEL => Finding::good("kernel", release),
+        _ => Finding::missing("kernel", release, "the agent needs Linux 5.3 or newer"),
+    }
+}
+
+fn installation(instance: &Instance) -> Finding {
+    let sim = |file: &str| format!("{}/{file}", place::SIM_LIBRARIES);
+    let files = [
+        instance.agent_program(),
+        instance.library(place::PRELOAD_LIBRARY),
+        instance.library(place::SIM_DAEMON),
+        instance.library(&sim("libcuda.so.1")),
+        instance.library(&sim("libnvidia-ml.so.1")),
+        probe::program(instance),
+    ];
+    let missing: Vec<_> = files
+        .iter()
+        .filter_map(|file| file.as_ref().err())
+        .collect();
+    match missing.first() {
+        None => Finding::good(
+            "installation",
+            format!("all {} files are there", files.len()),
+        ),
+        Some(first) => Finding::missing("installation", first.to_string(), INSTALL),
+    }
+}
+
+/// A library that can't be preloaded is only complained about, on standard error, and left out.
+fn preload(instance: &Instance) -> Finding {
+    let name = "preload";
+    let library = match instance.library(place::PRELOAD_LIBRARY) {
+        Ok(library) => library,
+        Err(failure) => return Finding::missing(name, failure.to_string(), INSTALL),
+    };
+    let run = Command::new("/bin/true")
+        .env("LD_PRELOAD", &library)
+        .stdin(Stdio::null())
+        .output();
+    let (said, succeeded) = match run {
+        Ok(output) => (
+            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            output.status.success(),
+        ),
+        Err(error) => (format!("cannot run /bin/true: {error}"), false),
+    };
+    if succeeded && said.is_empty() {
+        return Finding::good(name, library.display().to_string());
+    }
+    let todo = "the file has to be readable and on a file system that is not mounted noexec";
+    Finding::missing(
+        name,
+        said.lines().next().unwrap_or("/bin/true failed with it"),
+        todo,
+    )
+}
+
+fn folder(instance: &Instance) -> Finding {
+    let shown = instance.dir.display();
+    match fs::metadata(&instance.dir) {
+        Err(_) => Finding::good("folder", format!("{shown} is made when it is needed")),
+        Ok(found) if found.uid() == Uid::effective().as_raw() => {
+            Finding::good("folder", shown.to_string())
+        }
+        Ok(found) => {
+            let owner = format!("{shown} belongs to user {}", found.uid());
+            Finding::missing(
+                "folder",
+                owner,
+                "name a folder of your own in APPORTION_DIR",
+            )
+        }
+    }
+}
+
+/// Looking at the cards below starts the daemon, as every use of simulated cards does.
+fn simulation(instance: &Instance) -> Finding {
+    let socket = instance.driver_socket();
+    if UnixStream::connect(&socket).is_ok() {
+        return Finding::good("simulation", format!("serves at {}", socket.display()));
+    }
+    let started = instance
+        .prepare()
+        .and_then(|()| crate::simulation::ensure(instance, &crate::simulation::Shape::default()));
+    match started {
+        Ok(_) => Finding::good("simulation", format!("started at {}", socket.display())),
+        Err(failure) => Finding::missing("simulation", failure.to_string(), INSTALL),
+    }
+}
+
+fn driver(instance: &Instance) -> Vec<Finding> {
+    let report = match probe::ask(instance) {
+        Ok(report) => report,
+        Err(failure) => return vec![Finding::missing("driver", failure.to_string(), DRIVER)],
+    };
+    let mut findings = vec![library("nvml", &report.nvml), library("cuda", &report.cuda)];
+    if let Answer::Found(nvml) = &report.nvml {
+        findings.push(own_limits(
+            &nvml.version,
+            Path::new("/sys/fs/cgroup/cgroup.controllers"),
+        ));
+    }
+    findings
+}
+
+fn library(check: &'static str, answer: &Answer) -> Finding {
+    match answer {
+        Answer::Error(error) => Finding::missing(check, error, DRIVER),
+        Answer::Found(found) if found.cards.is_empty() => {
+            let says = format!("version {}, no cards", found.version);
+            Finding::missing(check, says, "the machine needs a card, or use --sim")
+        }
+        Answer::Found(found) => {
+            let names: Vec<_> = found.cards.iter().map(|card| card.name.as_str()).collect();
+            Finding::good(
+                check,
+                format!("version {}, {}", found.version, names.join(", ")),
+            )
+        }
+    }
+}
+
+/// Whether the driver itself could hold a limit; Apportion's library does it on every driver.
+fn own_limits(version: &str, controllers: &Path) -> Finding {
+    let major = version
+        .split('.')
+        .next()
+        .and_then(|part| part.parse::<u32>().ok());
+    let is_new = major.is_some_and(|major| major >= LIMITING_DRIVER);
+    let found = match (is_new, controllers.exists()) {
+        (true, true) => "the driver can limit control groups; the library limits everywhere",
+        (true, false) => {
+            "the driver could limit control groups of version 2, which are not mounted"
+        }
+        (false, _) => "none in this driver; the library limits",
+    };
+    Finding::good("own limits", found)
+}
+
+fn agent(instance: &Instance) -> Vec<Finding> {
+    let asked = block_on(async {
+        match try_connect(instance).await {
+            Ok(mut agent) => Ok(Some(agent.list().await?.node.unwrap_or_default())),
+            Err(Unreachable::Absent) => Ok(None),
+            Err(Unreachable::Failed(failure)) => Err(failure),
+        }
+    });
+    match asked {
+        Ok(None) => vec![Finding::good(
+            "agent",
+            "none runs; `apportion run` starts it",
+        )],
+        Ok(Some(node)) => vec![running(&node), metrics(&node)],
+        Err(failure) => vec![unreachable(&failure)],
+    }
+}
+
+fn unreachable(failure: &Failure) -> Finding {
+    let todo = "end the agent that holds the socket, or name another folder in APPORTION_DIR";
+    Finding::missing("agent", failure.to_string(), todo)
+}
+
+fn running(node: &Node) -> Finding {
+    let found = format!("version {}, pid {}", node.agent_version, node.pid);
+    if node.agent_version == env!("CARGO_PKG_VERSION") {
+        return Finding::good("agent", found);
+    }
+    Finding::note(
+        "agent",
+        found,
+        "another version than this command; end it when it is idle",
+    )
+}
+
+fn metrics(node: &Node) -> Finding {
+    let address = &node.metrics_address;
+    if address.is_empty() {
+        return Finding::note(
+            "metrics",
+            "not served",
+            "start the agent with --metrics-address",
+        );
+    }
+    match metrics::get(address, "/healthz") {
+        Ok(_) => Finding::good("metrics", format!("http://{address}/metrics")),
+        Err(failure) => Finding::note("metrics", failure.to_string(), "see the agent's log"),
+    }
+}

@@ -1,0 +1,130 @@
+//! What a person reads when a command can't do what was asked: one line, then what to do.
+//!
+//! The whole chain of causes is on the line, outermost first, and the hint is last. The exit code says
+//! whose turn it is: 64 when the command line has to change, 1 when something on the machine has to.
+
+use std::error::Error;
+use std::fmt;
+use std::process::ExitCode;
+
+/// The exit code of bad usage or configuration, as in `sysexits.h`.
+const USAGE: u8 = 64;
+
+/// A command that failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    what: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+    hint: Option<String>,
+    code: u8,
+}
+
+impl Failure {
+    /// Something that was being done did not work.
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            source: None,
+            hint: None,
+            code: 1,
+        }
+    }
+
+    /// What was typed can't be right.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Self {
+            code: USAGE,
+            ..Self::new(what)
+        }
+    }
+
+    /// Names the cause.
+    pub(crate) fn because(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self {
+            source: Some(source.into()),
+            ..self
+        }
+    }
+
+    /// Says what to do.
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+        Self {
+            hint: Some(hint.into()),
+            ..self
+        }
+    }
+
+    /// The code that the program ends with.
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut said = self.what.clone();
+        f.write_str(&said)?;
+        let mut cause = self.source.as_deref().map(|source| source as &dyn Error);
+        while let Some(error) = cause {
+            let text = error.to_string();
+            // Some libraries repeat their cause in their own text.
+            if !said.contains(&text) {
+                write!(f, ": {text}")?;
+                said = text;
+            }
+            cause = error.source();
+        }
+        match &self.hint {
+            Some(hint) => write!(f, "; hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Error for Failure {}
+
+/// A mistake in the command line that clap found, as one line.
+impl From<clap::Error> for Failure {
+    fn from(error: clap::Error) -> Self {
+        let text = error.render().to_string();
+        let paragraph = text.split("\n\n").next().unwrap_or_default();
+        let line = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+        let line = line.strip_prefix("error: ").unwrap_or(&line);
+        Self::usage(line).hint("see `apportion --help`")
+    }
+}
+
+/// Standard output is gone or full.
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new("failed to write the output").because(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn the_whole_chain_and_the_hint_are_on_one_line() {
+        let cause = io::Error::new(io::ErrorKind::PermissionDenied, "permission denied");
+        let failure = Failure::new("failed to map the account")
+            .because(cause)
+            .hint("be root");
+        let line = "failed to map the account: permission denied; hint: be root";
+        assert_eq!(failure.to_string(), line);
+    }
+
+    #[test]
+    fn a_cause_that_was_already_said_is_not_said_again() {
+        let failure = Failure::new("transport error: refused").because(io::Error::other("refused"));
+        assert_eq!(failure.to_string(), "transport error: refused");
+    }
+
+    #[test]
+    fn bad_usage_and_failures_differ_in_their_code() {
+        assert_eq!(Failure::usage("x").code, 64);
+        assert_eq!(Failure::new("x").because(io::Error::other("y")).code, 1);
+    }
+}

@@ -1,0 +1,135 @@
+//! Which agent is addressed: the folder of its instance, and the libraries of this installation.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use apportion_abi::place;
+use nix::unistd::Uid;
+
+use crate::failure::Failure;
+
+/// One instance, the machine's or the simulated one.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    /// The folder with the sockets, the accounts and the log.
+    pub(crate) dir: PathBuf,
+    /// Whether its cards are simulated.
+    pub(crate) is_simulated: bool,
+    /// The folder with the libraries of this installation.
+    lib: PathBuf,
+}
+
+impl Instance {
+    /// The instance that the options and the environment name; nothing is touched yet.
+    pub(crate) fn new(is_simulated: bool) -> Result<Self, Failure> {
+        let mut dir = place::instance_dir(Uid::effective().as_raw());
+        if is_simulated {
+            dir.push(place::DIR_SIM);
+        }
+        let dir = std::path::absolute(&dir).map_err(|e| {
+            Failure::usage(format!("{} names no folder", place::ENV_DIR)).because(e)
+        })?;
+        let lib = place::lib_dir().ok_or_else(|| {
+            let hint = format!("name the folder in {}", place::ENV_LIB_DIR);
+            Failure::new("cannot tell where Apportion is installed").hint(hint)
+        })?;
+        Ok(Self {
+            dir,
+            is_simulated,
+            lib,
+        })
+    }
+
+    /// Makes the folder, if it is not there, and checks that it is ours alone.
+    pub(crate) fn prepare(&self) -> Result<(), Failure> {
+        let failed = |what: &str| Failure::new(format!("{what} {}", self.dir.display()));
+        let hint = || format!("name a folder of your own in {}", place::ENV_DIR);
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder
+            .create(&self.dir)
+            .map_err(|e| failed("failed to make").because(e).hint(hint()))?;
+        let found = fs::metadata(&self.dir).map_err(|e| failed("failed to see").because(e))?;
+        if found.uid() != Uid::effective().as_raw() {
+            return Err(failed("another user owns").hint(hint()));
+        }
+        Ok(())
+    }
+
+    /// The agent's socket.
+    pub(crate) fn agent_socket(&self) -> PathBuf {
+        self.dir.join(place::AGENT_SOCKET)
+    }
+
+    /// The log of an agent that was started in the background.
+    pub(crate) fn agent_log(&self) -> PathBuf {
+        self.dir.join(place::AGENT_LOG)
+    }
+
+    /// The socket of the simulated driver.
+    pub(crate) fn driver_socket(&self) -> PathBuf {
+        self.dir.join(place::SIM_SOCKET)
+    }
+
+    /// A file of the library folder, if it is there.
+    pub(crate) fn library(&self, name: &str) -> Result<PathBuf, Failure> {
+        let file = self.lib.join(name);
+        if file.exists() {
+            return Ok(file);
+        }
+        let hint = format!(
+            "install Apportion anew, or name its libraries in {}",
+            place::ENV_LIB_DIR
+        );
+        Err(Failure::new(format!("{} is missing", file.display())).hint(hint))
+    }
+
+    /// The agent's program, which stands beside ours.
+    pub(crate) fn agent_program(&self) -> Result<PathBuf, Failure> {
+        let own = std::env::current_exe()
+            .map_err(|e| Failure::new("cannot tell where Apportion is installed").because(e))?;
+        let program = own.with_file_name("apportion-agent");
+        if program.exists() {
+            return Ok(program);
+        }
+        Err(Failure::new(format!("{} is missing", program.display()))
+            .hint("install Apportion anew"))
+    }
+
+    /// What programs of this instance need in their environment to find its driver.
+    pub(crate) fn driver_env(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
+        if !self.is_simulated {
+            return Ok(Vec::new());
+        }
+        let libraries = self.library(place::SIM_LIBRARIES)?;
+        Ok(vec![
+            (
+                "LD_LIBRARY_PATH",
+                in_front(&libraries, std::env::var_os("LD_LIBRARY_PATH")),
+            ),
+            (place::ENV_SIM_SOCKET, self.driver_socket().into()),
+        ])
+    }
+}
+
+/// `folder`, then the entries of `list` that are not it.
+fn in_front(folder: &Path, list: Option<OsString>) -> OsString {
+    let rest = list.unwrap_or_default();
+    let rest = std::env::split_paths(&rest).filter(|path| path != folder && path != Path::new(""));
+    let all: Vec<PathBuf> = std::iter::once(folder.to_owned()).chain(rest).collect();
+    std::env::join_paths(all).unwrap_or_else(|_| folder.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_simulated_libraries_come_first_and_once() {
+        let first = |list: &str| in_front(Path::new("/lib/sim"), Some(list.into()));
+        assert_eq!(first("/a:/lib/sim:/b"), "/lib/sim:/a:/b");
+        assert_eq!(in_front(Path::new("/lib/sim"), None), "/lib/sim");
+    }
+}

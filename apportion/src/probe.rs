@@ -1,0 +1,94 @@
+//! Asking the driver through a program of its own: a driver that hangs or crashes takes that program
+//! along and not the command that asked.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::failure::Failure;
+use crate::instance::Instance;
+
+/// The program, in the library folder.
+const PROGRAM: &str = "apportion-probe";
+/// How long a driver may take to answer; the first use after a boot takes seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What the driver's two libraries say.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Report {
+    /// The management library.
+    pub(crate) nvml: Answer,
+    /// The library that programs use.
+    pub(crate) cuda: Answer,
+}
+
+/// The answer of one library.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// It answered.
+    Found(Found),
+    /// It did not, and why.
+    Error(String),
+}
+
+/// What a library found.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Found {
+    /// The driver's version, or the version of CUDA that it serves.
+    pub(crate) version: String,
+    /// The cards.
+    pub(crate) cards: Vec<Card>,
+}
+
+/// A card, as a library sees it.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+pub(crate) struct Card {
+    /// As NVML prints it.
+    pub(crate) uuid: String,
+    /// The product.
+    pub(crate) name: String,
+    /// Its memory.
+    pub(crate) total_bytes: u64,
+}
+
+/// The program's file.
+pub(crate) fn program(instance: &Instance) -> Result<PathBuf, Failure> {
+    instance.library(PROGRAM)
+}
+
+/// Asks the driver of `instance`.
+pub(crate) fn ask(instance: &Instance) -> Result<Report, Failure> {
+    let failed = || Failure::new("failed to ask the driver");
+    let mut child = Command::new(program(instance)?)
+        .arg("cards")
+        .envs(instance.driver_env()?)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| failed().because(e))?;
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait().map_err(|e| failed().because(e))? {
+            Some(status) => break status,
+            None if Instant::now() > deadline => {
+                let _ = child.kill();
+                return Err(failed().because(format!("no answer in {} s", PATIENCE.as_secs())));
+            }
+            None => std::thread::sleep(PAUSE),
+        }
+    };
+    let mut text = String::new();
+    if let Some(mut output) = child.stdout.take() {
+        output
+            .read_to_string(&mut text)
+            .map_err(|e| failed().because(e))?;
+    }
+    serde_json::from_str(&text)
+        .map_err(|e| failed().because(format!("{PROGRAM} ended with {status}, {e}")))
+}

@@ -1,0 +1,231 @@
+//! The agent's list as programs read it: the JSON of `top` and `gpus`.
+//!
+//! Amounts are bytes, times are milliseconds since the Unix epoch. A field is added, never renamed.
+
+use apportion_proto::v1::{self, holder::Kind};
+use serde::Serialize;
+
+/// Everything that the agent says.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    node: Node,
+    cards: Vec<Card>,
+    allocations: Vec<Allocation>,
+    sampled_at_ms: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Node {
+    agent_version: String,
+    driver_version: String,
+    simulated: bool,
+    generation: u64,
+    instance_dir: String,
+    metrics_address: String,
+    policy: String,
+    pid: u32,
+}
+
+/// One card.
+#[derive(Debug, Serialize)]
+pub(crate) struct Card {
+    uuid: String,
+    model: String,
+    index: u32,
+    total_bytes: u64,
+    reserved_bytes: u64,
+    allocatable_bytes: u64,
+    granted_bytes: u64,
+    free_bytes: u64,
+    used_bytes: u64,
+    unmanaged_bytes: u64,
+    health: String,
+    utilisation_percent: Option<u32>,
+    context_reserve_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Allocation {
+    id: String,
+    name: String,
+    state: String,
+    holder: Option<Holder>,
+    created_at_ms: u64,
+    expires_at_ms: Option<u64>,
+    account_dir: String,
+    enforcement: String,
+    grants: Vec<Grant>,
+    processes: Vec<Process>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Holder {
+    Pid(u32),
+    PodUid(String),
+}
+
+#[derive(Debug, Serialize)]
+struct Grant {
+    card: String,
+    limit_bytes: u64,
+    used_bytes: u64,
+    claimed_bytes: u64,
+    overhead_bytes: u64,
+    context_bytes: u64,
+    peak_bytes: u64,
+    denied_count: u64,
+    denied_bytes: u64,
+    nvml_bytes: u64,
+    enforcement: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Process {
+    pid: u32,
+    name: String,
+    uses: Vec<ProcessUse>,
+}
+
+#[derive(Debug, Serialize)]
+struct ProcessUse {
+    card: String,
+    claimed_bytes: u64,
+    nvml_bytes: Option<u64>,
+}
+
+/// The name of an enum's value without what all values begin with, in lower case.
+pub(crate) fn lower(name: &str, prefix: &str) -> String {
+    name.strip_prefix(prefix)
+        .unwrap_or(name)
+        .to_ascii_lowercase()
+}
+
+impl Report {
+    /// The report of `list`.
+    pub(crate) fn new(list: v1::ListReply) -> Self {
+        Self {
+            node: list.node.unwrap_or_default().into(),
+            cards: list.cards.into_iter().map(Into::into).collect(),
+            allocations: list.allocations.into_iter().map(Into::into).collect(),
+            sampled_at_ms: list.sampled_at_ms,
+        }
+    }
+
+    /// The cards alone.
+    pub(crate) fn cards(self) -> Vec<Card> {
+        self.cards
+    }
+}
+
+impl From<v1::Node> for Node {
+    fn from(node: v1::Node) -> Self {
+        Self {
+            policy: lower(node.policy().as_str_name(), "OFFENDER_POLICY_"),
+            agent_version: node.agent_version,
+            driver_version: node.driver_version,
+            simulated: node.simulated,
+            generation: node.generation,
+            instance_dir: node.instance_dir,
+            metrics_address: node.metrics_address,
+            pid: node.pid,
+        }
+    }
+}
+
+impl From<v1::Card> for Card {
+    fn from(card: v1::Card) -> Self {
+        Self {
+            health: lower(card.health().as_str_name(), "CARD_HEALTH_"),
+            uuid: card.uuid,
+            model: card.model,
+            index: card.index,
+            total_bytes: card.total_bytes,
+            reserved_bytes: card.reserved_bytes,
+            allocatable_bytes: card.allocatable_bytes,
+            granted_bytes: card.granted_bytes,
+            free_bytes: card.free_bytes,
+            used_bytes: card.used_bytes,
+            unmanaged_bytes: card.unmanaged_bytes,
+            utilisation_percent: card.utilisation_percent,
+            context_reserve_bytes: card.context_reserve_bytes,
+        }
+    }
+}
+
+impl From<v1::Allocation> for Allocation {
+    fn from(allocation: v1::Allocation) -> Self {
+        let holder = allocation.holder.clone().and_then(|holder| holder.kind);
+        Self {
+            state: lower(allocation.state().as_str_name(), "ALLOCATION_STATE_"),
+            enforcement: lower(allocation.enforcement().as_str_name(), "ENFORCEMENT_STATE_"),
+            holder: holder.map(|kind| match kind {
+                Kind::Pid(pid) => Holder::Pid(pid),
+                Kind::PodUid(uid) => Holder::PodUid(uid),
+            }),
+            id: allocation.id,
+            name: allocation.name,
+            created_at_ms: allocation.created_at_ms,
+            expires_at_ms: allocation.expires_at_ms,
+            account_dir: allocation.account_dir,
+            grants: allocation.grants.into_iter().map(Into::into).collect(),
+            processes: allocation.processes.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<v1::Grant> for Grant {
+    fn from(grant: v1::Grant) -> Self {
+        Self {
+            enforcement: lower(grant.enforcement().as_str_name(), "ENFORCEMENT_STATE_"),
+            card: grant.card,
+            limit_bytes: grant.limit_bytes,
+            used_bytes: grant.used_bytes,
+            claimed_bytes: grant.claimed_bytes,
+            overhead_bytes: grant.overhead_bytes,
+            context_bytes: grant.context_bytes,
+            peak_bytes: grant.peak_bytes,
+            denied_count: grant.denied_count,
+            denied_bytes: grant.denied_bytes,
+            nvml_bytes: grant.nvml_bytes,
+        }
+    }
+}
+
+impl From<v1::Process> for Process {
+    fn from(process: v1::Process) -> Self {
+        let uses = process.uses.into_iter().map(|used| ProcessUse {
+            card: used.card,
+            claimed_bytes: used.claimed_bytes,
+            nvml_bytes: used.nvml_bytes,
+        });
+        Self {
+            pid: process.pid,
+            name: process.name,
+            uses: uses.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn enums_are_words_and_holders_say_their_kind() {
+        let allocation = v1::Allocation {
+            holder: Some(v1::Holder {
+                kind: Some(Kind::Pid(7)),
+            }),
+            state: v1::AllocationState::Draining.into(),
+            ..v1::Allocation::default()
+        };
+        let list = v1::ListReply {
+            allocations: vec![allocation],
+            ..v1::ListReply::default()
+        };
+        let json = serde_json::to_value(Report::new(list)).unwrap();
+        assert_eq!(json["allocations"][0]["state"], "draining");
+        assert_eq!(json["allocations"][0]["holder"]["pid"], 7);
+    }
+}

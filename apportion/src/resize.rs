@@ -1,0 +1,128 @@
+//! `apportion resize`: another limit for an allocation that lives.
+//!
+//! A smaller limit than what is in use is accepted: nothing is taken from the programs, but they get
+//! nothing more until they have come below it.
+
+use apportion_abi::{Bytes, Share};
+use apportion_proto::v1::{self, Allocation, ListReply, resize_reply};
+
+use crate::agent::connect_to_running;
+use crate::ask;
+use crate::failure::Failure;
+use crate::instance::Instance;
+use crate::options::Resize;
+use crate::{block_on, cards, output};
+
+/// Changes the limit on each card of the allocation.
+pub(crate) fn resize(resize: &Resize, is_simulated: bool) -> Result<(), Failure> {
+    let size = ask::new_size(resize.gpu_memory.as_deref(), resize.gpu_fraction.as_deref())?;
+    let instance = Instance::new(is_simulated)?;
+    let said = block_on(async {
+        let mut agent = connect_to_running(&instance).await?;
+        let list = agent.list().await?;
+        let allocation = find(&list, &resize.name)?;
+        let shares = new_shares(&list, allocation, size.share);
+        match agent.resize(allocation.id.clone(), shares).await?.result {
+            Some(resize_reply::Result::Allocation(now)) => Ok(describe(allocation, &now)),
+            Some(resize_reply::Result::Shortfall(shortfall)) => {
+                Err(Failure::new(shortfall.sentence)
+                    .hint("the limit is as it was; `apportion top` shows who holds what"))
+            }
+            None => Err(Failure::new("the agent gave no answer to the resize")),
+        }
+    })?;
+    output::all(&said)
+}
+
+/// The allocation with that id or, if no other has it, that name.
+fn find<'a>(list: &'a ListReply, name: &str) -> Result<&'a Allocation, Failure> {
+    if let Some(allocation) = list
+        .allocations
+        .iter()
+        .find(|allocation| allocation.id == name)
+    {
+        return Ok(allocation);
+    }
+    let named: Vec<_> = list
+        .allocations
+        .iter()
+        .filter(|found| found.name == name)
+        .collect();
+    match named.as_slice() {
+        [allocation] => Ok(allocation),
+        [] => Err(Failure::new(format!("there is no allocation {name:?}"))
+            .hint("`apportion top` lists them; simulated ones are addressed with --sim")),
+        several => {
+            let ids: Vec<_> = several.iter().map(|found| found.id.as_str()).collect();
+            let what = format!("{} allocations are called {name:?}", several.len());
+            Err(Failure::new(what).hint(format!("name one by its id: {}", ids.join(", "))))
+        }
+    }
+}
+
+/// The share of each of the allocation's cards.
+fn new_shares(list: &ListReply, allocation: &Allocation, share: Share) -> Vec<v1::Share> {
+    let of = |grant: &v1::Grant| {
+        let card = list.cards.iter().find(|card| card.uuid == grant.card)?;
+        let bytes = share.bytes_of(cards::capacity(card)).0;
+        Some(v1::Share {
+            card: grant.card.clone(),
+            bytes,
+        })
+    };
+    allocation.grants.iter().filter_map(of).collect()
+}
+
+/// One line for each card: what the limit was and is.
+fn describe(before: &Allocation, now: &Allocation) -> String {
+    let line = |grant: &v1::Grant| {
+        let before = before.grants.iter().find(|old| old.card == grant.card);
+        let before = Bytes(before.map_or(0, |old| old.limit_bytes));
+        let limit = Bytes(grant.limit_bytes);
+        format!("{}: {before} -> {limit} on {}\n", now.name, grant.card)
+    };
+    now.grants.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list() -> ListReply {
+        let allocation = |id: &str, name: &str| Allocation {
+            id: id.into(),
+            name: name.into(),
+            ..Allocation::default()
+        };
+        let allocations = vec![
+            allocation("1", "a"),
+            allocation("2", "b"),
+            allocation("3", "b"),
+        ];
+        ListReply {
+            allocations,
+            ..ListReply::default()
+        }
+    }
+
+    #[test]
+    fn an_allocation_goes_by_its_name_or_id() {
+        assert_eq!(find(&list(), "a").unwrap().id, "1");
+        assert_eq!(find(&list(), "3").unwrap().id, "3");
+    }
+
+    #[test]
+    fn a_name_that_several_have_needs_an_id() {
+        let said = find(&list(), "b").unwrap_err().to_string();
+        assert!(
+            said.contains("2 allocations") && said.ends_with("2, 3"),
+            "{said}"
+        );
+        assert!(
+            find(&list(), "c")
+                .unwrap_err()
+                .to_string()
+                .contains("no allocation")
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! The simulated driver of a user: one daemon that all commands share, started when it is first needed.
+//!
+//! A command that names a shape gets it only when it is the one that starts the daemon; the cards that
+//! run already are others' too, so they stay, and the command says so.
+
+use std::ffi::OsString;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use apportion_abi::{Bytes, place, units::parse_memory};
+
+use crate::detach;
+use crate::failure::Failure;
+use crate::instance::Instance;
+
+/// After how many seconds without a client the daemon leaves.
+const IDLE_EXIT_SECONDS: &str = "60";
+/// How long it may take until it serves.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What the simulated machine is to look like; `None` is the daemon's default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Number of cards.
+    pub(crate) gpus: Option<u32>,
+    /// Memory of each card.
+    pub(crate) memory: Option<Bytes>,
+    /// The driver that it resembles.
+    pub(crate) driver: Option<String>,
+}
+
+impl Shape {
+    /// Reads a shape as it was typed; all mistakes are named together.
+    pub(crate) fn parse(
+        gpus: Option<&str>,
+        memory: Option<&str>,
+        driver: Option<&str>,
+    ) -> Result<Self, Failure> {
+        let mut mistakes = Vec::new();
+        let mut count = None;
+        if let Some(text) = gpus {
+            count = text.parse().ok().filter(|count| (1..=64).contains(count));
+            if count.is_none() {
+                mistakes.push(format!("--gpus {text:?} is not a number from 1 to 64"));
+            }
+        }
+        let bytes = memory.and_then(parse_memory);
+        if let (Some(text), None) = (memory, bytes) {
+            mistakes.push(format!(
+                "--gpu-memory {text:?} is not a size (such as 24576, 24576Mi, 24Gi)"
+            ));
+        }
+        if mistakes.is_empty() {
+            let driver = driver.map(str::to_owned);
+            return Ok(Self {
+                gpus: count,
+                memory: bytes,
+                driver,
+            });
+        }
+        Err(Failure::usage(mistakes.join("; ")))
+    }
+
+    /// The daemon's arguments.
+    fn args(&self) -> Vec<OsString> {
+        let gpus = self
+            .gpus
+            .map(|count| ["--gpus".to_owned(), count.to_string()]);
+        let memory = self
+            .memory
+            .map(|size| ["--gpu-memory".to_owned(), size.as_mib().to_string()]);
+        let driver = self
+            .driver
+            .clone()
+            .map(|driver| ["--driver".to_owned(), driver]);
+        [gpus, memory, driver]
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(OsString::from)
+            .collect()
+    }
+}
+
+/// How the daemon came to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Daemon {
+    /// It ran already, with whatever shape it has.
+    Found,
+    /// It was started with the shape that was asked for.
+    Started,
+}
+
+/// Sees to it that the simulated driver of `instance` serves.
+pub(crate) fn ensure(instance: &Instance, shape: &Shape) -> Result<Daemon, Failure> {
+    let socket = instance.driver_socket();
+    if serves(&socket) {
+        return Ok(Daemon::Found);
+    }
+    let mut args = vec!["--socket".into(), socket.clone().into_os_string()];
+    args.extend(["--idle-exit".into(), IDLE_EXIT_SECONDS.into()]);
+    args.extend(shape.args());
+    let log = instance.dir.join("driver.log");
+    detach::start(
+        &instance.library(place::SIM_DAEMON)?,
+        args,
+        Vec::new(),
+        &log,
+    )?;
+    let deadline = Instant::now() + PATIENCE;
+    while !serves(&socket) {
+        if Instant::now() > deadline {
+            let what = format!(
+                "the simulated driver does not serve at {}",
+                socket.display()
+            );
+            return Err(Failure::new(what).hint(format!("see {}", log.display())));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(Daemon::Started)
+}
+
+fn serves(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_mistakes_of_a_shape_are_named_together() {
+        let failure = Shape::parse(Some("0"), Some("2000Ti"), None)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            failure.contains("--gpus \"0\"") && failure.contains("\"2000Ti\""),
+            "{failure}"
+        );
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_passed_on() {
+        assert_eq!(Shape::default().args(), Vec::<OsString>::new());
+        let shape = Shape::parse(Some("2"), Some("8Gi"), Some("615")).unwrap();
+        assert_eq!(
+            shape.args(),
+            ["--gpus", "2", "--gpu-memory", "8192", "--driver", "615"]
+        );
+    }
+}

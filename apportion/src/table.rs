@@ -1,0 +1,68 @@
+//! Tables of text: one row of columns says what is shown, in which order and how wide it becomes.
+
+/// One column over rows of `T`.
+pub(crate) struct Column<T> {
+    /// What stands above it.
+    pub(crate) title: &'static str,
+    /// The text of a cell.
+    pub(crate) cell: fn(&T) -> String,
+    /// Where the text stands in the cell.
+    pub(crate) side: Side,
+}
+
+/// Where text stands in a cell that is wider.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Words.
+    Left,
+    /// Amounts.
+    Right,
+}
+
+/// Lays `rows` out; every line ends with a line feed.
+pub(crate) fn lay_out<T>(columns: &[Column<T>], rows: &[T]) -> String {
+    let titles = columns
+        .iter()
+        .map(|column| column.title.to_owned())
+        .collect();
+    let cells = rows
+        .iter()
+        .map(|row| columns.iter().map(|column| (column.cell)(row)).collect());
+    let lines: Vec<Vec<String>> = std::iter::once(titles).chain(cells).collect();
+    let width = |place: usize| lines.iter().map(|line| line[place].chars().count()).max();
+    let widths: Vec<usize> = (0..columns.len()).filter_map(width).collect();
+    let mut text = String::new();
+    for line in &lines {
+        let cells = line.iter().zip(columns).zip(&widths);
+        let padded = cells.map(|((cell, column), width)| match column.side {
+            Side::Left => format!("{cell:<width$}"),
+            Side::Right => format!("{cell:>width$}"),
+        });
+        text.push_str(padded.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let columns = [
+            Column {
+                title: "NAME",
+                cell: |row: &(&str, u8)| row.0.into(),
+                side: Side::Left,
+            },
+            Column {
+                title: "N",
+                cell: |row| row.1.to_string(),
+                side: Side::Right,
+            },
+        ];
+        let text = lay_out(&columns, &[("long name", 7), ("x", 100)]);
+        assert_eq!(text, "NAME         N\nlong name    7\nx          100\n");
+    }
+}

@@ -1,0 +1,98 @@
+//! `apportion top`: cards and allocations as they change.
+
+use std::io::{IsTerminal, stdin, stdout};
+
+use apportion_proto::v1::{ListReply, WatchReply, watch_reply::Item};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tonic::Streaming;
+
+use crate::agent::{connect_or_start, refused};
+use crate::failure::Failure;
+use crate::instance::Instance;
+use crate::options::Top;
+use crate::report::Report;
+use crate::{block_on, output, view};
+
+mod screen;
+
+use screen::Screen;
+
+/// Shows the list once, or until a person ends it.
+pub(crate) fn top(top: &Top, is_simulated: bool) -> Result<(), Failure> {
+    let instance = Instance::new(is_simulated)?;
+    let is_live = !top.once && !top.json && stdout().is_terminal() && stdin().is_terminal();
+    if is_live {
+        return block_on(live(&instance));
+    }
+    let list = block_on(async { connect_or_start(&instance).await?.list().await })?;
+    if top.json {
+        output::json(&Report::new(list))
+    } else {
+        output::all(&view::whole(&list))
+    }
+}
+
+/// What ends the view or changes it.
+enum Event {
+    List(Box<ListReply>),
+    Resized,
+    Ended,
+}
+
+async fn live(instance: &Instance) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::new("failed to watch the terminal").because(e);
+    let mut watch = connect_or_start(instance).await?.watch().await?;
+    let mut resized = signal(SignalKind::window_change()).map_err(failed)?;
+    let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut hung_up = signal(SignalKind::hangup()).map_err(failed)?;
+    let screen = Screen::open()?;
+    let mut ends = ends_typed();
+    let mut shown = String::new();
+    loop {
+        let event = tokio::select! {
+            list = next_list(&mut watch) => Event::List(Box::new(list?)),
+            () = received(&mut resized) => Event::Resized,
+            () = received(&mut terminated) => Event::Ended,
+            () = received(&mut hung_up) => Event::Ended,
+            _ = ends.recv() => Event::Ended,
+        };
+        match event {
+            Event::List(list) => shown = view::whole(&list),
+            Event::Resized => {}
+            Event::Ended => return Ok(()),
+        }
+        screen.draw(&shown)?;
+    }
+}
+
+async fn received(signal: &mut Signal) {
+    signal.recv().await;
+}
+
+/// The next list of the stream; what happened in between is in it.
+async fn next_list(watch: &mut Streaming<WatchReply>) -> Result<ListReply, Failure> {
+    loop {
+        let reply = watch.message().await.map_err(refused("go on serving"))?;
+        match reply.map(|reply| reply.item) {
+            Some(Some(Item::List(list))) => return Ok(list),
+            Some(Some(Item::Event(_)) | None) => {}
+            None => return Err(Failure::new("the agent left")),
+        }
+    }
+}
+
+/// Says when a person typed `q`, Ctrl-C or Ctrl-D.
+fn ends_typed() -> mpsc::UnboundedReceiver<()> {
+    let (typed, ends) = mpsc::unbounded_channel();
+    // A thread, because a read of the terminal can't be taken back; it ends with the process.
+    std::thread::spawn(move || {
+        use std::io::Read;
+        let keys = stdin().lock().bytes().map_while(Result::ok);
+        let is_end = |key: &u8| matches!(key, b'q' | b'Q' | 0x03 | 0x04);
+        if keys.into_iter().any(|key| is_end(&key)) {
+            let _ = typed.send(());
+        }
+    });
+    ends
+}

@@ -1,0 +1,285 @@
+//! The agent's list as people read it: a table of cards and a table of allocations.
+
+use apportion_abi::Bytes;
+use apportion_proto::v1::{Allocation, Card, Grant, ListReply};
+
+use crate::report::lower;
+use crate::table::{Column, Side, lay_out};
+
+/// Cards and allocations, with a line that says of what.
+pub(crate) fn whole(list: &ListReply) -> String {
+    let allocations = match list.allocations.len() {
+        0 => "no allocations\n".to_owned(),
+        _ => lay_out(&columns(), &shares(list)),
+    };
+    format!("{}\n\n{}\n{allocations}", heading(list), cards(list))
+}
+
+/// The cards alone.
+pub(crate) fn cards(list: &ListReply) -> String {
+    lay_out(CARDS, &list.cards)
+}
+
+fn heading(list: &ListReply) -> String {
+    let node = list.node.clone().unwrap_or_default();
+    let kind = if node.simulated { " (simulated)" } else { "" };
+    let metrics = match node.metrics_address.as_str() {
+        "" => String::new(),
+        address => format!(", metrics http://{address}/metrics"),
+    };
+    format!(
+        "apportion-agent {}, driver {}{kind}, policy {}{metrics}",
+        node.agent_version,
+        node.driver_version,
+        lower(node.policy().as_str_name(), "OFFENDER_POLICY_"),
+    )
+}
+
+const CARDS: &[Column<Card>] = &[
+    Column {
+        title: "CARD",
+        cell: |card| card.index.to_string(),
+        side: Side::Left,
+    },
+    Column {
+        title: "MODEL",
+        cell: |card| card.model.clone(),
+        side: Side::Left,
+    },
+    Column {
+        title: "TOTAL",
+        cell: |card| bytes(card.total_bytes),
+        side: Side::Right,
+    },
+    Column {
+        title: "ALLOCATABLE",
+        cell: |card| bytes(card.allocatable_bytes),
+        side: Side::Right,
+    },
+    Column {
+        title: "GRANTED",
+        cell: |card| bytes(card.granted_bytes),
+        side: Side::Right,
+    },
+    Column {
+        title: "FREE",
+        cell: |card| bytes(card.free_bytes),
+        side: Side::Right,
+    },
+    Column {
+        title: "USED",
+        cell: |card| bytes(card.used_bytes),
+        side: Side::Right,
+    },
+    Column {
+        title: "UNMANAGED",
+        cell: |card| bytes(card.unmanaged_bytes),
+        side: Side::Right,
+    },
+    Column {
+        title: "UTIL",
+        cell: |card| percent(card.utilisation_percent),
+        side: Side::Right,
+    },
+    Column {
+        title: "HEALTH",
+        cell: health,
+        side: Side::Left,
+    },
+    Column {
+        title: "UUID",
+        cell: |card| card.uuid.clone(),
+        side: Side::Left,
+    },
+];
+
+/// What an allocation has of one card: one line each.
+struct Share<'a> {
+    allocation: &'a Allocation,
+    grant: &'a Grant,
+    card: String,
+}
+
+fn shares(list: &ListReply) -> Vec<Share<'_>> {
+    let index = |uuid: &str| {
+        list.cards
+            .iter()
+            .find(|card| card.uuid == uuid)
+            .map(|card| card.index)
+    };
+    let mut shares = Vec::new();
+    for allocation in &list.allocations {
+        for grant in &allocation.grants {
+            let card = index(&grant.card).map_or_else(|| grant.card.clone(), |i| i.to_string());
+            shares.push(Share {
+                allocation,
+                grant,
+                card,
+            });
+        }
+    }
+    shares
+}
+
+/// A function, because its rows borrow from the list.
+fn columns<'a>() -> [Column<Share<'a>>; 10] {
+    [
+        Column {
+            title: "ALLOCATION",
+            cell: |share| share.allocation.name.clone(),
+            side: Side::Left,
+        },
+        Column {
+            title: "STATE",
+            cell: state,
+            side: Side::Left,
+        },
+        Column {
+            title: "CARD",
+            cell: |share| share.card.clone(),
+            side: Side::Left,
+        },
+        Column {
+            title: "LIMIT",
+            cell: |share| bytes(share.grant.limit_bytes),
+            side: Side::Right,
+        },
+        Column {
+            title: "USED",
+            cell: |share| bytes(share.grant.used_bytes),
+            side: Side::Right,
+        },
+        Column {
+            title: "OVERHEAD",
+            cell: |share| bytes(share.grant.overhead_bytes),
+            side: Side::Right,
+        },
+        Column {
+            title: "PEAK",
+            cell: |share| bytes(share.grant.peak_bytes),
+            side: Side::Right,
+        },
+        Column {
+            title: "DENIED",
+            cell: |share| share.grant.denied_count.to_string(),
+            side: Side::Right,
+        },
+        Column {
+            title: "ENFORCEMENT",
+            cell: enforcement,
+            side: Side::Left,
+        },
+        Column {
+            title: "PROCESSES",
+            cell: processes,
+            side: Side::Left,
+        },
+    ]
+}
+
+fn bytes(amount: u64) -> String {
+    Bytes(amount).to_string()
+}
+
+fn percent(amount: Option<u32>) -> String {
+    amount.map_or_else(|| "-".to_owned(), |amount| format!("{amount}%"))
+}
+
+fn health(card: &Card) -> String {
+    lower(card.health().as_str_name(), "CARD_HEALTH_")
+}
+
+fn state(share: &Share<'_>) -> String {
+    lower(share.allocation.state().as_str_name(), "ALLOCATION_STATE_")
+}
+
+fn enforcement(share: &Share<'_>) -> String {
+    lower(
+        share.grant.enforcement().as_str_name(),
+        "ENFORCEMENT_STATE_",
+    )
+}
+
+/// Those that use this card, each with its name; those that use none yet are not shown.
+fn processes(share: &Share<'_>) -> String {
+    let uses_it = |uses: &[apportion_proto::v1::ProcessUse]| {
+        uses.iter().any(|used| used.card == share.grant.card)
+    };
+    let here = share
+        .allocation
+        .processes
+        .iter()
+        .filter(|process| uses_it(&process.uses));
+    let names = here.map(|process| format!("{} {}", process.pid, process.name));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use apportion_proto::v1::{EnforcementState, Process, ProcessUse};
+
+    const MIB: u64 = 1 << 20;
+
+    fn list() -> ListReply {
+        let card = Card {
+            uuid: "GPU-a".into(),
+            index: 3,
+            total_bytes: 8000 * MIB,
+            ..Card::default()
+        };
+        let grant = Grant {
+            card: "GPU-a".into(),
+            limit_bytes: 2000 * MIB,
+            used_bytes: 1984 * MIB,
+            denied_count: 7,
+            enforcement: EnforcementState::Bypassed.into(),
+            ..Grant::default()
+        };
+        let uses = vec![ProcessUse {
+            card: "GPU-a".into(),
+            ..ProcessUse::default()
+        }];
+        let process = Process {
+            pid: 42,
+            name: "python".into(),
+            uses,
+        };
+        let idle = Process {
+            pid: 43,
+            name: "sh".into(),
+            uses: vec![],
+        };
+        let train = Allocation {
+            name: "train".into(),
+            grants: vec![grant],
+            processes: vec![process, idle],
+            ..Allocation::default()
+        };
+        ListReply {
+            cards: vec![card],
+            allocations: vec![train],
+            ..ListReply::default()
+        }
+    }
+
+    #[test]
+    fn an_allocation_is_one_line_with_its_numbers() {
+        let text = whole(&list());
+        let line = text.lines().find(|line| line.starts_with("train")).unwrap();
+        let words: Vec<_> = line.split_whitespace().collect();
+        let numbers = [
+            "3", "2000", "MiB", "1984", "MiB", "0", "MiB", "0", "MiB", "7", "bypassed",
+        ];
+        assert!(
+            words.windows(numbers.len()).any(|part| part == numbers),
+            "{line}"
+        );
+        assert!(line.ends_with("42 python"), "{line}");
+    }
+
+    #[test]
+    fn an_idle_machine_says_so() {
+        assert!(whole(&ListReply::default()).ends_with("no allocations\n"));
+    }
+}
