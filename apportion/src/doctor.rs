@@ -51,6 +51,11 @@ impl Finding {
         }
     }
 
+    /// Something that could not be looked at, with its own hint if it has one.
+    fn failed(check: &'static str, failure: &Failure, todo: &str) -> Self {
+        Self::missing(check, failure.chain(), failure.todo().unwrap_or(todo))
+    }
+
     fn missing(check: &'static str, found: impl Into<String>, todo: &str) -> Self {
         Self {
             state: State::Missing,

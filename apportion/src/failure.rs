@@ -7,6 +7,8 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
+
 /// The exit code of bad usage or configuration, as in `sysexits.h`.
 const USAGE: u8 = 64;
 
@@ -54,6 +56,28 @@ impl Failure {
         }
     }
 
+    /// What happened and why, without what to do about it.
+    pub(crate) fn chain(&self) -> String {
+        let mut said = self.what.clone();
+        let mut chain = said.clone();
+        let mut cause = self.source.as_deref().map(|source| source as &dyn Error);
+        while let Some(error) = cause {
+            let text = error.to_string();
+            // Some libraries repeat their cause in their own text.
+            if !said.contains(&text) {
+                chain = format!("{chain}: {text}");
+                said = text;
+            }
+            cause = error.source();
+        }
+        chain
+    }
+
+    /// What to do about it.
+    pub(crate) fn todo(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
     /// The code that the program ends with.
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(self.code)
@@ -62,18 +86,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut said = self.what.clone();
-        f.write_str(&said)?;
-        let mut cause = self.source.as_deref().map(|source| source as &dyn Error);
-        while let Some(error) = cause {
-            let text = error.to_string();
-            // Some libraries repeat their cause in their own text.
-            if !said.contains(&text) {
-                write!(f, ": {text}")?;
-                said = text;
-            }
-            cause = error.source();
-        }
+        f.write_str(&self.chain())?;
         match &self.hint {
             Some(hint) => write!(f, "; hint: {hint}"),
             None => Ok(()),
@@ -86,6 +99,9 @@ impl Error for Failure {}
 /// A mistake in the command line that clap found, as one line.
 impl From<clap::Error> for Failure {
     fn from(error: clap::Error) -> Self {
+        if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            return Self::usage("no command was given").hint("see `apportion --help`");
+        }
         let text = error.render().to_string();
         let paragraph = text.split("\n\n").next().unwrap_or_default();
         let line = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -10,6 +10,7 @@ use clap::{CommandFactory, Parser};
 
 mod agent;
 mod ask;
+mod background;
 mod cards;
 mod demo;
 mod detach;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use apportion_abi::{Bytes, place, units::parse_memory};
 
-use crate::detach;
+use crate::background::Background;
 use crate::failure::Failure;
 use crate::instance::Instance;
 
@@ -93,7 +93,8 @@ pub(crate) enum Daemon {
     Started,
 }
 
-/// Sees to it that the simulated driver of `instance` serves.
+/// Sees to it that the simulated driver of `instance` serves, and stays for as long as this process (or the
+/// command that it becomes) lives: the daemon serves every process that ever connected until its end.
 pub(crate) fn ensure(instance: &Instance, shape: &Shape) -> Result<Daemon, Failure> {
     let socket = instance.driver_socket();
     if serves(&socket) {
@@ -103,20 +104,16 @@ pub(crate) fn ensure(instance: &Instance, shape: &Shape) -> Result<Daemon, Failu
     args.extend(["--idle-exit".into(), IDLE_EXIT_SECONDS.into()]);
     args.extend(shape.args());
     let log = instance.dir.join("driver.log");
-    detach::start(
-        &instance.library(place::SIM_DAEMON)?,
-        args,
-        Vec::new(),
-        &log,
-    )?;
+    let daemon = Background::start(&instance.library(place::SIM_DAEMON)?, args, Vec::new(), log)?;
     let deadline = Instant::now() + PATIENCE;
-    while !serves(&socket) {
-        if Instant::now() > deadline {
-            let what = format!(
-                "the simulated driver does not serve at {}",
-                socket.display()
-            );
-            return Err(Failure::new(what).hint(format!("see {}", log.display())));
+    loop {
+        // Asked before connecting: another that serves by now is as good.
+        let is_gone = !daemon.is_running();
+        if serves(&socket) {
+            break;
+        }
+        if is_gone || Instant::now() > deadline {
+            return Err(daemon.explain("the simulated driver does not serve"));
         }
         std::thread::sleep(PAUSE);
     }

@@ -4,6 +4,7 @@
 //! replaced by renaming, so that a program that runs from the tree keeps the file it was started from.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process;
 
@@ -55,6 +56,13 @@ const ROWS: &[Row] = &[
     },
 ];
 
+/// The names without a version, which some programs try first: on a machine with a driver they would
+/// find the real one and not the one that stands in for it.
+const LINKS: &[(&str, &str)] = &[
+    ("lib/apportion/sim/libcuda.so", "libcuda.so.1"),
+    ("lib/apportion/sim/libnvidia-ml.so", "libnvidia-ml.so.1"),
+];
+
 /// The preloaded library: Cargo's name is its staged name.
 const PRELOAD: &str = "libapportion_cuda.so";
 
@@ -80,6 +88,7 @@ pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     }
     let preload = workspace.target.join("preload/release").join(PRELOAD);
     place(&preload, &staged.join("lib/apportion").join(PRELOAD))?;
+    link(&staged)?;
     Ok(staged)
 }
 
@@ -88,6 +97,19 @@ pub(crate) fn install(staged: &Path, prefix: &Path) -> Result<()> {
     let placed = ROWS.iter().map(|row| row.placed.to_owned());
     for path in placed.chain([format!("lib/apportion/{PRELOAD}")]) {
         place(&staged.join(&path), &prefix.join(&path))?;
+    }
+    link(prefix)
+}
+
+/// Makes the links below `tree`.
+fn link(tree: &Path) -> Result<()> {
+    for (path, to) in LINKS {
+        let path = tree.join(path);
+        if fs::read_link(&path).is_ok_and(|present| present == Path::new(to)) {
+            continue;
+        }
+        let _ = fs::remove_file(&path);
+        symlink(to, &path).with_context(|| format!("failed to link {}", path.display()))?;
     }
     Ok(())
 }

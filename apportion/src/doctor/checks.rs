@@ -12,7 +12,6 @@ use nix::unistd::Uid;
 
 use super::Finding;
 use crate::agent::{Unreachable, try_connect};
-use crate::failure::Failure;
 use crate::instance::Instance;
 use crate::probe::{self, Answer};
 use crate::{block_on, metrics};
@@ -23,6 +22,7 @@ const KERNEL: (u32, u32) = (5, 3);
 const LIMITING_DRIVER: u32 = 615;
 
 const INSTALL: &str = "install Apportion anew, or name its libraries in APPORTION_LIB_DIR";
+const AGENT: &str = "end the agent that holds the socket, or name another folder in APPORTION_DIR";
 const DRIVER: &str = "install the NVIDIA driver, or use --sim for simulated cards";
 
 /// Looks at everything.
@@ -72,7 +72,7 @@ fn installation(instance: &Instance) -> Finding {
             "installation",
             format!("all {} files are there", files.len()),
         ),
-        Some(first) => Finding::missing("installation", first.to_string(), INSTALL),
+        Some(first) => Finding::failed("installation", first, INSTALL),
     }
 }
 
@@ -81,7 +81,7 @@ fn preload(instance: &Instance) -> Finding {
     let name = "preload";
     let library = match instance.library(place::PRELOAD_LIBRARY) {
         Ok(library) => library,
-        Err(failure) => return Finding::missing(name, failure.to_string(), INSTALL),
+        Err(failure) => return Finding::failed(name, &failure, INSTALL),
     };
     let run = Command::new("/bin/true")
         .env("LD_PRELOAD", &library)
@@ -134,14 +134,14 @@ fn simulation(instance: &Instance) -> Finding {
         .and_then(|()| crate::simulation::ensure(instance, &crate::simulation::Shape::default()));
     match started {
         Ok(_) => Finding::good("simulation", format!("started at {}", socket.display())),
-        Err(failure) => Finding::missing("simulation", failure.to_string(), INSTALL),
+        Err(failure) => Finding::failed("simulation", &failure, INSTALL),
     }
 }
 
 fn driver(instance: &Instance) -> Vec<Finding> {
     let report = match probe::ask(instance) {
         Ok(report) => report,
-        Err(failure) => return vec![Finding::missing("driver", failure.to_string(), DRIVER)],
+        Err(failure) => return vec![Finding::failed("driver", &failure, DRIVER)],
     };
     let mut findings = vec![library("nvml", &report.nvml), library("cuda", &report.cuda)];
     if let Answer::Found(nvml) = &report.nvml {
@@ -201,13 +201,8 @@ fn agent(instance: &Instance) -> Vec<Finding> {
             "none runs; `apportion run` starts it",
         )],
         Ok(Some(node)) => vec![running(&node), metrics(&node)],
-        Err(failure) => vec![unreachable(&failure)],
+        Err(failure) => vec![Finding::failed("agent", &failure, AGENT)],
     }
-}
-
-fn unreachable(failure: &Failure) -> Finding {
-    let todo = "end the agent that holds the socket, or name another folder in APPORTION_DIR";
-    Finding::missing("agent", failure.to_string(), todo)
 }
 
 fn running(node: &Node) -> Finding {

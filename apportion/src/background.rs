@@ -1,0 +1,168 @@
+//! A program that was started in the background: whether it still runs, and what it said last.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use apportion_abi::place;
+
+use crate::failure::Failure;
+
+/// Variables that say how *our* command is limited; what runs in the background is not.
+const NOT_INHERITED: &[&str] = &[
+    "LD_PRELOAD",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    place::ENV_ACCOUNT,
+];
+/// A log above that size starts anew with the next program.
+const LOG_BYTES: u64 = 1 << 20;
+
+/// A program that outlives us.
+#[derive(Debug)]
+pub(crate) struct Background {
+    pid: u32,
+    name: String,
+    log: PathBuf,
+    /// Where in the log its own words begin.
+    read_from: u64,
+}
+
+impl Background {
+    /// Starts `program` with its output at the end of `log`.
+    pub(crate) fn start(
+        program: &Path,
+        args: impl IntoIterator<Item = OsString>,
+        env: Vec<(&'static str, OsString)>,
+        log: PathBuf,
+    ) -> Result<Self, Failure> {
+        let failed = || Failure::new(format!("failed to start {}", program.display()));
+        let own = std::env::current_exe().map_err(|e| failed().because(e))?;
+        let read_from = begin(&log);
+        let mut command = Command::new(own);
+        command
+            .arg("detach")
+            .arg("--log")
+            .arg(&log)
+            .arg("--")
+            .arg(program)
+            .args(args)
+            .envs(env);
+        for name in NOT_INHERITED {
+            command.env_remove(name);
+        }
+        let output = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .output()
+            .map_err(|e| failed().because(e))?;
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        match said(&output.stdout).parse() {
+            Ok(pid) if output.status.success() => {
+                let name = program
+                    .file_name()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned();
+                Ok(Self {
+                    pid,
+                    name,
+                    log,
+                    read_from,
+                })
+            }
+            _ => {
+                let said = said(&output.stderr);
+                Err(failed().because(said.trim_start_matches("apportion: ").to_owned()))
+            }
+        }
+    }
+
+    /// Whether the program lives; one that ended and waits for init does not.
+    pub(crate) fn is_running(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let state = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next());
+        !matches!(state, None | Some('Z' | 'X'))
+    }
+
+    /// A failure with the program's last words as its cause.
+    pub(crate) fn explain(&self, what: &str) -> Failure {
+        let last = self.last_line().unwrap_or_default();
+        let last = last
+            .strip_prefix(&format!("{}: ", self.name))
+            .unwrap_or(&last);
+        let (said, hint) = match last.split_once("; hint: ") {
+            Some((said, hint)) => (said, hint.to_owned()),
+            None => (last, format!("see {}", self.log.display())),
+        };
+        let failure = Failure::new(what).hint(hint);
+        if said.is_empty() {
+            failure
+        } else {
+            failure.because(said.to_owned())
+        }
+    }
+
+    fn last_line(&self) -> Option<String> {
+        let mut file = File::open(&self.log).ok()?;
+        file.seek(SeekFrom::Start(self.read_from)).ok()?;
+        let mut text = Vec::new();
+        file.take(LOG_BYTES).read_to_end(&mut text).ok()?;
+        let text = String::from_utf8_lossy(&text);
+        text.lines()
+            .rev()
+            .map(str::trim)
+            .find(|line| !line.is_empty())
+            .map(str::to_owned)
+    }
+}
+
+/// Starts a long log anew; returns where the next line will stand.
+fn begin(log: &Path) -> u64 {
+    let length = fs::metadata(log).map_or(0, |found| found.len());
+    if length > LOG_BYTES && fs::remove_file(log).is_ok() {
+        0
+    } else {
+        length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::write;
+
+    fn with_log(text: &str, read_from: u64) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        write(&log, text).unwrap();
+        let name = "apportion-agent".to_owned();
+        Background {
+            pid: 1,
+            name,
+            log,
+            read_from,
+        }
+        .explain("the agent ended")
+        .to_string()
+    }
+
+    #[test]
+    fn the_last_words_of_a_program_are_the_cause() {
+        let log = "older\ninfo\napportion-agent: no driver; hint: use --sim\n\n";
+        assert_eq!(
+            with_log(log, 6),
+            "the agent ended: no driver; hint: use --sim"
+        );
+    }
+
+    #[test]
+    fn what_an_older_program_said_is_not_the_cause() {
+        let said = with_log("older\n", 6);
+        assert!(said.starts_with("the agent ended; hint: see "), "{said}");
+    }
+}
