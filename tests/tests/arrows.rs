@@ -1,0 +1,289 @@
+//! The map of design.md, section 5, as a check: who may know whom, and where unsafe code may live.
+//!
+//! A crate that is not on the map fails the test, so that whoever adds one says where it belongs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use cargo_metadata::camino::Utf8Path;
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, TargetKind};
+
+/// A crate of ours: what it may know, and whether it may use unsafe code.
+struct Crate {
+    name: &'static str,
+    knows: &'static [&'static str],
+    room: Room,
+}
+
+/// Whether a crate may use unsafe code.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// It has `#![forbid(unsafe_code)]`.
+    Safe,
+    /// It is one of the named rooms: account pages, interception, the simulated driver, and the programs
+    /// that stand for other people's (they call the driver's C interface).
+    Unsafe,
+}
+
+use Room::{Safe, Unsafe};
+
+const MAP: &[Crate] = &[
+    // Words.
+    Crate {
+        name: "apportion-abi",
+        knows: &[],
+        room: Unsafe,
+    },
+    // Pure.
+    Crate {
+        name: "apportion-ledger",
+        knows: &["apportion-abi"],
+        room: Safe,
+    },
+    Crate {
+        name: "apportion-runtime-class",
+        knows: &["apportion-abi"],
+        room: Safe,
+    },
+    Crate {
+        name: "apportion-policy",
+        knows: &["apportion-abi"],
+        room: Safe,
+    },
+    Crate {
+        name: "apportion-gate",
+        knows: &["apportion-abi"],
+        room: Safe,
+    },
+    // Wire.
+    Crate {
+        name: "apportion-proto",
+        knows: &[],
+        room: Safe,
+    },
+    // Programs.
+    Crate {
+        name: "apportion-agent",
+        knows: &[
+            "apportion-abi",
+            "apportion-ledger",
+            "apportion-proto",
+            "apportion-runtime-class",
+        ],
+        room: Safe,
+    },
+    Crate {
+        name: "apportion",
+        knows: &[
+            "apportion-abi",
+            "apportion-intercept",
+            "apportion-policy",
+            "apportion-proto",
+            "apportion-runtime-class",
+        ],
+        room: Safe,
+    },
+    Crate {
+        name: "apportion-intercept",
+        knows: &["apportion-abi", "apportion-gate"],
+        room: Unsafe,
+    },
+    // Programs as other people write them: they know the driver and nothing of ours.
+    Crate {
+        name: "apportion-probe",
+        knows: &[],
+        room: Unsafe,
+    },
+    Crate {
+        name: "apportion-conformance",
+        knows: &[],
+        room: Unsafe,
+    },
+    // The simulated driver knows nothing of what is tested on it.
+    Crate {
+        name: "apportion-sim-machine",
+        knows: &[],
+        room: Safe,
+    },
+    Crate {
+        name: "apportion-sim-client",
+        knows: &["apportion-sim-machine"],
+        room: Unsafe,
+    },
+    Crate {
+        name: "apportion-sim-daemon",
+        knows: &["apportion-sim-client", "apportion-sim-machine"],
+        room: Unsafe,
+    },
+    Crate {
+        name: "apportion-sim-cuda",
+        knows: &["apportion-sim-client", "apportion-sim-machine"],
+        room: Unsafe,
+    },
+    Crate {
+        name: "apportion-sim-nvml",
+        knows: &["apportion-sim-client", "apportion-sim-machine"],
+        room: Unsafe,
+    },
+    Crate {
+        name: "xtask",
+        knows: &[],
+        room: Safe,
+    },
+];
+
+/// Crates that may know all others: they only look.
+const ONLOOKERS: &[&str] = &["apportion-tests", "apportion-benches"];
+
+/// The two floors on which the network and its runtime are known.
+const WIRE: &[&str] = &["tokio", "tonic", "prost", "kube"];
+const ON_THE_WIRE: &[&str] = &["apportion-proto", "apportion-agent", "apportion"];
+
+/// What the library in other people's programs is made of, beside our own crates.
+const IN_THE_HOOKED_PROCESS: &[&str] = &["hashbrown", "libc"];
+const HOOKED: &[&str] = &["apportion-abi", "apportion-gate", "apportion-intercept"];
+
+fn metadata() -> Metadata {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
+    MetadataCommand::new()
+        .manifest_path(manifest)
+        .no_deps()
+        .exec()
+        .expect("cargo knows the workspace")
+}
+
+/// The names of what `package` is built from; what only its tests need is left out.
+fn needs(package: &Package) -> BTreeSet<&str> {
+    let dependencies = package.dependencies.iter();
+    let built = dependencies.filter(|dependency| {
+        let is_for_loom = dependency
+            .target
+            .as_ref()
+            .is_some_and(|t| t.to_string().contains("loom"));
+        dependency.kind != DependencyKind::Development && !is_for_loom
+    });
+    built.map(|dependency| dependency.name.as_str()).collect()
+}
+
+/// All packages of the workspace by name.
+fn packages(metadata: &Metadata) -> BTreeMap<&str, &Package> {
+    metadata
+        .workspace_packages()
+        .into_iter()
+        .map(|package| (package.name.as_str(), package))
+        .collect()
+}
+
+#[test]
+fn every_crate_knows_only_whom_the_map_lets_it_know() {
+    let metadata = metadata();
+    let packages = packages(&metadata);
+    for (name, package) in &packages {
+        let Some(row) = MAP.iter().find(|row| row.name == *name) else {
+            assert!(ONLOOKERS.contains(name), "{name} is not on the map");
+            continue;
+        };
+        let ours = needs(package)
+            .into_iter()
+            .filter(|needed| packages.contains_key(needed));
+        let wrong: Vec<_> = ours.filter(|needed| !row.knows.contains(needed)).collect();
+        assert!(wrong.is_empty(), "{name} must not know {wrong:?}");
+    }
+}
+
+#[test]
+fn everything_on_the_map_is_there() {
+    let metadata = metadata();
+    let packages = packages(&metadata);
+    for row in MAP {
+        assert!(
+            packages.contains_key(row.name),
+            "{} is not in the workspace",
+            row.name
+        );
+    }
+}
+
+#[test]
+fn the_network_is_known_on_two_floors_only() {
+    let metadata = metadata();
+    for (name, package) in packages(&metadata) {
+        if !ON_THE_WIRE.contains(&name) && !ONLOOKERS.contains(&name) {
+            let wrong: Vec<_> = needs(package)
+                .into_iter()
+                .filter(|n| WIRE.contains(n))
+                .collect();
+            assert!(wrong.is_empty(), "{name} must not know {wrong:?}");
+        }
+    }
+}
+
+#[test]
+fn the_hooked_process_gets_a_closed_list_of_crates() {
+    let metadata = metadata();
+    let packages = packages(&metadata);
+    for name in HOOKED {
+        let allowed = |n: &&str| HOOKED.contains(n) || IN_THE_HOOKED_PROCESS.contains(n);
+        let wrong: Vec<_> = needs(packages[name])
+            .into_iter()
+            .filter(|n| !allowed(n))
+            .collect();
+        assert!(
+            wrong.is_empty(),
+            "{name} must not bring {wrong:?} into other people's programs"
+        );
+    }
+}
+
+#[test]
+fn crates_outside_the_rooms_forbid_unsafe_code() {
+    let metadata = metadata();
+    let packages = packages(&metadata);
+    for row in MAP.iter().filter(|row| row.room == Safe) {
+        for root in roots(packages[row.name]) {
+            let text = fs::read_to_string(root).expect("the root of a crate is readable");
+            assert!(
+                text.contains("#![forbid(unsafe_code)]"),
+                "{root} does not forbid unsafe code"
+            );
+        }
+    }
+}
+
+/// The root files of a package's libraries and programs.
+fn roots(package: &Package) -> impl Iterator<Item = &Utf8Path> {
+    let is_ours = |kind: &TargetKind| {
+        matches!(
+            kind,
+            TargetKind::Lib | TargetKind::RLib | TargetKind::CDyLib | TargetKind::Bin
+        )
+    };
+    let targets = package.targets.iter();
+    targets
+        .filter(move |target| target.kind.iter().any(is_ours))
+        .map(|target| target.src_path.as_path())
+}
+
+#[test]
+fn no_module_is_called_mod_rs() {
+    let root = metadata().workspace_root;
+    let mut folders = vec![root.into_std_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)
+            .expect("a source folder is readable")
+            .flatten()
+        {
+            let path = entry.path();
+            let name = entry.file_name();
+            if path.is_dir() && name != "target" && !name.to_string_lossy().starts_with('.') {
+                folders.push(path);
+                continue;
+            }
+            assert!(
+                name != "mod.rs",
+                "{} has another name in this house",
+                path.display()
+            );
+        }
+    }
+}
