@@ -1,1 +1,35 @@
-//! (being written)
+//! The books of one process: what it holds on which card, and what each call costs or gives back.
+//!
+//! Pure bookkeeping, with no driver, no account and no lock in it: the hooks tell it what the driver
+//! did and learn how many bytes to claim or give back. It knows four kinds of holdings, each in a file
+//! of its own, because each is counted differently: contexts (a reserve each), linear memory (by the
+//! driver's blocks), virtual memory handles (by reference count) and stream-ordered pools (by what is
+//! reserved).
+//!
+//! Cards are positions in the account. A holding on a card that the account does not name is not
+//! entered, and a key that is not found is an answer (`None`), never an error: the driver decides what
+//! an unknown pointer is.
+//!
+//! Nothing here panics; where memory for an entry cannot be had the holding is not entered, which
+//! leaves it charged for as long as the process lives.
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+mod arrays;
+mod books;
+mod contexts;
+mod handles;
+mod linear;
+mod map;
+mod pools;
+
+pub use arrays::{Array, format_bytes};
+pub use books::Books;
+pub use contexts::{ContextId, Ended};
+pub use handles::{Dropped, Released, Unmapped};
+pub use linear::{BLOCK, Taken, worst_case};
+pub use pools::{GROWTH, Gone, Pools, Settled, worst_growth};
+
+/// A card by its position in the account.
+pub type Card = usize;

@@ -1,0 +1,151 @@
+//! All that a process holds, in one place: what the lock of the hooks guards.
+
+use crate::Card;
+use crate::arrays::{Array, Arrays};
+use crate::contexts::{ContextId, Contexts, Ended};
+use crate::handles::{Dropped, Handles, Released, Unmapped};
+use crate::linear::{Linear, Taken};
+use crate::pools::Pools;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Books {
+    contexts: Contexts,
+    linear: Linear,
+    arrays: Arrays,
+    handles: Handles,
+    /// Stream-ordered pools.
+    pub pools: Pools,
+}
+
+impl Books {
+    /// Enters a context for which `reserve` was charged. False if it is there already, and then the
+    /// charge is not needed.
+    pub fn open_context(
+        &mut self,
+        handle: u64,
+        (card, device): (Card, i32),
+        reserve: u64,
+        is_primary: bool,
+    ) -> bool {
+        self.contexts
+            .open(handle, (card, device), reserve, is_primary)
+    }
+
+    /// The device that a context is on.
+    #[must_use]
+    pub fn device_of(&self, context: u64) -> Option<i32> {
+        self.contexts.device(context)
+    }
+
+    /// The context with this handle and its card.
+    #[must_use]
+    pub fn context(&self, handle: u64) -> Option<(ContextId, Card)> {
+        self.contexts.find(handle)
+    }
+
+    /// The handle of a device's primary context, if it is entered.
+    #[must_use]
+    pub fn primary(&self, device: i32) -> Option<u64> {
+        self.contexts.primary(device)
+    }
+
+    /// Takes a context out, before the driver is asked to end it.
+    pub fn end_context(&mut self, handle: u64) -> Option<Ended> {
+        self.contexts.take(handle)
+    }
+
+    /// The driver did not end it.
+    pub fn context_lives(&mut self, ended: Ended) {
+        self.contexts.put_back(ended);
+    }
+
+    /// The driver ended it: returns the bytes to give back on its card, for its reserve and for all that
+    /// was in it.
+    pub fn context_ended(&mut self, ended: Ended) -> u64 {
+        let mut freed = ended.reserve();
+        while let Some(taken) = self.linear.take_of(ended.id) {
+            freed = freed.saturating_add(taken.cost);
+        }
+        while let Some(array) = self.arrays.take_of(ended.id) {
+            freed = freed.saturating_add(array.cost);
+        }
+        freed
+    }
+
+    /// The sum of the reserves for contexts on a card.
+    #[must_use]
+    pub fn reserves(&self, card: Card) -> u64 {
+        self.contexts.reserves(card)
+    }
+
+    /// Enters an allocation. Returns what it costs now that its address is known.
+    pub fn enter(&mut self, address: u64, bytes: u64, card: Card, context: ContextId) -> u64 {
+        self.linear.enter(address, bytes, card, context)
+    }
+
+    /// Takes an allocation out, before the driver is asked to free it.
+    pub fn take(&mut self, address: u64) -> Option<Taken> {
+        self.linear.take(address)
+    }
+
+    /// Enters an array.
+    pub fn enter_array(&mut self, handle: u64, array: Array) {
+        self.arrays.enter(handle, array);
+    }
+
+    /// Takes an array out, before the driver is asked to destroy it.
+    pub fn take_array(&mut self, handle: u64) -> Option<Array> {
+        self.arrays.take(handle)
+    }
+
+    /// Enters a new handle, charged or not.
+    pub fn create_handle(&mut self, handle: u64, charged: Option<(Card, u64)>) {
+        self.handles.create(handle, charged);
+    }
+
+    /// Enters a handle that came from outside.
+    pub fn import_handle(&mut self, handle: u64) {
+        self.handles.import(handle);
+    }
+
+    /// Enters the handle that the driver returned for what is mapped at `address`.
+    pub fn retain_handle(&mut self, handle: u64, address: u64) {
+        self.handles.retain(handle, address);
+    }
+
+    /// Takes a reference out, before the driver is asked to release it.
+    pub fn release_handle(&mut self, handle: u64) -> Option<Released> {
+        self.handles.release(handle)
+    }
+
+    /// The driver did not release it.
+    pub fn handle_lives(&mut self, released: Released) {
+        self.handles.still_held(released);
+    }
+
+    /// The driver released it.
+    pub fn handle_released(&mut self, released: Released) -> Dropped {
+        self.handles.released(released)
+    }
+
+    /// Enters a mapping.
+    pub fn map(&mut self, address: u64, bytes: u64, handle: u64) {
+        self.handles.map(address, bytes, handle);
+    }
+
+    /// Takes one mapping out of a range, before the driver is asked to unmap the range.
+    pub fn unmap(&mut self, address: u64, bytes: u64) -> Option<Unmapped> {
+        self.handles.unmap(address, bytes)
+    }
+
+    /// The driver did not unmap it.
+    pub fn mapping_lives(&mut self, unmapped: Unmapped) {
+        self.handles.still_mapped(unmapped);
+    }
+
+    /// The driver unmapped it.
+    pub fn unmapped(&mut self, unmapped: Unmapped) -> Dropped {
+        self.handles.unmapped(unmapped)
+    }
+}

@@ -1,0 +1,292 @@
+//! Virtual memory: physical memory that lives as long as a handle or a mapping refers to it.
+//!
+//! `cuMemRelease` does not free what is still mapped, and `cuMemUnmap` does not free what still has a
+//! handle; whoever counts only one of the two lets a program hold memory that nobody sees. Each
+//! physical memory has a number of its own here, because the driver uses a handle's value again as soon
+//! as the handle is released, mapped or not.
+//!
+//! Memory of another process (an imported handle) and memory that is not on a card costs nothing here,
+//! but its references are followed all the same, so that retaining and unmapping it find what they look
+//! for.
+
+use crate::Card;
+use crate::map::Map;
+
+type PhysicalId = u64;
+
+#[derive(Clone, Copy, Debug)]
+struct Physical {
+    /// Where it is charged, if it is.
+    charged: Option<(Card, u64)>,
+    references: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Handle {
+    physical: PhysicalId,
+    count: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    physical: PhysicalId,
+    bytes: u64,
+}
+
+/// A reference that was given up: what is to be given back with it, if it was the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// The card and the bytes.
+    pub charge: Option<(Card, u64)>,
+}
+
+/// A handle reference that is being released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released {
+    handle: u64,
+    physical: PhysicalId,
+}
+
+/// A mapping that is being removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unmapped {
+    address: u64,
+    bytes: u64,
+    physical: PhysicalId,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Handles {
+    physical: Map<PhysicalId, Physical>,
+    handles: Map<u64, Handle>,
+    mappings: Map<u64, Mapping>,
+    next: PhysicalId,
+}
+
+impl Handles {
+    /// Enters a new handle on new physical memory.
+    pub(crate) fn create(&mut self, handle: u64, charged: Option<(Card, u64)>) {
+        let id = self.next;
+        self.next = self.next.wrapping_add(1);
+        let physical = Physical {
+            charged,
+            references: 1,
+        };
+        if self.physical.enter(id, physical) {
+            let handle_entry = Handle {
+                physical: id,
+                count: 1,
+            };
+            self.handles.enter(handle, handle_entry);
+        }
+    }
+
+    /// Enters a handle that came from outside: one more reference if the value is known.
+    pub(crate) fn import(&mut self, handle: u64) {
+        match self.handles.get(handle).map(|known| known.physical) {
+            Some(physical) => self.refer(handle, physical),
+            None => self.create(handle, None),
+        }
+    }
+
+    /// Enters the handle that the driver returned for what is mapped at `address`.
+    pub(crate) fn retain(&mut self, handle: u64, address: u64) {
+        let at = |(start, mapping): &(u64, &Mapping)| {
+            (*start..start.saturating_add(mapping.bytes)).contains(&address)
+        };
+        let found = match self.mappings.get(address) {
+            Some(mapping) => Some(mapping.physical),
+            None => self.mappings.iter().find(at).map(|(_, m)| m.physical),
+        };
+        match found {
+            Some(physical) => self.refer(handle, physical),
+            None => self.import(handle),
+        }
+    }
+
+    fn refer(&mut self, handle: u64, physical: PhysicalId) {
+        match self.handles.get_mut(handle) {
+            Some(known) if known.physical == physical => {
+                known.count = known.count.saturating_add(1);
+            }
+            Some(_) | None => {
+                let entry = Handle { physical, count: 1 };
+                if !self.handles.enter(handle, entry) {
+                    return;
+                }
+            }
+        }
+        self.count_up(physical);
+    }
+
+    fn count_up(&mut self, physical: PhysicalId) {
+        if let Some(memory) = self.physical.get_mut(physical) {
+            memory.references = memory.references.saturating_add(1);
+        }
+    }
+
+    /// Takes a reference of a handle out, before the driver is asked to release it.
+    pub(crate) fn release(&mut self, handle: u64) -> Option<Released> {
+        let entry = self.handles.get_mut(handle)?;
+        let physical = entry.physical;
+        entry.count = entry.count.saturating_sub(1);
+        if entry.count == 0 {
+            self.handles.remove(handle);
+        }
+        Some(Released { handle, physical })
+    }
+
+    /// The driver did not release it.
+    pub(crate) fn still_held(&mut self, released: Released) {
+        self.refer(released.handle, released.physical);
+        self.drop_reference(released.physical);
+    }
+
+    /// The driver released it.
+    pub(crate) fn released(&mut self, released: Released) -> Dropped {
+        self.drop_reference(released.physical)
+    }
+
+    /// Enters a mapping.
+    pub(crate) fn map(&mut self, address: u64, bytes: u64, handle: u64) {
+        let Some(physical) = self.handles.get(handle).map(|entry| entry.physical) else {
+            return;
+        };
+        if self.mappings.enter(address, Mapping { physical, bytes }) {
+            self.count_up(physical);
+        }
+    }
+
+    /// Takes one mapping out of a range, before the driver is asked to unmap it.
+    pub(crate) fn unmap(&mut self, address: u64, bytes: u64) -> Option<Unmapped> {
+        let exact = self
+            .mappings
+            .get(address)
+            .is_some_and(|mapping| mapping.bytes == bytes);
+        let found = if exact {
+            self.mappings.remove(address).map(|m| (address, m))
+        } else {
+            let end = address.saturating_add(bytes);
+            self.mappings
+                .remove_where(|start, _| (address..end).contains(&start))
+        };
+        found.map(|(address, mapping)| Unmapped {
+            address,
+            bytes: mapping.bytes,
+            physical: mapping.physical,
+        })
+    }
+
+    /// The driver did not unmap it.
+    pub(crate) fn still_mapped(&mut self, unmapped: Unmapped) {
+        let Unmapped {
+            address,
+            bytes,
+            physical,
+        } = unmapped;
+        self.mappings.enter(address, Mapping { physical, bytes });
+    }
+
+    /// The driver unmapped it.
+    pub(crate) fn unmapped(&mut self, unmapped: Unmapped) -> Dropped {
+        self.drop_reference(unmapped.physical)
+    }
+
+    fn drop_reference(&mut self, id: PhysicalId) -> Dropped {
+        let Some(memory) = self.physical.get_mut(id) else {
+            return Dropped { charge: None };
+        };
+        memory.references = memory.references.saturating_sub(1);
+        if memory.references > 0 {
+            return Dropped { charge: None };
+        }
+        let charge = self.physical.remove(id).and_then(|memory| memory.charged);
+        Dropped { charge }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const PAID: Dropped = Dropped {
+        charge: Some((0, 2 * MIB)),
+    };
+    const HELD: Dropped = Dropped { charge: None };
+
+    fn release(handles: &mut Handles, handle: u64) -> Option<Dropped> {
+        let released = handles.release(handle)?;
+        Some(handles.released(released))
+    }
+
+    fn unmap(handles: &mut Handles, address: u64, bytes: u64) -> Option<Dropped> {
+        let unmapped = handles.unmap(address, bytes)?;
+        Some(handles.unmapped(unmapped))
+    }
+
+    #[test]
+    fn a_mapping_keeps_released_memory_charged() {
+        let mut handles = Handles::default();
+        handles.create(7, Some((0, 2 * MIB)));
+        handles.map(0x1000, 2 * MIB, 7);
+        assert_eq!(release(&mut handles, 7), Some(HELD));
+        assert_eq!(unmap(&mut handles, 0x1000, 2 * MIB), Some(PAID));
+    }
+
+    #[test]
+    fn a_handle_value_that_is_used_again_is_other_memory() {
+        let mut handles = Handles::default();
+        handles.create(7, Some((0, 2 * MIB)));
+        handles.map(0x1000, 2 * MIB, 7);
+        release(&mut handles, 7);
+        handles.create(7, Some((1, 4 * MIB)));
+        assert_eq!(unmap(&mut handles, 0x1000, 2 * MIB), Some(PAID));
+        let other = Dropped {
+            charge: Some((1, 4 * MIB)),
+        };
+        assert_eq!(release(&mut handles, 7), Some(other));
+    }
+
+    #[test]
+    fn a_retained_handle_keeps_unmapped_memory_charged() {
+        let mut handles = Handles::default();
+        handles.create(7, Some((0, 2 * MIB)));
+        handles.map(0x1000, 2 * MIB, 7);
+        release(&mut handles, 7);
+        handles.retain(9, 0x1008);
+        assert_eq!(unmap(&mut handles, 0x1000, 2 * MIB), Some(HELD));
+        assert_eq!(release(&mut handles, 9), Some(PAID));
+    }
+
+    #[test]
+    fn an_imported_handle_costs_nothing() {
+        let mut handles = Handles::default();
+        handles.import(5);
+        handles.map(0x1000, 2 * MIB, 5);
+        assert_eq!(release(&mut handles, 5), Some(HELD));
+        assert_eq!(unmap(&mut handles, 0x1000, 2 * MIB), Some(HELD));
+    }
+
+    #[test]
+    fn one_unmap_can_end_many_mappings() {
+        let mut handles = Handles::default();
+        handles.create(7, Some((0, 2 * MIB)));
+        handles.map(0x1000, MIB, 7);
+        handles.map(0x1000 + MIB, MIB, 7);
+        release(&mut handles, 7);
+        assert_eq!(unmap(&mut handles, 0x1000, 2 * MIB), Some(HELD));
+        assert_eq!(unmap(&mut handles, 0x1000, 2 * MIB), Some(PAID));
+        assert_eq!(unmap(&mut handles, 0x1000, 2 * MIB), None);
+    }
+
+    #[test]
+    fn a_release_that_failed_changes_nothing() {
+        let mut handles = Handles::default();
+        handles.create(7, Some((0, 2 * MIB)));
+        if let Some(released) = handles.release(7) {
+            handles.still_held(released);
+        }
+        assert_eq!(release(&mut handles, 7), Some(PAID));
+    }
+}

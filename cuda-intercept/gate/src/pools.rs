@@ -1,0 +1,213 @@
+//! Stream-ordered pools: counted by what they reserve, not by what is allocated from them.
+//!
+//! A freed block stays in its pool until the driver trims it, so only the driver knows what a pool
+//! costs. An allocation first charges the most that the pool can grow by ([`worst_growth`]), asks the
+//! driver, reads what the pool reserves now and *settles*: gives back, or takes, the difference.
+//!
+//! Several threads can be in that dance at once. Each growth that is under way stays charged until it
+//! is over, and a reading is taken as the truth only if nothing began or ended on the pool while it was
+//! read; else it may only raise what is charged.
+
+use crate::Card;
+use crate::map::Map;
+
+/// The unit in which a pool grows.
+pub const GROWTH: u64 = 32 << 20;
+
+/// The most that a pool can grow by for one request.
+#[must_use]
+pub const fn worst_growth(bytes: u64) -> u64 {
+    match bytes.checked_next_multiple_of(GROWTH) {
+        Some(whole) => whole,
+        None => u64::MAX,
+    }
+}
+
+/// What a settlement means for the account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// Nothing changed.
+    Even,
+    /// So many bytes are to be given back.
+    GiveBack(Card, u64),
+    /// So many bytes were taken without a charge.
+    Take(Card, u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pool {
+    card: Card,
+    /// What is charged for what the pool reserves.
+    charged: u64,
+    /// What is charged for growth that is under way.
+    growing: u64,
+    /// Counts beginnings and ends, so that a reading can be told from a stale one.
+    epoch: u64,
+}
+
+/// A pool that was taken out of the books.
+#[derive(Clone, Copy, Debug)]
+pub struct Gone {
+    pool: u64,
+    entry: Pool,
+}
+
+impl Gone {
+    /// What its end gives back.
+    #[must_use]
+    pub const fn settled(&self) -> Settled {
+        let charged = self.entry.charged.saturating_add(self.entry.growing);
+        Settled::GiveBack(self.entry.card, charged)
+    }
+}
+
+/// The pools of a process that are on a card of the account.
+#[derive(Debug, Default)]
+pub struct Pools(Map<u64, Pool>);
+
+impl Pools {
+    /// Enters a pool, if it is new.
+    pub fn enter(&mut self, pool: u64, card: Card) {
+        if self.0.get(pool).is_none() {
+            let empty = Pool {
+                card,
+                charged: 0,
+                growing: 0,
+                epoch: 0,
+            };
+            self.0.enter(pool, empty);
+        }
+    }
+
+    /// The card that a pool is on.
+    #[must_use]
+    pub fn card(&self, pool: u64) -> Option<Card> {
+        self.0.get(pool).map(|pool| pool.card)
+    }
+
+    /// A growth begins; it has been charged.
+    pub fn begin(&mut self, pool: u64, growth: u64) {
+        if let Some(pool) = self.0.get_mut(pool) {
+            pool.growing = pool.growing.saturating_add(growth);
+            pool.epoch = pool.epoch.wrapping_add(1);
+        }
+    }
+
+    /// What to hand to [`Pools::settle`] with a reading that is about to be taken.
+    #[must_use]
+    pub fn epoch(&self, pool: u64) -> Option<u64> {
+        self.0.get(pool).map(|pool| pool.epoch)
+    }
+
+    /// The driver was read: the pool reserves so much. `ended` is the growth that is over with it.
+    pub fn settle(&mut self, pool: u64, epoch: u64, reserved: u64, ended: u64) -> Settled {
+        let Some(pool) = self.0.get_mut(pool) else {
+            return Settled::Even;
+        };
+        let before = pool.charged.saturating_add(pool.growing);
+        let current = pool.epoch == epoch;
+        pool.charged = match current {
+            true => reserved,
+            // The growth that is over may be part of what was reserved after this reading.
+            false => reserved.max(pool.charged).saturating_add(ended),
+        };
+        pool.growing = pool.growing.saturating_sub(ended);
+        if ended > 0 {
+            pool.epoch = pool.epoch.wrapping_add(1);
+        }
+        let after = pool.charged.saturating_add(pool.growing);
+        match after >= before {
+            true if after == before => Settled::Even,
+            true => Settled::Take(pool.card, after.saturating_sub(before)),
+            false => Settled::GiveBack(pool.card, before.saturating_sub(after)),
+        }
+    }
+
+    /// Takes a pool out, before the driver is asked to destroy it.
+    pub fn take(&mut self, pool: u64) -> Option<Gone> {
+        self.0.remove(pool).map(|entry| Gone { pool, entry })
+    }
+
+    /// The driver did not destroy it.
+    pub fn put_back(&mut self, gone: Gone) {
+        self.0.enter(gone.pool, gone.entry);
+    }
+
+    /// What is charged for all pools on a card.
+    #[must_use]
+    pub fn charged_on(&self, card: Card) -> u64 {
+        let here = self.0.iter().filter(|(_, pool)| pool.card == card);
+        here.map(|(_, pool)| pool.charged).sum()
+    }
+
+    /// The first pool after `after` (in an order that stays the same while none is entered) for which
+    /// something is charged.
+    #[must_use]
+    pub fn charged_after(&self, after: Option<u64>) -> Option<u64> {
+        let later = |handle: &u64| after.is_none_or(|after| *handle > after);
+        let charged = self.0.iter().filter(|(_, pool)| pool.charged > 0);
+        charged.map(|(handle, _)| handle).filter(later).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn pool() -> Pools {
+        let mut pools = Pools::default();
+        pools.enter(1, 0);
+        pools
+    }
+
+    #[test]
+    fn what_a_pool_did_not_grow_by_is_given_back() {
+        let mut pools = pool();
+        pools.begin(1, 64 * MIB);
+        let epoch = pools.epoch(1).unwrap_or_default();
+        let settled = pools.settle(1, epoch, 32 * MIB, 64 * MIB);
+        assert_eq!(settled, Settled::GiveBack(0, 32 * MIB));
+    }
+
+    #[test]
+    fn growth_that_is_under_way_stays_charged() {
+        let mut pools = pool();
+        pools.begin(1, 32 * MIB);
+        pools.begin(1, 32 * MIB);
+        let epoch = pools.epoch(1).unwrap_or_default();
+        assert_eq!(pools.settle(1, epoch, 32 * MIB, 32 * MIB), Settled::Even);
+    }
+
+    #[test]
+    fn a_stale_reading_gives_nothing_back() {
+        let mut pools = pool();
+        pools.begin(1, 32 * MIB);
+        let epoch = pools.epoch(1).unwrap_or_default();
+        pools.begin(1, 32 * MIB);
+        let settled = pools.settle(1, epoch, 0, 32 * MIB);
+        assert_eq!(settled, Settled::Even);
+    }
+
+    #[test]
+    fn a_trim_is_given_back_when_it_is_seen() {
+        let mut pools = pool();
+        pools.begin(1, 32 * MIB);
+        let epoch = pools.epoch(1).unwrap_or_default();
+        let _ = pools.settle(1, epoch, 32 * MIB, 32 * MIB);
+        let epoch = pools.epoch(1).unwrap_or_default();
+        assert_eq!(pools.charged_after(None), Some(1));
+        assert_eq!(pools.settle(1, epoch, 0, 0), Settled::GiveBack(0, 32 * MIB));
+        assert_eq!(pools.charged_after(None), None);
+    }
+
+    #[test]
+    fn a_pool_that_goes_takes_its_charge_along() {
+        let mut pools = pool();
+        pools.begin(1, 32 * MIB);
+        let gone = pools.take(1).map(|gone| gone.settled());
+        assert_eq!(gone, Some(Settled::GiveBack(0, 32 * MIB)));
+        assert!(pools.take(1).is_none());
+    }
+}

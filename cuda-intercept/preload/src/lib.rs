@@ -1,0 +1,111 @@
+//! The library that is preloaded into programs under a limit: the table's exported symbols, and what a
+//! library without a runtime must bring along.
+//!
+//! It is loaded into every process of a container: shells, `true`, images with another or an older C
+//! library. So it names no other library and no symbol version, has no constructor, and takes its memory
+//! from the process's own `malloc`. All logic is in `apportion-intercept`.
+#![no_std]
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ffi::{c_char, c_void};
+use core::panic::PanicInfo;
+use core::ptr;
+
+use apportion_intercept::*;
+
+/// The process's own heap.
+struct Heap;
+
+// SAFETY: the C library's functions keep the contract of an allocator: what `malloc` and
+// `posix_memalign` return is unique, aligned and good until `free`.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let mut place = ptr::null_mut();
+        let align = layout.align().max(size_of::<usize>());
+        // SAFETY: the alignment is a power of two and a multiple of the size of a pointer.
+        match unsafe { libc::posix_memalign(&raw mut place, align, layout.size()) } {
+            0 => place.cast(),
+            _ => ptr::null_mut(),
+        }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, _: Layout) {
+        // SAFETY: it comes from `posix_memalign`.
+        unsafe { libc::free(place.cast()) };
+    }
+}
+
+#[global_allocator]
+static HEAP: Heap = Heap;
+
+/// Never reached: nothing in the hooks panics, and a test checks that the library holds no trace of this
+/// function. It must be written all the same.
+#[panic_handler]
+fn panic(_: &PanicInfo<'_>) -> ! {
+    loop {
+        // SAFETY: pausing a thread has no preconditions.
+        unsafe { libc::pause() };
+    }
+}
+
+/// See `apportion_intercept::dlsym`. The jump leaves the caller's stack as it is.
+///
+/// # Safety
+/// As for `dlsym`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    core::arch::naked_asm!("endbr64", "jmp {door}", door = sym apportion_intercept::dlsym)
+}
+
+/// See `apportion_intercept::dlvsym`.
+///
+/// # Safety
+/// As for `dlvsym`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlvsym(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+) -> *mut c_void {
+    core::arch::naked_asm!("endbr64", "jmp {door}", door = sym apportion_intercept::dlvsym)
+}
+
+// C libraries before glibc 2.33 have no functions of these names, only inline wrappers in their headers, so
+// they are brought along; nothing but the exported functions leaves this library. The kernel's structure
+// is the C library's. A failure is a negative number, which is all that the callers look at.
+core::arch::global_asm!(
+    ".globl stat",
+    ".hidden stat",
+    ".type stat, @function",
+    "stat:",
+    "mov eax, 4",
+    "syscall",
+    "ret",
+    ".size stat, . - stat",
+    ".globl fstat",
+    ".hidden fstat",
+    ".type fstat, @function",
+    "fstat:",
+    "mov eax, 5",
+    "syscall",
+    "ret",
+    ".size fstat, . - fstat",
+);
+
+macro_rules! export {
+    ($($library:ident $symbol:ident($($arg:ident: $type:ty),*) = $name:literal @ $version:literal => $family:ident::$hook:ident, $what:literal;)*) => {$(
+        #[doc = concat!("See the table: ", $what, ".")]
+        ///
+        /// # Safety
+        /// As for the driver's function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
+            // SAFETY: the caller keeps the driver's contract.
+            unsafe { table::entry::$symbol($($arg),*) }
+        }
+    )*};
+}
+
+for_each_hook!(export);

@@ -1,0 +1,301 @@
+//! This process's hold on its account: where the account is, the slot, charge and uncharge.
+
+use core::ffi::{CStr, c_char};
+
+use apportion_abi::account::{Charge, LimitsMap, Owner, Registration, Usage, UsageMap};
+use apportion_abi::{Bytes, CardUuid, place};
+
+use crate::spin::Spin;
+
+mod peers;
+
+/// Whether a limit applies to this process.
+#[derive(Debug)]
+pub(crate) enum Standing {
+    /// None that anybody told us.
+    Unlimited,
+    /// One that we know and keep.
+    Limited(Account),
+    /// One that we cannot read, so nothing may be taken.
+    Closed,
+}
+
+/// The two files, mapped, and our slot in them.
+#[derive(Debug)]
+pub(crate) struct Account {
+    limits: LimitsMap,
+    usage: UsageMap,
+    slot: Spin<Slot>,
+}
+
+/// What we hold, by the slot that says so to others.
+#[derive(Debug)]
+struct Slot {
+    owner: Option<Owner>,
+    /// The same sums as in the slot, to enter a new one with should the slot be retired under us.
+    held: [u64; apportion_abi::account::MAX_CARDS],
+}
+
+/// What a card looks like from inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+    pub(crate) used: u64,
+}
+
+impl Standing {
+    /// Finds the account: a container's at its fixed place, else the one that the environment names.
+    pub(crate) fn find() -> Self {
+        let mut path = PathBuffer::default();
+        match Account::open(&mut path, place::CONTAINER_ACCOUNT.as_bytes()) {
+            Some(account) => return Self::Limited(account),
+            None if path.is_there() => return Self::Closed,
+            None => {}
+        }
+        let Some(named) = environment(place::ENV_ACCOUNT) else {
+            return Self::Unlimited;
+        };
+        match Account::open(&mut path, named) {
+            Some(account) => Self::Limited(account),
+            None => Self::Unlimited,
+        }
+    }
+}
+
+impl Account {
+    fn open(path: &mut PathBuffer, folder: &[u8]) -> Option<Self> {
+        let usage = UsageMap::open(path.join(folder, place::USAGE_FILE)?);
+        // Last, so that the buffer still holds this path for whoever asks whether it is there.
+        let limits = LimitsMap::open(path.join(folder, place::LIMITS_FILE)?);
+        let (limits, usage) = (limits.ok()?, usage.ok()?);
+        (limits.cards().len() == usage.cards()).then(|| Self {
+            limits,
+            usage,
+            slot: Spin::new(Slot {
+                owner: None,
+                held: [0; apportion_abi::account::MAX_CARDS],
+            }),
+        })
+    }
+
+    /// The account's position of a card.
+    pub(crate) fn card(&self, uuid: CardUuid) -> Option<usize> {
+        let mut cards = self.limits.cards().iter();
+        cards.position(|card| card.card() == uuid)
+    }
+
+    /// What a context on the card is charged.
+    pub(crate) fn context_reserve(&self, card: usize) -> u64 {
+        let card = self.limits.cards().get(card);
+        card.map_or(0, |card| card.limits().context_reserve.0)
+    }
+
+    /// Charges a card, if it fits.
+    pub(crate) fn charge(&self, card: usize, bytes: u64) -> bool {
+        let Some(limits) = self.limits.cards().get(card) else {
+            return false;
+        };
+        let usage = self.usage.usage();
+        let charge = |owner| usage.charge(owner, card, Bytes(bytes), limits);
+        let Some(owner) = self.owner(&usage) else {
+            return false;
+        };
+        let outcome = match charge(owner) {
+            Charge::Lost => match self.enter_again(&usage, owner) {
+                Some(owner) => charge(owner),
+                None => Charge::Refused,
+            },
+            decided => decided,
+        };
+        let granted = outcome == Charge::Granted;
+        if granted {
+            self.slot.lock().add(card, bytes);
+        }
+        granted
+    }
+
+    /// Charges a card for memory that is already taken.
+    pub(crate) fn charge_anyway(&self, card: usize, bytes: u64) {
+        let usage = self.usage.usage();
+        let Some(owner) = self.owner(&usage) else {
+            return;
+        };
+        if !usage.claim_anyway(owner, card, Bytes(bytes)) {
+            if let Some(owner) = self.enter_again(&usage, owner) {
+                let _ = usage.claim_anyway(owner, card, Bytes(bytes));
+            }
+        }
+        self.slot.lock().add(card, bytes);
+    }
+
+    /// Gives back what was charged.
+    pub(crate) fn uncharge(&self, card: usize, bytes: u64) {
+        let owner = {
+            let mut slot = self.slot.lock();
+            slot.subtract(card, bytes);
+            slot.owner
+        };
+        if let Some(owner) = owner {
+            self.usage.usage().uncharge(owner, card, Bytes(bytes));
+        }
+    }
+
+    /// Says how much of the charge is for contexts.
+    pub(crate) fn set_reserve(&self, card: usize, bytes: u64) {
+        let owner = self.slot.lock().owner;
+        if let Some(owner) = owner {
+            self.usage.usage().set_reserve(owner, card, Bytes(bytes));
+        }
+    }
+
+    /// Counts a refusal that the program gets to see.
+    pub(crate) fn deny(&self, card: usize, bytes: u64) {
+        self.usage.usage().deny(card, Bytes(bytes));
+    }
+
+    /// Takes processes that are gone out of the account. True if that freed anything.
+    pub(crate) fn retire_the_dead(&self) -> bool {
+        let usage = self.usage.usage();
+        let dead = usage
+            .processes()
+            .filter(|process| peers::is_dead(process.registration));
+        dead.fold(false, |freed, process| {
+            usage.retire(process.owner) > Bytes::ZERO || freed
+        })
+    }
+
+    /// The card as every query shows it. `total` and `free` are what the driver says of the whole.
+    pub(crate) fn view(&self, card: usize, total: u64, free: u64) -> View {
+        let Some(limits) = self.limits.cards().get(card).map(|card| card.limits()) else {
+            return View {
+                total,
+                free,
+                used: total.saturating_sub(free),
+            };
+        };
+        let claimed = self.usage.usage().claimed(card).0;
+        let used = claimed.saturating_add(limits.overhead.0);
+        let total = limits.limit.0.min(total);
+        View {
+            total,
+            free: total.saturating_sub(used).min(free),
+            used: used.min(total),
+        }
+    }
+
+    fn owner(&self, usage: &Usage<'_>) -> Option<Owner> {
+        let mut slot = self.slot.lock();
+        if slot.owner.is_none() {
+            slot.owner = register(usage);
+        }
+        slot.owner
+    }
+
+    /// Somebody took us for dead: enters a new slot with all that we hold.
+    fn enter_again(&self, usage: &Usage<'_>, lost: Owner) -> Option<Owner> {
+        let mut slot = self.slot.lock();
+        if slot.owner != Some(lost) {
+            return slot.owner;
+        }
+        let owner = register(usage)?;
+        for (card, held) in slot.held.iter().enumerate().filter(|(_, held)| **held > 0) {
+            let _ = usage.claim_anyway(owner, card, Bytes(*held));
+        }
+        slot.owner = Some(owner);
+        Some(owner)
+    }
+}
+
+impl Slot {
+    fn add(&mut self, card: usize, bytes: u64) {
+        if let Some(held) = self.held.get_mut(card) {
+            *held = held.saturating_add(bytes);
+        }
+    }
+
+    fn subtract(&mut self, card: usize, bytes: u64) {
+        if let Some(held) = self.held.get_mut(card) {
+            *held = held.saturating_sub(bytes);
+        }
+    }
+}
+
+/// Enters this process. What it held before an `exec` went with the old program.
+fn register(usage: &Usage<'_>) -> Option<Owner> {
+    let own = peers::own();
+    for process in usage.processes() {
+        if peers::is_same(process.registration, own) {
+            usage.retire(process.owner);
+        }
+    }
+    if let Some(owner) = usage.register(own) {
+        return Some(owner);
+    }
+    let mut dead = usage
+        .processes()
+        .filter(|process: &apportion_abi::account::Process| peers::is_dead(process.registration));
+    usage.retire(dead.next()?.owner);
+    usage.register(Registration { ..own })
+}
+
+/// The bytes of an environment variable that is set and not empty.
+fn environment(name: &str) -> Option<&'static [u8]> {
+    let mut buffer = PathBuffer::default();
+    let name = buffer.join(name.as_bytes(), "")?;
+    // SAFETY: the name is a string.
+    let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: the C library returns a string; a program that changes its environment while other threads
+    // read it races with itself, with or without us.
+    let value = unsafe { CStr::from_ptr(value) }.to_bytes();
+    (!value.is_empty()).then_some(value)
+}
+
+/// A path, put together without the heap.
+pub(super) struct PathBuffer([u8; 512]);
+
+impl Default for PathBuffer {
+    fn default() -> Self {
+        Self([0; 512])
+    }
+}
+
+impl PathBuffer {
+    /// `folder/file`, or `folder` alone; `None` if it is too long.
+    pub(super) fn join(&mut self, folder: &[u8], file: &str) -> Option<&CStr> {
+        let slash = if file.is_empty() { "" } else { "/" };
+        let parts = [folder, slash.as_bytes(), file.as_bytes(), b"\0"];
+        let mut rest = self.0.as_mut_slice();
+        for part in parts {
+            let (here, next) = rest.split_at_mut_checked(part.len())?;
+            here.copy_from_slice(part);
+            rest = next;
+        }
+        CStr::from_bytes_until_nul(&self.0).ok()
+    }
+
+    /// Whether something is at the path, readable or not.
+    fn is_there(&self) -> bool {
+        let Ok(path) = CStr::from_bytes_until_nul(&self.0) else {
+            return false;
+        };
+        // SAFETY: the path is a string.
+        let found = unsafe { libc::access(path.as_ptr(), libc::F_OK) };
+        found == 0 || !matches!(peers::errno(), libc::ENOENT | libc::ENOTDIR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_does_not_fit_is_no_path() {
+        let mut path = PathBuffer::default();
+        assert_eq!(path.join(b"/a", "limits"), Some(c"/a/limits"));
+        assert_eq!(path.join(&[b'a'; 600], "limits"), None);
+    }
+}

@@ -1,0 +1,190 @@
+//! Who else is in the account, and whether they still live.
+//!
+//! A pid alone says little: it is used again, and means something else in another pid namespace. So a
+//! process is known by its pid, its start time and its namespace, and one that cannot be seen from here
+//! is never taken for dead; the agent, which sees all, retires it.
+
+use apportion_abi::account::Registration;
+
+use super::PathBuffer;
+
+/// This process.
+pub(super) fn own() -> Registration {
+    // SAFETY: the call cannot fail.
+    let pid = unsafe { libc::getpid() };
+    let pid = u32::try_from(pid).unwrap_or(1);
+    Registration {
+        pid,
+        start_time: look(pid).map_or(0, |seen| seen.start_time),
+        pid_namespace: namespace(),
+    }
+}
+
+/// Whether both are the same process.
+pub(super) fn is_same(one: Registration, other: Registration) -> bool {
+    one == other && one.start_time != 0
+}
+
+/// Whether a process is gone for certain.
+pub(super) fn is_dead(process: Registration) -> bool {
+    if process.pid_namespace == 0 || process.pid_namespace != namespace() {
+        return false;
+    }
+    let Ok(pid) = i32::try_from(process.pid) else {
+        return false;
+    };
+    // SAFETY: signal 0 only asks whether the process is there.
+    let asked = unsafe { libc::kill(pid, 0) };
+    if asked != 0 && errno() == libc::ESRCH {
+        return true;
+    }
+    look(process.pid).is_some_and(|seen| {
+        let other = process.start_time != 0 && seen.start_time != process.start_time;
+        seen.is_zombie || other
+    })
+}
+
+struct Seen {
+    is_zombie: bool,
+    start_time: u64,
+}
+
+/// What `/proc/<pid>/stat` says.
+fn look(pid: u32) -> Option<Seen> {
+    let mut digits = [0; 10];
+    let mut folder = [0_u8; 32];
+    let mut text = [0_u8; 1024];
+    let folder = concatenate(&mut folder, &[b"/proc/", decimal(pid, &mut digits)?])?;
+    let mut path = PathBuffer::default();
+    let stat = read(path.join(folder, "stat")?, &mut text)?;
+    // The second field is the program's name in brackets, which may itself hold any character.
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = stat.get(end..)?.split(|byte| *byte == b' ').skip(1);
+    let state = fields.next()?.first()?;
+    let start_time = fields.nth(18)?;
+    Some(Seen {
+        is_zombie: matches!(state, b'Z' | b'X' | b'x'),
+        start_time: number(start_time)?,
+    })
+}
+
+fn namespace() -> u64 {
+    let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the path is a string and the buffer a `stat`.
+    if unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), status.as_mut_ptr()) } != 0 {
+        return 0;
+    }
+    // SAFETY: the call succeeded and so has filled the buffer.
+    unsafe { status.assume_init() }.st_ino
+}
+
+pub(super) fn errno() -> i32 {
+    // SAFETY: the C library always has an errno location for the calling thread.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: the location is valid for the calling thread.
+    unsafe { *location }
+}
+
+fn read<'a>(path: &core::ffi::CStr, into: &'a mut [u8]) -> Option<&'a [u8]> {
+    // SAFETY: the path is a string.
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if file < 0 {
+        return None;
+    }
+    // SAFETY: the buffer has that many bytes.
+    let length = unsafe { libc::read(file, into.as_mut_ptr().cast(), into.len()) };
+    // SAFETY: the file was opened above and is closed once.
+    unsafe { libc::close(file) };
+    into.get(..usize::try_from(length).ok()?)
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0_u64, |number, digit| {
+        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+fn decimal(mut number: u32, digits: &mut [u8; 10]) -> Option<&[u8]> {
+    let mut used = 0_usize;
+    for place in digits.iter_mut().rev() {
+        *place = b'0'.wrapping_add((number % 10) as u8);
+        number /= 10;
+        used = used.wrapping_add(1);
+        if number == 0 {
+            break;
+        }
+    }
+    digits.get(digits.len().checked_sub(used)?..)
+}
+
+fn concatenate<'a>(buffer: &'a mut [u8; 32], parts: &[&[u8]]) -> Option<&'a [u8]> {
+    let mut end = 0_usize;
+    for part in parts {
+        let next = end.checked_add(part.len())?;
+        buffer.get_mut(end..next)?.copy_from_slice(part);
+        end = next;
+    }
+    buffer.get(..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_lives() {
+        let own = own();
+        assert_eq!(own.pid, std::process::id());
+        assert!(own.start_time > 0 && own.pid_namespace > 0);
+        assert!(!is_dead(own));
+    }
+
+    #[test]
+    fn a_pid_that_was_used_again_is_dead() {
+        let mut earlier = own();
+        earlier.start_time -= 1;
+        assert!(is_dead(earlier));
+    }
+
+    #[test]
+    fn a_process_of_another_namespace_is_not_ours_to_judge() {
+        let mut elsewhere = own();
+        elsewhere.pid_namespace += 1;
+        elsewhere.start_time -= 1;
+        assert!(!is_dead(elsewhere));
+    }
+
+    #[test]
+    fn a_child_that_nobody_waited_for_is_dead() {
+        let mut child = std::process::Command::new("true")
+            .spawn()
+            .expect("true runs");
+        let started = look(child.id()).expect("it is there").start_time;
+        let who = Registration {
+            pid: child.id(),
+            start_time: started,
+            pid_namespace: namespace(),
+        };
+        let dead = (0..2000).any(|_| {
+            std::thread::yield_now();
+            is_dead(who) || {
+                std::thread::park_timeout(std::time::Duration::from_millis(1));
+                false
+            }
+        });
+        assert!(dead);
+        child.wait().expect("it ended");
+        assert!(is_dead(who));
+    }
+
+    #[test]
+    fn numbers_are_written_and_read() {
+        for value in [0, 7, 10, 4_294_967_295] {
+            let mut digits = [0; 10];
+            let text = decimal(value, &mut digits).expect("ten digits hold it");
+            assert_eq!(number(text), Some(u64::from(value)));
+        }
+        assert_eq!(number(b"1x"), None);
+    }
+}

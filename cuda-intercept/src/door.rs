@@ -1,0 +1,229 @@
+//! The second door: our own `dlsym` and `dlvsym`.
+//!
+//! Both are naked functions. For every name but the driver's they jump to the real one with the stack as
+//! they found it, so that the real one sees its real caller; with an ordinary call in between,
+//! `dlsym(RTLD_NEXT, ..)` in another library would search from here and find that library again, and
+//! again.
+//!
+//! For the name of a row, the real one is asked for the pointer that the caller would have got, and if
+//! that is the driver's own function the hook is handed out in its place. Anything else is handed out as
+//! it is: a library that stands between the program and the driver reaches the driver by these same
+//! doors, and a hook that stood in for *its* function would call it in a circle.
+
+use core::arch::naked_asm;
+use core::ffi::{CStr, c_char, c_void};
+use core::ops::ControlFlow;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::{Acquire, Release};
+
+use crate::table::{ROWS, Row};
+use crate::{driver, elf, table};
+
+/// What becomes of a call: the caller gets `value`, or the call goes on at `value`.
+#[repr(C)]
+struct Way {
+    is_answer: u64,
+    value: usize,
+}
+
+const fn answer(value: usize) -> Way {
+    Way {
+        is_answer: 1,
+        value,
+    }
+}
+
+/// Stands in for the C library's `dlsym`.
+///
+/// # Safety
+/// As for `dlsym`.
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    naked_asm!(
+        "endbr64",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "xor edx, edx",
+        "mov rcx, [rsp + 24]",
+        "call {way}",
+        "mov r11, rdx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jnz 2f",
+        "jmp r11",
+        "2:",
+        "mov rax, r11",
+        "ret",
+        way = sym dlsym_way,
+    )
+}
+
+/// Stands in for the C library's `dlvsym`.
+///
+/// # Safety
+/// As for `dlvsym`.
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlvsym(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+) -> *mut c_void {
+    naked_asm!(
+        "endbr64",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "mov rcx, [rsp + 24]",
+        "call {way}",
+        "mov r11, rdx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jnz 2f",
+        "jmp r11",
+        "2:",
+        "mov rax, r11",
+        "ret",
+        way = sym dlvsym_way,
+    )
+}
+
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+unsafe extern "C" fn dlsym_way(
+    handle: *mut c_void,
+    name: *const c_char,
+    _: *const c_char,
+    caller: usize,
+) -> Way {
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+    let Some(real) = next_definition(c"dlsym", &REAL) else {
+        return answer(0);
+    };
+    // SAFETY: the address is that of the next library's `dlsym`.
+    let ask = unsafe { core::mem::transmute::<usize, Dlsym>(real) };
+    // SAFETY: the arguments are the caller's own.
+    let ask = |handle| unsafe { ask(handle, name) } as usize;
+    // SAFETY: the caller passes a string, or null, as to `dlsym`.
+    unsafe { way(name, real, handle, caller, ask) }
+}
+
+unsafe extern "C" fn dlvsym_way(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    caller: usize,
+) -> Way {
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+    let Some(real) = next_definition(c"dlvsym", &REAL) else {
+        return answer(0);
+    };
+    // SAFETY: the address is that of the next library's `dlvsym`.
+    let ask = unsafe { core::mem::transmute::<usize, Dlvsym>(real) };
+    // SAFETY: the arguments are the caller's own.
+    let ask = |handle| unsafe { ask(handle, name, version) } as usize;
+    // SAFETY: the caller passes a string, or null, as to `dlvsym`.
+    unsafe { way(name, real, handle, caller, ask) }
+}
+
+/// # Safety
+/// `name` must be null or a string.
+unsafe fn way(
+    name: *const c_char,
+    real: usize,
+    handle: *mut c_void,
+    caller: usize,
+    ask: impl Fn(*mut c_void) -> usize,
+) -> Way {
+    let forward = Way {
+        is_answer: 0,
+        value: real,
+    };
+    // SAFETY: passed on from the caller.
+    let Some((place, row)) = (unsafe { row_of(name) }) else {
+        return forward;
+    };
+    if handle == libc::RTLD_NEXT {
+        return match next_after(caller, row.symbol).or_else(|| driver::real(place, row.library)) {
+            Some(found) => answer(substitute(place, row, found)),
+            None => forward,
+        };
+    }
+    let mut found = ask(handle);
+    if found == row.hook() || (found != 0 && elf::is_ours(found)) {
+        // Without this library the search would have gone on behind it.
+        found = ask(libc::RTLD_NEXT);
+    }
+    answer(substitute(place, row, found))
+}
+
+/// The hook, if `found` is the driver's function of that row; else `found`.
+fn substitute(place: usize, row: &Row, found: usize) -> usize {
+    match found != 0 && driver::real(place, row.library) == Some(found) {
+        true => row.hook(),
+        false => found,
+    }
+}
+
+/// The row of a name, if it is one of the driver's.
+///
+/// # Safety
+/// `name` must be null or a string.
+unsafe fn row_of(name: *const c_char) -> Option<(usize, &'static Row)> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: it is a string, as the caller guarantees.
+    let name = unsafe { CStr::from_ptr(name) };
+    let rest = match name.to_bytes() {
+        [b'c', b'u', rest @ ..] | [b'n', b'v', b'm', b'l', rest @ ..] => rest,
+        _ => return None,
+    };
+    if !rest.first().is_some_and(u8::is_ascii_uppercase) {
+        return None;
+    }
+    let place = table::find(name)?;
+    ROWS.get(place).map(|row| (place, row))
+}
+
+/// What `RTLD_NEXT` means to a caller at this address: the first definition in an object that was
+/// loaded after the caller's. This library's own does not count.
+fn next_after(caller: usize, symbol: &CStr) -> Option<usize> {
+    let mut passed = false;
+    elf::for_each(|object| {
+        if !passed {
+            passed = object.span().contains(&caller);
+            return ControlFlow::Continue(());
+        }
+        match object.symbol(symbol) {
+            Some(found) if !object.is_ours() => ControlFlow::Break(found),
+            Some(_) | None => ControlFlow::Continue(()),
+        }
+    })
+}
+
+/// The definition that a call of ours would reach if this library were not there.
+fn next_definition(symbol: &CStr, known: &AtomicUsize) -> Option<usize> {
+    let found = known.load(Acquire);
+    if found != 0 {
+        return Some(found);
+    }
+    let mut passed = false;
+    let found = elf::for_each(|object| {
+        if !passed {
+            passed = object.is_ours();
+            return ControlFlow::Continue(());
+        }
+        match object.symbol(symbol) {
+            Some(found) => ControlFlow::Break(found),
+            None => ControlFlow::Continue(()),
+        }
+    })?;
+    known.store(found, Release);
+    Some(found)
+}

@@ -1,0 +1,217 @@
+//! The driver's own functions: where they are, once the program has loaded it.
+//!
+//! The libraries are recognised by the name that they give themselves, not by their path, so a driver
+//! in a wheel, a compatibility folder or under WSL is the driver too. This library never loads one: a
+//! program that has no driver gets what it would get without us. When one is found it is pinned, so that
+//! the addresses stay good.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ops::ControlFlow;
+use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::{AtomicBool, AtomicUsize};
+
+use crate::elf::{self, Object};
+use crate::foreign::{ArrayRequirements, Context, Device, NvmlDevice, Opaque, Pool};
+use crate::foreign::{INVALID_HANDLE, INVALID_VALUE, POOL_RESERVED, SUCCESS, Status, Stream};
+use crate::table::{COUNT, Library, ROWS};
+
+/// The real function of each row; 0 where there is none or it is not known yet.
+/// Written by: [`load`], always with the same values. Read by: every hook. Release/Acquire.
+static REAL: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
+
+/// Whether a library was found and its rows are filled in.
+/// Written by: [`load`], after `REAL`. Read by: every look-up. Release/Acquire.
+static FOUND: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+
+/// The real function of a row, if the library is in the process and has it.
+#[inline]
+pub(crate) fn real(place: usize, library: Library) -> Option<usize> {
+    let known = REAL.get(place)?.load(Acquire);
+    if known != 0 {
+        return Some(known);
+    }
+    load(library);
+    let known = REAL.get(place)?.load(Acquire);
+    (known != 0).then_some(known)
+}
+
+/// The row whose real function is at this address.
+pub(crate) fn row_at(address: usize) -> Option<usize> {
+    load(Library::Cuda);
+    REAL.iter().position(|real| real.load(Acquire) == address)
+}
+
+/// Looks for a library in the process, once it is there.
+fn load(library: Library) {
+    let Some(found) = FOUND.get(library as usize) else {
+        return;
+    };
+    if found.load(Acquire) {
+        return;
+    }
+    let path = elf::for_each(|object| match object.is_named(library.soname()) {
+        true => {
+            fill(library, object);
+            ControlFlow::Break(object.path())
+        }
+        false => ControlFlow::Continue(()),
+    });
+    if let Some(path) = path {
+        pin(path);
+        found.store(true, Release);
+    }
+}
+
+fn fill(library: Library, object: &Object) {
+    for (row, real) in ROWS.iter().zip(&REAL) {
+        if row.library == library {
+            real.store(object.symbol(row.symbol).unwrap_or(0), Release);
+        }
+    }
+    for needed in Needed::ALL
+        .iter()
+        .filter(|needed| needed.library() == library)
+    {
+        if let Some(cell) = NEEDED.get(*needed as usize) {
+            cell.store(object.symbol(needed.symbol()).unwrap_or(0), Release);
+        }
+    }
+}
+
+/// Keeps a library loaded for good. It is in the process, so this neither loads nor fails.
+fn pin(path: *const c_char) {
+    type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    let dlopen = elf::for_each(|object| match object.symbol(c"dlopen") {
+        Some(address) => ControlFlow::Break(address),
+        None => ControlFlow::Continue(()),
+    });
+    let Some(dlopen) = dlopen else { return };
+    // SAFETY: the address is that of the C library's `dlopen`.
+    let dlopen = unsafe { core::mem::transmute::<usize, Dlopen>(dlopen) };
+    // SAFETY: the path is the linker's own string for an object that is loaded.
+    unsafe {
+        dlopen(
+            path,
+            libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE,
+        )
+    };
+}
+
+/// The real functions that hooks call and that are not hooked themselves.
+static NEEDED: [AtomicUsize; Needed::ALL.len()] =
+    [const { AtomicUsize::new(0) }; Needed::ALL.len()];
+
+macro_rules! needed {
+    ($($library:ident $variant:ident $name:ident = $symbol:literal ($($arg:ident: $type:ty),*);)*) => {
+        #[derive(Clone, Copy, PartialEq)]
+        enum Needed { $($variant),* }
+
+        impl Needed {
+            const ALL: &[Self] = &[$(Self::$variant),*];
+
+            const fn symbol(self) -> &'static CStr {
+                match self { $(Self::$variant => $symbol),* }
+            }
+
+            const fn library(self) -> Library {
+                match self { $(Self::$variant => Library::$library),* }
+            }
+        }
+
+        $(
+            #[doc = concat!("Calls the driver's function; `None` if it has none.")]
+            ///
+            /// # Safety
+            /// As for the driver's function.
+            pub(crate) unsafe fn $name($($arg: $type),*) -> Option<Status> {
+                let real = NEEDED.get(Needed::$variant as usize)?.load(Acquire);
+                if real == 0 {
+                    return None;
+                }
+                // SAFETY: the address is that of the driver's function of this name, which has this
+                // signature in every version of the driver.
+                let real = unsafe {
+                    core::mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> Status>(real)
+                };
+                // SAFETY: the caller keeps the driver's contract.
+                Some(unsafe { real($($arg),*) })
+            }
+        )*
+    };
+}
+
+needed! {
+    Cuda CtxGetCurrent ctx_get_current = c"cuCtxGetCurrent" (context: *mut Context);
+    Cuda CtxGetDevice ctx_get_device = c"cuCtxGetDevice" (device: *mut Device);
+    Cuda StreamGetCtx stream_get_ctx = c"cuStreamGetCtx" (stream: Stream, context: *mut Context);
+    Cuda PrimaryState primary_state = c"cuDevicePrimaryCtxGetState" (device: Device, flags: *mut u32, active: *mut i32);
+    Cuda Uuid device_uuid = c"cuDeviceGetUuid" (uuid: *mut [u8; 16], device: Device);
+    Cuda UuidV2 device_uuid_v2 = c"cuDeviceGetUuid_v2" (uuid: *mut [u8; 16], device: Device);
+    Cuda DeviceGetMemPool device_get_pool = c"cuDeviceGetMemPool" (pool: *mut Pool, device: Device);
+    Cuda PoolGetAttribute pool_get_attribute = c"cuMemPoolGetAttribute" (pool: Pool, attribute: u32, value: *mut u64);
+    Cuda PoolTrimTo pool_trim_to = c"cuMemPoolTrimTo" (pool: Pool, keep: usize);
+    Cuda ArrayDestroy array_destroy = c"cuArrayDestroy" (array: Opaque);
+    Cuda MipmappedArrayDestroy mipmapped_destroy = c"cuMipmappedArrayDestroy" (array: Opaque);
+    Cuda ArrayRequirements array_requirements = c"cuArrayGetMemoryRequirements" (size: *mut ArrayRequirements, array: Opaque, device: Device);
+    Cuda MipmappedRequirements mipmapped_requirements = c"cuMipmappedArrayGetMemoryRequirements" (size: *mut ArrayRequirements, array: Opaque, device: Device);
+    Nvml NvmlUuid nvml_uuid = c"nvmlDeviceGetUUID" (device: NvmlDevice, text: *mut c_char, length: u32);
+}
+
+/// The current context, and null without one.
+pub(crate) fn current_context() -> Option<Context> {
+    let mut context: Context = core::ptr::null_mut();
+    // SAFETY: the pointer is to a local variable.
+    let status = unsafe { ctx_get_current(&raw mut context) }?;
+    (status == SUCCESS && !context.is_null()).then_some(context)
+}
+
+/// The device of the current context.
+pub(crate) fn current_device() -> Option<Device> {
+    let mut device: Device = 0;
+    // SAFETY: the pointer is to a local variable.
+    let status = unsafe { ctx_get_device(&raw mut device) }?;
+    (status == SUCCESS).then_some(device)
+}
+
+/// The identity of a device: that of its MIG instance, where it is one.
+pub(crate) fn uuid_of(device: Device) -> Option<[u8; 16]> {
+    let mut uuid = [0; 16];
+    // SAFETY: the pointer is to a local variable of the size that the driver writes.
+    let status = match unsafe { device_uuid_v2(&raw mut uuid, device) } {
+        Some(status) => status,
+        // SAFETY: as above.
+        None => unsafe { device_uuid(&raw mut uuid, device) }?,
+    };
+    (status == SUCCESS).then_some(uuid)
+}
+
+/// Whether a device's primary context exists.
+pub(crate) fn primary_is_active(device: Device) -> Option<bool> {
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: the pointers are to local variables.
+    let status = unsafe { primary_state(device, &raw mut flags, &raw mut active) }?;
+    (status == SUCCESS).then_some(active != 0)
+}
+
+/// What the driver says that a pool reserves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// So many bytes.
+    Reserves(u64),
+    /// It cannot say now.
+    Unknown,
+    /// There is no such pool.
+    NoPool,
+}
+
+/// What a pool reserves now.
+pub(crate) fn pool_reserved(pool: Pool) -> Reading {
+    let mut reserved = 0;
+    // SAFETY: the pool is one that the driver gave out, and the value of this attribute is 64 bits.
+    let status = unsafe { pool_get_attribute(pool, POOL_RESERVED, &raw mut reserved) };
+    match status {
+        Some(SUCCESS) => Reading::Reserves(reserved),
+        Some(INVALID_VALUE | INVALID_HANDLE) => Reading::NoPool,
+        Some(_) | None => Reading::Unknown,
+    }
+}

@@ -1,0 +1,302 @@
+//! Finds symbols in the objects that the process has loaded, by reading their own tables.
+//!
+//! Everything that this library needs beyond the plainest libc calls is found here: the real `dlsym`,
+//! the driver and its functions. The dynamic linker is not asked, for three reasons: our own `dlsym`
+//! stands in the way of finding the real one; a failed `dlopen` or `dlsym` leaves a message in
+//! `dlerror` that the program would mistake for its own; and a table walk works alike on every glibc
+//! and on musl, with no symbol version to name.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem::size_of;
+use core::ops::{ControlFlow, Range};
+use core::ptr;
+
+use libc::{Elf64_Addr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
+
+const DT_HASH: i64 = 4;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_SONAME: i64 = 14;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const STT_NOTYPE: u8 = 0;
+const STT_FUNC: u8 = 2;
+
+/// One entry of an object's dynamic section.
+#[repr(C)]
+struct Dyn {
+    tag: i64,
+    value: u64,
+}
+
+/// An object of the process: the program, a library, the vDSO.
+///
+/// Good for as long as the object stays loaded, so it is used inside [`for_each`] only, or for an
+/// object that is pinned.
+pub(crate) struct Object {
+    base: usize,
+    span: Range<usize>,
+    name: *const c_char,
+    strings: usize,
+    symbols: usize,
+    soname: Option<usize>,
+    gnu_hash: usize,
+    hash: usize,
+}
+
+/// Shows each loaded object to `visit`, in load order, until it breaks.
+pub(crate) fn for_each<B>(mut visit: impl FnMut(&Object) -> ControlFlow<B>) -> Option<B> {
+    struct Walk<'a, B> {
+        visit: &'a mut dyn FnMut(&Object) -> ControlFlow<B>,
+        found: Option<B>,
+    }
+    unsafe extern "C" fn step<B>(info: *mut dl_phdr_info, _: usize, walk: *mut c_void) -> c_int {
+        // SAFETY: the linker hands out a valid description for the length of this call.
+        let info = unsafe { &*info };
+        // SAFETY: `walk` is the pointer that `for_each` passes below, exclusive to this walk.
+        let walk = unsafe { &mut *walk.cast::<Walk<'_, B>>() };
+        // SAFETY: the description is that of a loaded object.
+        let Some(object) = (unsafe { Object::read(info) }) else {
+            return 0;
+        };
+        match (walk.visit)(&object) {
+            ControlFlow::Continue(()) => 0,
+            ControlFlow::Break(found) => {
+                walk.found = Some(found);
+                1
+            }
+        }
+    }
+    let mut walk = Walk {
+        visit: &mut visit,
+        found: None,
+    };
+    // SAFETY: `step` has the signature asked for, and `walk` outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(step::<B>), (&raw mut walk).cast()) };
+    walk.found
+}
+
+/// Whether an address lies in the object that this very code is part of.
+pub(crate) fn is_ours(address: usize) -> bool {
+    for_each(|object| match object.is_ours() {
+        true => ControlFlow::Break(object.span.contains(&address)),
+        false => ControlFlow::Continue(()),
+    })
+    .unwrap_or(false)
+}
+
+impl Object {
+    /// # Safety
+    /// `info` must describe an object that stays loaded while the result is used.
+    unsafe fn read(info: &dl_phdr_info) -> Option<Self> {
+        let base = info.dlpi_addr as usize;
+        let mut object = Self {
+            base,
+            span: usize::MAX..0,
+            name: info.dlpi_name,
+            strings: 0,
+            symbols: 0,
+            soname: None,
+            gnu_hash: 0,
+            hash: 0,
+        };
+        let mut dynamic = ptr::null();
+        for place in 0..usize::from(info.dlpi_phnum) {
+            // SAFETY: the table has `dlpi_phnum` entries.
+            let header: &Elf64_Phdr = unsafe { &*info.dlpi_phdr.add(place) };
+            let start = base.wrapping_add(header.p_vaddr as usize);
+            match header.p_type {
+                libc::PT_LOAD => {
+                    object.span.start = object.span.start.min(start);
+                    let end = start.saturating_add(header.p_memsz as usize);
+                    object.span.end = object.span.end.max(end);
+                }
+                libc::PT_DYNAMIC => dynamic = start as *const Dyn,
+                _ => {}
+            }
+        }
+        if dynamic.is_null() {
+            return None;
+        }
+        // SAFETY: a loaded object's dynamic section is mapped and ends with a zero tag.
+        unsafe { object.read_dynamic(dynamic) };
+        (object.strings != 0 && object.symbols != 0).then_some(object)
+    }
+
+    /// # Safety
+    /// `entry` must point to the dynamic section of this object.
+    unsafe fn read_dynamic(&mut self, mut entry: *const Dyn) {
+        loop {
+            // SAFETY: the section goes on until the entry with tag zero.
+            let Dyn { tag, value } = unsafe { entry.read() };
+            let value = value as usize;
+            match tag {
+                0 => return,
+                DT_STRTAB => self.strings = self.absolute(value),
+                DT_SYMTAB => self.symbols = self.absolute(value),
+                DT_GNU_HASH => self.gnu_hash = self.absolute(value),
+                DT_HASH => self.hash = self.absolute(value),
+                DT_SONAME => self.soname = Some(value),
+                _ => {}
+            }
+            // SAFETY: the entry was not the last.
+            entry = unsafe { entry.add(1) };
+        }
+    }
+
+    /// glibc writes absolute addresses into the dynamic section as it loads an object; musl and the
+    /// vDSO leave the offsets of the file.
+    fn absolute(&self, value: usize) -> usize {
+        if value < self.base {
+            self.base.wrapping_add(value)
+        } else {
+            value
+        }
+    }
+
+    /// The addresses from the object's first byte to its last.
+    pub(crate) fn span(&self) -> &Range<usize> {
+        &self.span
+    }
+
+    /// Whether this very code is part of the object.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.span.contains(&(is_ours as fn(usize) -> bool as usize))
+    }
+
+    /// The path under which the linker knows the object; null or empty for the program itself.
+    pub(crate) fn path(&self) -> *const c_char {
+        self.name
+    }
+
+    /// Whether the object says that this is its name.
+    pub(crate) fn is_named(&self, name: &CStr) -> bool {
+        self.soname.is_some_and(|offset| {
+            let soname = self.strings.wrapping_add(offset) as *const c_char;
+            // SAFETY: the name is a string in the object's string table.
+            let soname = unsafe { CStr::from_ptr(soname) };
+            soname == name
+        })
+    }
+
+    /// The address of a function that the object defines and exports.
+    pub(crate) fn symbol(&self, name: &CStr) -> Option<usize> {
+        if self.gnu_hash != 0 {
+            // SAFETY: the address is that of the object's hash table.
+            unsafe { self.by_gnu_hash(name) }
+        } else if self.hash != 0 {
+            // SAFETY: as above, in the older format.
+            unsafe { self.by_hash(name) }
+        } else {
+            None
+        }
+    }
+
+    /// # Safety
+    /// `gnu_hash` must be the address of the object's `DT_GNU_HASH` table.
+    unsafe fn by_gnu_hash(&self, name: &CStr) -> Option<usize> {
+        let table = self.gnu_hash as *const u32;
+        // SAFETY: the table starts with four words.
+        let header = unsafe { table.cast::<[u32; 4]>().read_unaligned() };
+        let [buckets, first, filter_words, _] = header.map(|word| word as usize);
+        if buckets == 0 {
+            return None;
+        }
+        let filter_bytes = filter_words.wrapping_mul(size_of::<Elf64_Addr>());
+        let bucket_table = self.gnu_hash.wrapping_add(16).wrapping_add(filter_bytes);
+        let chain_table = bucket_table.wrapping_add(buckets.wrapping_mul(4));
+        let wanted = gnu_hash(name);
+        let bucket = bucket_table.wrapping_add((wanted as usize % buckets).wrapping_mul(4));
+        // SAFETY: the bucket's number is below the number of buckets.
+        let mut place = unsafe { (bucket as *const u32).read() } as usize;
+        if place < first {
+            return None;
+        }
+        loop {
+            let link = chain_table.wrapping_add(place.wrapping_sub(first).wrapping_mul(4));
+            // SAFETY: a chain goes on until the entry with the lowest bit set.
+            let hash = unsafe { (link as *const u32).read() };
+            if hash | 1 == wanted | 1 {
+                // SAFETY: the chain holds places of the symbol table.
+                if let Some(address) = unsafe { self.defined(place, name) } {
+                    return Some(address);
+                }
+            }
+            if hash & 1 != 0 {
+                return None;
+            }
+            place = place.wrapping_add(1);
+        }
+    }
+
+    /// # Safety
+    /// `hash` must be the address of the object's `DT_HASH` table.
+    unsafe fn by_hash(&self, name: &CStr) -> Option<usize> {
+        let table = self.hash as *const u32;
+        // SAFETY: the second word is the number of symbols.
+        let symbols = unsafe { table.add(1).read() } as usize;
+        // SAFETY: every place is below the number of symbols.
+        (1..symbols).find_map(|place| unsafe { self.defined(place, name) })
+    }
+
+    /// # Safety
+    /// `place` must be inside the object's symbol table.
+    unsafe fn defined(&self, place: usize, name: &CStr) -> Option<usize> {
+        let table = self.symbols as *const Elf64_Sym;
+        // SAFETY: the caller guarantees the place.
+        let symbol = unsafe { &*table.add(place) };
+        let kind = symbol.st_info & 0xf;
+        if symbol.st_shndx == 0 || !matches!(kind, STT_NOTYPE | STT_FUNC) {
+            return None;
+        }
+        let own = self.strings.wrapping_add(symbol.st_name as usize) as *const c_char;
+        // SAFETY: the name is a string in the object's string table.
+        let own = unsafe { CStr::from_ptr(own) };
+        (own == name).then(|| self.base.wrapping_add(symbol.st_value as usize))
+    }
+}
+
+fn gnu_hash(name: &CStr) -> u32 {
+    let step = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
+    name.to_bytes().iter().fold(5381, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(name: &CStr) -> Option<usize> {
+        for_each(|object| match object.symbol(name) {
+            Some(address) => ControlFlow::Break(address),
+            None => ControlFlow::Continue(()),
+        })
+    }
+
+    #[test]
+    fn finds_what_the_linker_finds() {
+        for name in [c"getpid", c"dlopen", c"mmap", c"close"] {
+            // SAFETY: the name is a string, and the handle means the default search order.
+            let linker = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            assert_eq!(find(name), Some(linker as usize), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn finds_nothing_where_there_is_nothing() {
+        assert_eq!(find(c"there_is_no_such_function"), None);
+    }
+
+    #[test]
+    fn knows_an_object_by_the_name_it_gives_itself() {
+        let libc_is_there = for_each(|object| match object.is_named(c"libc.so.6") {
+            true => ControlFlow::Break(object.symbol(c"dlsym").is_some()),
+            false => ControlFlow::Continue(()),
+        });
+        assert_eq!(libc_is_there, Some(true));
+    }
+
+    #[test]
+    fn tells_its_own_addresses_from_others() {
+        assert!(is_ours(find as fn(&CStr) -> Option<usize> as usize));
+        assert!(!is_ours(find(c"getpid").unwrap_or_default()));
+    }
+}

@@ -1,0 +1,214 @@
+//! The driver's own words, as far as the hooks speak them: handle types, status codes and the
+//! structures that a hook looks into. A test compares the hooks' signatures with the driver's.
+
+use core::ffi::c_void;
+
+/// `CUresult` or `nvmlReturn_t`.
+pub type Status = i32;
+/// `CUdevice`.
+pub type Device = i32;
+/// `CUdeviceptr`.
+pub type DevicePointer = u64;
+/// What a hook only passes on.
+pub type Opaque = *mut c_void;
+/// `CUcontext`.
+pub type Context = *mut c_void;
+/// `CUstream`.
+pub type Stream = *mut c_void;
+/// `CUevent`.
+pub type Event = *mut c_void;
+/// `CUmemoryPool`.
+pub type Pool = *mut c_void;
+/// `CUmemGenericAllocationHandle`.
+pub type Handle = u64;
+/// `nvmlDevice_t`.
+pub type NvmlDevice = *mut c_void;
+
+/// Both APIs say this when a call worked.
+pub(crate) const SUCCESS: Status = 0;
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) const INVALID_VALUE: Status = 1;
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub(crate) const INVALID_HANDLE: Status = 400;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub(crate) const OUT_OF_MEMORY: Status = 2;
+/// `CUDA_ERROR_NOT_INITIALIZED`: what a program gets that calls a function without a driver.
+pub(crate) const NOT_INITIALIZED: Status = 3;
+/// `NVML_ERROR_UNINITIALIZED`: the same of NVML.
+pub(crate) const NVML_UNINITIALIZED: Status = 1;
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const LOCATION_DEVICE: u32 = 1;
+/// `CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN`: a part of a device; the low byte of the id is the device.
+const LOCATION_DOMAIN: u32 = 6;
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
+pub(crate) const POOL_RESERVED: u32 = 5;
+
+/// `CUmemLocation`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Location {
+    kind: u32,
+    id: i32,
+}
+
+impl Location {
+    /// The device, if the memory is on one.
+    pub(crate) fn device(self) -> Option<Device> {
+        match self.kind {
+            LOCATION_DEVICE => Some(self.id),
+            LOCATION_DOMAIN => Some(self.id & 0xff),
+            _ => None,
+        }
+    }
+}
+
+/// The start of `CUmemAllocationProp`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct AllocationProperties {
+    kind: u32,
+    requested_handle_types: u32,
+    pub(crate) location: Location,
+}
+
+/// The start of `CUmemPoolProps`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct PoolProperties {
+    kind: u32,
+    handle_types: u32,
+    pub(crate) location: Location,
+}
+
+/// `CUDA_ARRAY_DESCRIPTOR` as the first version of the API had it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ArrayShapeV1 {
+    width: u32,
+    height: u32,
+    format: u32,
+    channels: u32,
+}
+
+/// `CUDA_ARRAY_DESCRIPTOR`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ArrayShape {
+    width: usize,
+    height: usize,
+    format: u32,
+    channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR` as the first version of the API had it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Array3dV1 {
+    width: u32,
+    height: u32,
+    depth: u32,
+    format: u32,
+    channels: u32,
+    flags: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Array3d {
+    width: usize,
+    height: usize,
+    depth: usize,
+    format: u32,
+    channels: u32,
+    flags: u32,
+}
+
+/// `CUDA_ARRAY_MEMORY_REQUIREMENTS`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct ArrayRequirements {
+    pub(crate) size: usize,
+    alignment: usize,
+    reserved: [u32; 4],
+}
+
+/// What an array is asked to hold, whichever structure said so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub(crate) elements: u64,
+    pub(crate) format: u32,
+    pub(crate) channels: u32,
+    /// `CUDA_ARRAY3D_SPARSE`, `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory of its own.
+    pub(crate) is_empty: bool,
+}
+
+const ARRAY_SPARSE: u32 = 0x40;
+const ARRAY_DEFERRED: u32 = 0x80;
+
+/// A descriptor of any kind.
+pub(crate) trait Describes: Copy {
+    fn extent(self) -> Extent;
+}
+
+fn extent(sides: [u64; 3], format: u32, channels: u32, flags: u32) -> Extent {
+    let elements = sides
+        .into_iter()
+        .fold(1_u64, |all, side| all.saturating_mul(side.max(1)));
+    let is_empty = flags & (ARRAY_SPARSE | ARRAY_DEFERRED) != 0;
+    Extent {
+        elements,
+        format,
+        channels,
+        is_empty,
+    }
+}
+
+impl Describes for ArrayShapeV1 {
+    fn extent(self) -> Extent {
+        let sides = [u64::from(self.width), u64::from(self.height), 1];
+        extent(sides, self.format, self.channels, 0)
+    }
+}
+
+impl Describes for ArrayShape {
+    fn extent(self) -> Extent {
+        let sides = [self.width as u64, self.height as u64, 1];
+        extent(sides, self.format, self.channels, 0)
+    }
+}
+
+impl Describes for Array3dV1 {
+    fn extent(self) -> Extent {
+        let sides = [self.width, self.height, self.depth].map(u64::from);
+        extent(sides, self.format, self.channels, self.flags)
+    }
+}
+
+impl Describes for Array3d {
+    fn extent(self) -> Extent {
+        let sides = [self.width, self.height, self.depth].map(|side| side as u64);
+        extent(sides, self.format, self.channels, self.flags)
+    }
+}
+
+/// `nvmlMemory_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct NvmlMemory {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+    pub(crate) used: u64,
+}
+
+/// `nvmlMemory_v2_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct NvmlMemoryV2 {
+    pub(crate) version: u32,
+    pub(crate) total: u64,
+    pub(crate) reserved: u64,
+    pub(crate) free: u64,
+    pub(crate) used: u64,
+}

@@ -1,0 +1,165 @@
+//! Arrays: charged by an estimate before the driver is asked, and by what it says they require after.
+//!
+//! The estimate is the size of the elements, in steps of 64 KiB; tiling and alignment are the driver's
+//! own. If they make the array larger than the limit allows, it is destroyed again and the program sees
+//! what it would see on a full card. Sparse and deferred arrays have no memory of their own.
+
+use apportion_gate::{Array, format_bytes};
+
+use crate::driver;
+use crate::foreign::{
+    Array3d, ArrayRequirements, Describes, Extent, OUT_OF_MEMORY, Opaque, SUCCESS, Status,
+};
+use crate::process::{self, Ground, Site};
+
+/// Arrays are counted in steps of this much.
+const STEP: u64 = 64 << 10;
+
+type Create<D> = unsafe extern "C" fn(*mut Opaque, *const D) -> Status;
+type CreateMipmapped = unsafe extern "C" fn(*mut Opaque, *const Array3d, u32) -> Status;
+type Destroy = unsafe extern "C" fn(Opaque) -> Status;
+
+/// The two kinds, as far as the driver has functions of its own for them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Mipmapped,
+}
+
+impl Kind {
+    fn destroy(self, array: Opaque) {
+        // SAFETY: the array was just created and nobody else knows it.
+        let _ = match self {
+            Self::Plain => unsafe { driver::array_destroy(array) },
+            // SAFETY: as above.
+            Self::Mipmapped => unsafe { driver::mipmapped_destroy(array) },
+        };
+    }
+
+    /// What the driver says that an array takes; `None` where it cannot say.
+    fn requirement(self, array: Opaque) -> Option<u64> {
+        let device = driver::current_device()?;
+        let mut requirement = ArrayRequirements::default();
+        let place = &raw mut requirement;
+        let status = match self {
+            // SAFETY: the array was just created, the pointer is to a local variable.
+            Self::Plain => unsafe { driver::array_requirements(place, array, device) },
+            // SAFETY: as above.
+            Self::Mipmapped => unsafe { driver::mipmapped_requirements(place, array, device) },
+        };
+        (status? == SUCCESS && requirement.size > 0).then(|| rounded(requirement.size as u64))
+    }
+}
+
+fn rounded(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(STEP).unwrap_or(u64::MAX)
+}
+
+/// A chain of mipmaps takes at most twice its first level, and a third more in two dimensions.
+fn estimate(extent: Extent, levels: u32) -> u64 {
+    let element = format_bytes(extent.format).saturating_mul(u64::from(extent.channels.max(1)));
+    let first = extent.elements.saturating_mul(element);
+    rounded(if levels > 1 {
+        first.saturating_mul(2)
+    } else {
+        first
+    })
+}
+
+/// Charges, calls `ask`, corrects the charge and enters the array.
+fn open(
+    site: Site,
+    kind: Kind,
+    estimate: u64,
+    place: *mut Opaque,
+    ask: impl Fn(*mut Opaque) -> Status,
+) -> Status {
+    let process = site.process;
+    if !process.charge(site.card, estimate) {
+        return OUT_OF_MEMORY;
+    }
+    let mut array: Opaque = core::ptr::null_mut();
+    let status = ask(&raw mut array);
+    if status != SUCCESS {
+        process.uncharge(site.card, estimate);
+        return status;
+    }
+    let cost = kind.requirement(array).unwrap_or(estimate);
+    let more = cost.saturating_sub(estimate);
+    if more > 0 && !process.charge(site.card, more) {
+        kind.destroy(array);
+        process.uncharge(site.card, estimate);
+        return OUT_OF_MEMORY;
+    }
+    process.uncharge(site.card, estimate.saturating_sub(cost));
+    let entry = Array {
+        card: site.card,
+        context: site.context,
+        cost,
+    };
+    process.books.lock().enter_array(array as u64, entry);
+    // SAFETY: the caller passes a place for the array, as to the driver.
+    unsafe { place.write(array) };
+    status
+}
+
+/// # Safety
+/// `shape` must be null or what the driver takes.
+unsafe fn create_any<D: Describes>(
+    kind: Kind,
+    levels: u32,
+    array: *mut Opaque,
+    shape: *const D,
+    ask: impl Fn(*mut Opaque) -> Status,
+) -> Status {
+    // SAFETY: the caller guarantees it.
+    let shape = unsafe { shape.as_ref() }.map(|shape| shape.extent());
+    let shape = shape.filter(|shape| !array.is_null() && !shape.is_empty);
+    match (process::ground(), shape) {
+        (Ground::Charged(site), Some(shape)) => {
+            open(site, kind, estimate(shape, levels), array, ask)
+        }
+        (Ground::Closed, Some(_)) => OUT_OF_MEMORY,
+        (Ground::Charged(_) | Ground::Closed | Ground::Free, _) => ask(array),
+    }
+}
+
+pub(crate) unsafe fn create<D: Describes>(
+    real: Create<D>,
+    array: *mut Opaque,
+    shape: *const D,
+) -> Status {
+    // SAFETY: the shape is the caller's, the place the caller's or a local variable.
+    let ask = |place| unsafe { real(place, shape) };
+    // SAFETY: the caller passes a shape, or null, as to the driver.
+    unsafe { create_any(Kind::Plain, 1, array, shape, ask) }
+}
+
+pub(crate) unsafe fn create_mipmapped(
+    real: CreateMipmapped,
+    array: *mut Opaque,
+    shape: *const Array3d,
+    levels: u32,
+) -> Status {
+    // SAFETY: as for `create`.
+    let ask = |place| unsafe { real(place, shape, levels) };
+    // SAFETY: as for `create`.
+    unsafe { create_any(Kind::Mipmapped, levels, array, shape, ask) }
+}
+
+pub(crate) unsafe fn destroy(real: Destroy, array: Opaque) -> Status {
+    // SAFETY: the array is the caller's own.
+    let ask = || unsafe { real(array) };
+    let Some(process) = process::current() else {
+        return ask();
+    };
+    let Some(entry) = process.books.lock().take_array(array as u64) else {
+        return ask();
+    };
+    let status = ask();
+    match status {
+        SUCCESS => process.uncharge(entry.card, entry.cost),
+        _ => process.books.lock().enter_array(array as u64, entry),
+    }
+    status
+}

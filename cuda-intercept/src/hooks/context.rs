@@ -1,0 +1,162 @@
+//! Contexts: a reserve is charged for each, and given back with all that was in it when it ends.
+//!
+//! The driver takes hundreds of megabytes for a context, and nobody can say how many before it has. The
+//! agent learns the number for each model of card and driver and writes it into the account; it is
+//! charged before the driver is asked. A further context on the same card is charged the same, although
+//! it may cost less: too much is a few hundred megabytes in a rare program, too little is a limit that
+//! does not hold.
+
+use crate::driver;
+use crate::foreign::{Context, Device, OUT_OF_MEMORY, Opaque, SUCCESS, Status};
+use crate::process::{self, Process};
+
+type Create = unsafe extern "C" fn(*mut Context, u32, Device) -> Status;
+type CreateV3 = unsafe extern "C" fn(*mut Context, Opaque, i32, u32, Device) -> Status;
+type CreateV4 = unsafe extern "C" fn(*mut Context, Opaque, u32, Device) -> Status;
+type Destroy = unsafe extern "C" fn(Context) -> Status;
+type Retain = unsafe extern "C" fn(*mut Context, Device) -> Status;
+type Release = unsafe extern "C" fn(Device) -> Status;
+
+/// Charges a context's reserve, calls `ask`, and enters the context.
+fn open(
+    device: Device,
+    is_primary: bool,
+    place: *mut Context,
+    ask: impl Fn(*mut Context) -> Status,
+) -> Status {
+    let Some(process) = process::current() else {
+        return ask(place);
+    };
+    if process::is_closed(process) {
+        return OUT_OF_MEMORY;
+    }
+    let limited = process.account().zip(process.card_of(device));
+    let Some((account, card)) = limited.filter(|_| !place.is_null()) else {
+        return ask(place);
+    };
+    let is_there = is_primary
+        && process.books.lock().primary(device).is_some()
+        && driver::primary_is_active(device) == Some(true);
+    let reserve = if is_there {
+        0
+    } else {
+        account.context_reserve(card)
+    };
+    if reserve > 0 && !process.charge(card, reserve) {
+        return OUT_OF_MEMORY;
+    }
+    let mut context: Context = core::ptr::null_mut();
+    let status = ask(&raw mut context);
+    if status != SUCCESS {
+        process.uncharge(card, reserve);
+        return status;
+    }
+    // SAFETY: the caller passes a place for the context, as to the driver.
+    unsafe { place.write(context) };
+    let (is_new, reserves) = {
+        let mut books = process.books.lock();
+        let is_new = books.open_context(context as u64, (card, device), reserve, is_primary);
+        (is_new, books.reserves(card))
+    };
+    if !is_new {
+        process.uncharge(card, reserve);
+    }
+    account.set_reserve(card, reserves);
+    status
+}
+
+/// Takes a context out of the books, calls `ask`, and gives back what was charged for it if the driver
+/// says, or `has_ended` sees, that it is gone.
+fn close(
+    process: &Process,
+    handle: u64,
+    ask: impl Fn() -> Status,
+    has_ended: impl Fn() -> bool,
+) -> Status {
+    let Some(ended) = process.books.lock().end_context(handle) else {
+        return ask();
+    };
+    let status = ask();
+    if status != SUCCESS || !has_ended() {
+        process.books.lock().context_lives(ended);
+        return status;
+    }
+    let card = ended.card();
+    let (freed, reserves) = {
+        let mut books = process.books.lock();
+        (books.context_ended(ended), books.reserves(card))
+    };
+    process.uncharge(card, freed);
+    if let Some(account) = process.account() {
+        account.set_reserve(card, reserves);
+    }
+    super::pool::settle_all();
+    status
+}
+
+pub(crate) unsafe fn create(
+    real: Create,
+    context: *mut Context,
+    flags: u32,
+    device: Device,
+) -> Status {
+    // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
+    open(device, false, context, |place| unsafe {
+        real(place, flags, device)
+    })
+}
+
+pub(crate) unsafe fn create_v3(
+    real: CreateV3,
+    context: *mut Context,
+    affinity: Opaque,
+    count: i32,
+    flags: u32,
+    device: Device,
+) -> Status {
+    // SAFETY: as for `create`.
+    let ask = |place| unsafe { real(place, affinity, count, flags, device) };
+    open(device, false, context, ask)
+}
+
+pub(crate) unsafe fn create_v4(
+    real: CreateV4,
+    context: *mut Context,
+    parameters: Opaque,
+    flags: u32,
+    device: Device,
+) -> Status {
+    // SAFETY: as for `create`.
+    let ask = |place| unsafe { real(place, parameters, flags, device) };
+    open(device, false, context, ask)
+}
+
+pub(crate) unsafe fn retain_primary(real: Retain, context: *mut Context, device: Device) -> Status {
+    // SAFETY: as for `create`.
+    open(device, true, context, |place| unsafe {
+        real(place, device)
+    })
+}
+
+pub(crate) unsafe fn destroy(real: Destroy, context: Context) -> Status {
+    // SAFETY: the context is the caller's own.
+    let ask = || unsafe { real(context) };
+    match process::current() {
+        Some(process) => close(process, context as u64, ask, || true),
+        None => ask(),
+    }
+}
+
+/// Release and reset: the context ends if the driver says afterwards that it is not active.
+pub(crate) unsafe fn release_primary(real: Release, device: Device) -> Status {
+    // SAFETY: the device is the caller's own.
+    let ask = || unsafe { real(device) };
+    let Some(process) = process::current() else {
+        return ask();
+    };
+    let Some(handle) = process.books.lock().primary(device) else {
+        return ask();
+    };
+    let has_ended = || driver::primary_is_active(device) == Some(false);
+    close(process, handle, ask, has_ended)
+}

@@ -1,0 +1,225 @@
+//! Plain, pitched and managed memory.
+//!
+//! Managed memory is charged in full although it is on the card only while it is used there: a program
+//! on a smaller card could not have all of it resident either, and nothing else about it can be seen.
+
+use apportion_gate::worst_case;
+
+use crate::foreign::{DevicePointer, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::process::{self, Ground, Site};
+
+/// Pitched rows are a multiple of this; where the driver pads more, the difference is charged after.
+const PITCH: u64 = 512;
+
+type Alloc = unsafe extern "C" fn(*mut DevicePointer, usize) -> Status;
+type AllocV1 = unsafe extern "C" fn(*mut u32, u32) -> Status;
+type AllocManaged = unsafe extern "C" fn(*mut DevicePointer, usize, u32) -> Status;
+type AllocPitch = unsafe extern "C" fn(*mut DevicePointer, *mut usize, usize, usize, u32) -> Status;
+type AllocPitchV1 = unsafe extern "C" fn(*mut u32, *mut u32, u32, u32, u32) -> Status;
+type Free = unsafe extern "C" fn(DevicePointer) -> Status;
+type FreeV1 = unsafe extern "C" fn(u32) -> Status;
+
+/// What the driver gave.
+struct Given {
+    address: u64,
+    bytes: u64,
+}
+
+/// Charges for `bytes`, calls `ask`, and enters what it gave. `Err` is what the program gets.
+fn take(site: Site, bytes: u64, ask: impl FnOnce() -> Result<Given, Status>) -> Result<(), Status> {
+    let charged = worst_case(bytes);
+    if !site.process.charge(site.card, charged) {
+        return Err(OUT_OF_MEMORY);
+    }
+    match ask() {
+        Err(status) => {
+            site.process.uncharge(site.card, charged);
+            Err(status)
+        }
+        Ok(given) => {
+            let cost = {
+                let mut books = site.process.books.lock();
+                books.enter(given.address, given.bytes, site.card, site.context)
+            };
+            site.process.adjust(site.card, charged, cost);
+            Ok(())
+        }
+    }
+}
+
+/// Takes the entry out, calls `ask`, and gives the charge back.
+pub(super) fn give(address: u64, ask: impl FnOnce() -> Status) -> Status {
+    let Some(process) = process::current() else {
+        return ask();
+    };
+    let Some(taken) = process.books.lock().take(address) else {
+        return ask();
+    };
+    let status = ask();
+    if status == SUCCESS {
+        process.uncharge(taken.card, taken.cost);
+    } else {
+        let cost = {
+            let mut books = process.books.lock();
+            books.enter(taken.address, taken.bytes, taken.card, taken.context)
+        };
+        process.adjust(taken.card, taken.cost, cost);
+    }
+    status
+}
+
+const fn outcome(result: Result<(), Status>) -> Status {
+    match result {
+        Ok(()) => SUCCESS,
+        Err(status) => status,
+    }
+}
+
+/// A plain or managed allocation: `ask` is the driver's function with all but the place for the address.
+///
+/// # Safety
+/// `address` must be what the caller passed, and `ask` must write an address where it says that it
+/// succeeded.
+unsafe fn allocate<A: Copy + Default + Into<u64>>(
+    address: *mut A,
+    bytes: u64,
+    ask: impl Fn(*mut A) -> Status,
+) -> Status {
+    let site = match process::ground() {
+        Ground::Charged(site) if !address.is_null() && bytes > 0 => site,
+        Ground::Closed => return OUT_OF_MEMORY,
+        Ground::Charged(_) | Ground::Free => return ask(address),
+    };
+    outcome(take(site, bytes, || {
+        let mut given = A::default();
+        match ask(&raw mut given) {
+            SUCCESS => {
+                // SAFETY: the caller passes a place for the address, as to the driver.
+                unsafe { address.write(given) };
+                let address = given.into();
+                Ok(Given { address, bytes })
+            }
+            status => Err(status),
+        }
+    }))
+}
+
+pub(crate) unsafe fn alloc(real: Alloc, address: *mut DevicePointer, bytes: usize) -> Status {
+    // SAFETY: the size is the caller's, the place the caller's or a local variable.
+    let ask = |place| unsafe { real(place, bytes) };
+    // SAFETY: the driver writes an address when it succeeds.
+    unsafe { allocate(address, bytes as u64, ask) }
+}
+
+pub(crate) unsafe fn alloc_v1(real: AllocV1, address: *mut u32, bytes: u32) -> Status {
+    // SAFETY: as for `alloc`.
+    let ask = |place| unsafe { real(place, bytes) };
+    // SAFETY: as for `alloc`.
+    unsafe { allocate(address, u64::from(bytes), ask) }
+}
+
+pub(crate) unsafe fn alloc_managed(
+    real: AllocManaged,
+    address: *mut DevicePointer,
+    bytes: usize,
+    flags: u32,
+) -> Status {
+    // SAFETY: as for `alloc`.
+    let ask = |place| unsafe { real(place, bytes, flags) };
+    // SAFETY: as for `alloc`.
+    unsafe { allocate(address, bytes as u64, ask) }
+}
+
+/// What rows of that width are charged before their pitch is known.
+fn estimate(width: u64, height: u64) -> u64 {
+    width
+        .checked_next_multiple_of(PITCH)
+        .map_or(u64::MAX, |row| row.saturating_mul(height))
+}
+
+/// A pitched allocation, as [`allocate`].
+///
+/// # Safety
+/// `address` and `pitch` must be what the caller passed, and `ask` must write both where it says that it
+/// succeeded.
+unsafe fn allocate_rows<A: Copy + Default + Into<u64>, P: Copy + Default>(
+    (address, pitch): (*mut A, *mut P),
+    (width, height): (u64, u64),
+    bytes_of: impl Fn(P) -> u64,
+    ask: impl Fn(*mut A, *mut P) -> Status,
+) -> Status {
+    let valid = !address.is_null() && !pitch.is_null() && width > 0 && height > 0;
+    let site = match process::ground() {
+        Ground::Charged(site) if valid => site,
+        Ground::Closed => return OUT_OF_MEMORY,
+        Ground::Charged(_) | Ground::Free => return ask(address, pitch),
+    };
+    outcome(take(site, estimate(width, height), || {
+        let (mut given, mut row) = (A::default(), P::default());
+        match ask(&raw mut given, &raw mut row) {
+            SUCCESS => {
+                // SAFETY: the caller passes a place for the address, as to the driver.
+                unsafe { address.write(given) };
+                // SAFETY: and one for the pitch.
+                unsafe { pitch.write(row) };
+                let bytes = bytes_of(row).saturating_mul(height);
+                let address = given.into();
+                Ok(Given { address, bytes })
+            }
+            status => Err(status),
+        }
+    }))
+}
+
+pub(crate) unsafe fn alloc_pitch(
+    real: AllocPitch,
+    address: *mut DevicePointer,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: u32,
+) -> Status {
+    // SAFETY: the sizes are the caller's, the places the caller's or local variables.
+    let ask = |address, pitch| unsafe { real(address, pitch, width, height, element) };
+    let sides = (width as u64, height as u64);
+    // SAFETY: the driver writes both when it succeeds.
+    unsafe { allocate_rows((address, pitch), sides, |row| row as u64, ask) }
+}
+
+pub(crate) unsafe fn alloc_pitch_v1(
+    real: AllocPitchV1,
+    address: *mut u32,
+    pitch: *mut u32,
+    width: u32,
+    height: u32,
+    element: u32,
+) -> Status {
+    // SAFETY: as for `alloc_pitch`.
+    let ask = |address, pitch| unsafe { real(address, pitch, width, height, element) };
+    let sides = (u64::from(width), u64::from(height));
+    // SAFETY: as for `alloc_pitch`.
+    unsafe { allocate_rows((address, pitch), sides, u64::from, ask) }
+}
+
+pub(crate) unsafe fn free(real: Free, address: DevicePointer) -> Status {
+    // SAFETY: the address is the caller's own.
+    let status = give(address, || unsafe { real(address) });
+    super::pool::settle_all();
+    status
+}
+
+pub(crate) unsafe fn free_v1(real: FreeV1, address: u32) -> Status {
+    // SAFETY: the address is the caller's own.
+    give(u64::from(address), || unsafe { real(address) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_charged_with_its_padding() {
+        assert_eq!(estimate(1, 3), 3 * PITCH);
+        assert_eq!(estimate(u64::MAX, 2), u64::MAX);
+    }
+}

@@ -1,0 +1,274 @@
+//! Stream-ordered memory: a pool is charged for what it reserves.
+//!
+//! An allocation is charged the most that its pool can grow by, and settled when the driver has
+//! answered. What is freed stays in the pool until the driver trims it; that is seen at the next
+//! settlement: at every call here, at every point of synchronisation, and before a charge is refused.
+//! No stream is ever synchronised to find out.
+
+use apportion_gate::{Card, Settled, worst_growth};
+
+use crate::driver::{self, Reading};
+use crate::foreign::{
+    Context, Device, DevicePointer, OUT_OF_MEMORY, Pool, PoolProperties, SUCCESS, Status, Stream,
+};
+use crate::process::{self, Ground, Process};
+
+type AllocAsync = unsafe extern "C" fn(*mut DevicePointer, usize, Stream) -> Status;
+type AllocFromPool = unsafe extern "C" fn(*mut DevicePointer, usize, Pool, Stream) -> Status;
+type FreeAsync = unsafe extern "C" fn(DevicePointer, Stream) -> Status;
+type Create = unsafe extern "C" fn(*mut Pool, *const PoolProperties) -> Status;
+type Destroy = unsafe extern "C" fn(Pool) -> Status;
+type Trim = unsafe extern "C" fn(Pool, usize) -> Status;
+type OfDevice = unsafe extern "C" fn(*mut Pool, Device) -> Status;
+type ContextSynchronize = unsafe extern "C" fn() -> Status;
+type Synchronize = unsafe extern "C" fn(Context) -> Status;
+
+/// Reads what a pool reserves and settles its charge; `ended` is growth that is over.
+fn settle(process: &Process, pool: u64, ended: u64) {
+    let Some(epoch) = process.books.lock().pools.epoch(pool) else {
+        return;
+    };
+    let read = driver::pool_reserved(pool as Pool);
+    let settled = {
+        let mut books = process.books.lock();
+        match read {
+            Reading::Reserves(reserved) => books.pools.settle(pool, epoch, reserved, ended),
+            // Believed to have grown by as much as it could.
+            Reading::Unknown => books.pools.settle(pool, epoch.wrapping_sub(1), 0, ended),
+            Reading::NoPool => {
+                let gone = books.pools.take(pool);
+                gone.map_or(Settled::Even, |gone| gone.settled())
+            }
+        }
+    };
+    process.settle(settled);
+}
+
+/// Does `act` to every pool for which something is charged.
+fn each_charged(process: &Process, act: impl Fn(u64)) {
+    let mut last = None;
+    loop {
+        let next = process.books.lock().pools.charged_after(last);
+        let Some(pool) = next else { return };
+        act(pool);
+        last = Some(pool);
+    }
+}
+
+/// Settles all pools of this process.
+pub(crate) fn settle_all() {
+    if let Some(process) = process::current() {
+        each_charged(process, |pool| settle(process, pool, 0));
+    }
+}
+
+/// Makes the pools on a card give back what they do not use. True if any did.
+pub(crate) fn trim_all(process: &Process, card: Card) -> bool {
+    let before = process.books.lock().pools.charged_on(card);
+    each_charged(process, |pool| {
+        if process.books.lock().pools.card(pool) == Some(card) {
+            // SAFETY: the pool is one that the driver gave out and that was not destroyed.
+            unsafe { driver::pool_trim_to(pool as Pool, 0) };
+            settle(process, pool, 0);
+        }
+    });
+    process.books.lock().pools.charged_on(card) < before
+}
+
+/// Allocates from `pool`, which is on a card of the account.
+fn allocate(
+    process: &Process,
+    (pool, card): (u64, Card),
+    bytes: usize,
+    address: *mut DevicePointer,
+    ask: impl Fn(*mut DevicePointer) -> Status,
+) -> Status {
+    let growth = worst_growth(bytes as u64);
+    if !process.charge(card, growth) {
+        return OUT_OF_MEMORY;
+    }
+    process.books.lock().pools.begin(pool, growth);
+    let mut given = 0;
+    let status = ask(&raw mut given);
+    settle(process, pool, growth);
+    if status == SUCCESS {
+        // SAFETY: the caller passes a place for the address, as to the driver.
+        unsafe { address.write(given) };
+    }
+    status
+}
+
+/// The pool that a stream allocates from: the current one of its device.
+fn pool_of(process: &Process, stream: Stream) -> Option<(u64, Card)> {
+    let device = device_of(process, stream)?;
+    let card = process.card_of(device)?;
+    let mut pool: Pool = core::ptr::null_mut();
+    // SAFETY: the pointer is to a local variable.
+    let status = unsafe { driver::device_get_pool(&raw mut pool, device) }?;
+    if status != SUCCESS {
+        return None;
+    }
+    let mut books = process.books.lock();
+    books.pools.enter(pool as u64, card);
+    let card = books.pools.card(pool as u64)?;
+    Some((pool as u64, card))
+}
+
+/// Named streams belong to the device of their context, the default ones to the current device.
+fn device_of(process: &Process, stream: Stream) -> Option<Device> {
+    const LAST_SPECIAL: usize = 2;
+    let current = driver::current_device();
+    if stream as usize <= LAST_SPECIAL {
+        return current;
+    }
+    let mut context: Context = core::ptr::null_mut();
+    // SAFETY: the stream is the caller's, the pointer to a local variable.
+    let status = unsafe { driver::stream_get_ctx(stream, &raw mut context) };
+    if status != Some(SUCCESS) || driver::current_context() == Some(context) {
+        return current;
+    }
+    process.books.lock().device_of(context as u64).or(current)
+}
+
+pub(crate) unsafe fn alloc_async(
+    real: AllocAsync,
+    address: *mut DevicePointer,
+    bytes: usize,
+    stream: Stream,
+) -> Status {
+    // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
+    let ask = |place| unsafe { real(place, bytes, stream) };
+    let process = match process::ground() {
+        Ground::Charged(site) if !address.is_null() && bytes > 0 => site.process,
+        Ground::Closed => return OUT_OF_MEMORY,
+        Ground::Charged(_) | Ground::Free => return ask(address),
+    };
+    match pool_of(process, stream) {
+        Some(pool) => allocate(process, pool, bytes, address, ask),
+        None => ask(address),
+    }
+}
+
+/// A pool that was never entered is a default pool that the program asked for by another way, and is
+/// taken for one of the stream's device: imported pools do not allocate.
+pub(crate) unsafe fn alloc_from_pool(
+    real: AllocFromPool,
+    address: *mut DevicePointer,
+    bytes: usize,
+    pool: Pool,
+    stream: Stream,
+) -> Status {
+    // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
+    let ask = |place| unsafe { real(place, bytes, pool, stream) };
+    let Some(process) = process::current() else {
+        return ask(address);
+    };
+    if process::is_closed(process) {
+        return OUT_OF_MEMORY;
+    }
+    if process.account().is_none() || address.is_null() || bytes == 0 || pool.is_null() {
+        return ask(address);
+    }
+    let known = process.books.lock().pools.card(pool as u64);
+    let card = match known {
+        Some(card) => Some(card),
+        None if driver::pool_reserved(pool) == Reading::NoPool => None,
+        None => device_of(process, stream).and_then(|device| process.card_of(device)),
+    };
+    match card {
+        Some(card) => {
+            process.books.lock().pools.enter(pool as u64, card);
+            allocate(process, (pool as u64, card), bytes, address, ask)
+        }
+        None => ask(address),
+    }
+}
+
+/// Frees what came from a pool, or plain memory: the driver takes both.
+pub(crate) unsafe fn free_async(real: FreeAsync, address: DevicePointer, stream: Stream) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = super::linear::give(address, || unsafe { real(address, stream) });
+    settle_all();
+    status
+}
+
+pub(crate) unsafe fn create(
+    real: Create,
+    pool: *mut Pool,
+    properties: *const PoolProperties,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(pool, properties) };
+    // SAFETY: the driver accepted the properties.
+    let device = unsafe { properties.as_ref() }.and_then(|all| all.location.device());
+    if let (SUCCESS, Some(device)) = (status, device) {
+        // SAFETY: the driver accepted the pointer and wrote the pool.
+        unsafe { enter(pool, device) };
+    }
+    status
+}
+
+/// # Safety
+/// `pool` must be null or point to a pool that the driver wrote.
+unsafe fn enter(pool: *const Pool, device: Device) {
+    // SAFETY: the caller guarantees it.
+    let Some(pool) = (unsafe { pool.as_ref() }) else {
+        return;
+    };
+    if let Some(process) = process::current()
+        && let Some(card) = process.card_of(device)
+    {
+        process.books.lock().pools.enter(*pool as u64, card);
+    }
+}
+
+pub(crate) unsafe fn of_device(real: OfDevice, pool: *mut Pool, device: Device) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(pool, device) };
+    if status == SUCCESS {
+        // SAFETY: the driver accepted the pointer and wrote the pool.
+        unsafe { enter(pool, device) };
+    }
+    status
+}
+
+/// A pool that is destroyed lives on until the last allocation from it is freed; what it keeps till then
+/// is seen by the agent.
+pub(crate) unsafe fn destroy(real: Destroy, pool: Pool) -> Status {
+    // SAFETY: the pool is the caller's own.
+    let ask = || unsafe { real(pool) };
+    let Some(process) = process::current() else {
+        return ask();
+    };
+    let Some(gone) = process.books.lock().pools.take(pool as u64) else {
+        return ask();
+    };
+    let status = ask();
+    match status {
+        SUCCESS => process.settle(gone.settled()),
+        _ => process.books.lock().pools.put_back(gone),
+    }
+    status
+}
+
+pub(crate) unsafe fn trim(real: Trim, pool: Pool, keep: usize) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(pool, keep) };
+    settle_all();
+    status
+}
+
+pub(crate) unsafe fn context_synchronize(real: ContextSynchronize) -> Status {
+    // SAFETY: there are no arguments.
+    let status = unsafe { real() };
+    settle_all();
+    status
+}
+
+/// Synchronises with a stream, an event or a context; to this hook they are all one.
+pub(crate) unsafe fn synchronize(real: Synchronize, what: Context) -> Status {
+    // SAFETY: the argument is the caller's own.
+    let status = unsafe { real(what) };
+    settle_all();
+    status
+}

@@ -1,0 +1,196 @@
+//! What the card looks like: one view of it answers every question.
+//!
+//! The driver is always asked first, with the caller's own pointers, so that what it refuses stays
+//! refused; then what it wrote is made smaller. Cards that the account does not name are shown as they
+//! are.
+
+use core::ffi::CStr;
+use core::str::FromStr;
+
+use apportion_abi::CardUuid;
+
+use crate::account::View;
+use crate::driver;
+use crate::foreign::{Device, NvmlDevice, NvmlMemory, NvmlMemoryV2, SUCCESS, Status};
+use crate::process::{self, Ground};
+
+type MemoryInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> Status;
+type MemoryInfoV1 = unsafe extern "C" fn(*mut u32, *mut u32) -> Status;
+type Total = unsafe extern "C" fn(*mut usize, Device) -> Status;
+type TotalV1 = unsafe extern "C" fn(*mut u32, Device) -> Status;
+type Nvml = unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> Status;
+type NvmlV2 = unsafe extern "C" fn(NvmlDevice, *mut NvmlMemoryV2) -> Status;
+
+/// A number that the driver wrote, in whichever width.
+trait Number: Copy {
+    fn widen(self) -> u64;
+    fn narrow(value: u64) -> Self;
+}
+
+impl Number for u32 {
+    fn widen(self) -> u64 {
+        u64::from(self)
+    }
+
+    fn narrow(value: u64) -> Self {
+        Self::try_from(value).unwrap_or(Self::MAX)
+    }
+}
+
+impl Number for usize {
+    fn widen(self) -> u64 {
+        self as u64
+    }
+
+    fn narrow(value: u64) -> Self {
+        Self::try_from(value).unwrap_or(Self::MAX)
+    }
+}
+
+/// Reads what the driver wrote; a null pointer stands for as much as there can be.
+///
+/// # Safety
+/// `place` must be null or point to what the driver wrote.
+unsafe fn read<N: Number>(place: *const N) -> u64 {
+    if place.is_null() {
+        return u64::MAX;
+    }
+    // SAFETY: the caller guarantees it.
+    unsafe { place.read() }.widen()
+}
+
+/// # Safety
+/// `place` must be null or point to what the driver wrote.
+unsafe fn write<N: Number>(place: *mut N, value: u64) {
+    if !place.is_null() {
+        // SAFETY: the caller guarantees it.
+        unsafe { place.write(N::narrow(value)) };
+    }
+}
+
+/// # Safety
+/// Both must be null or point to what the driver wrote.
+unsafe fn shrink<N: Number>(free: *mut N, total: *mut N) {
+    let Ground::Charged(site) = process::ground() else {
+        return;
+    };
+    super::pool::settle_all();
+    // SAFETY: passed on from the caller.
+    let card_total = unsafe { read(total) };
+    // SAFETY: passed on from the caller.
+    let card_free = unsafe { read(free) };
+    let view = site.account.view(site.card, card_total, card_free);
+    // SAFETY: passed on from the caller.
+    unsafe { write(free, view.free) };
+    // SAFETY: passed on from the caller.
+    unsafe { write(total, view.total) };
+}
+
+pub(crate) unsafe fn memory_info(real: MemoryInfo, free: *mut usize, total: *mut usize) -> Status {
+    // SAFETY: the pointers are the caller's own.
+    let status = unsafe { real(free, total) };
+    if status == SUCCESS {
+        // SAFETY: the driver accepted the pointers.
+        unsafe { shrink(free, total) };
+    }
+    status
+}
+
+pub(crate) unsafe fn memory_info_v1(real: MemoryInfoV1, free: *mut u32, total: *mut u32) -> Status {
+    // SAFETY: the pointers are the caller's own.
+    let status = unsafe { real(free, total) };
+    if status == SUCCESS {
+        // SAFETY: the driver accepted the pointers.
+        unsafe { shrink(free, total) };
+    }
+    status
+}
+
+/// # Safety
+/// `bytes` must be null or point to what the driver wrote.
+unsafe fn shrink_total<N: Number>(bytes: *mut N, device: Device) {
+    let Some(process) = process::current() else {
+        return;
+    };
+    let Some(card) = process.card_of(device) else {
+        return;
+    };
+    // SAFETY: passed on from the caller.
+    let total = unsafe { read(bytes) };
+    if let Some(view) = process.view(card, total, total) {
+        // SAFETY: passed on from the caller.
+        unsafe { write(bytes, view.total) };
+    }
+}
+
+pub(crate) unsafe fn total(real: Total, bytes: *mut usize, device: Device) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(bytes, device) };
+    if status == SUCCESS {
+        // SAFETY: the driver accepted the pointer.
+        unsafe { shrink_total(bytes, device) };
+    }
+    status
+}
+
+pub(crate) unsafe fn total_v1(real: TotalV1, bytes: *mut u32, device: Device) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(bytes, device) };
+    if status == SUCCESS {
+        // SAFETY: the driver accepted the pointer.
+        unsafe { shrink_total(bytes, device) };
+    }
+    status
+}
+
+/// The view of a card that NVML was asked about.
+fn nvml_view(device: NvmlDevice, total: u64, free: u64) -> Option<View> {
+    let process = process::current()?;
+    let account = process.account()?;
+    let mut text = [0_u8; 96];
+    // SAFETY: the device is one that NVML just accepted, and the buffer has that many bytes.
+    let status = unsafe { driver::nvml_uuid(device, text.as_mut_ptr().cast(), 96) }?;
+    if status != SUCCESS {
+        return None;
+    }
+    let text = CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
+    let card = account.card(CardUuid::from_str(text).ok()?)?;
+    super::pool::settle_all();
+    Some(account.view(card, total, free))
+}
+
+pub(crate) unsafe fn nvml_memory(
+    real: Nvml,
+    device: NvmlDevice,
+    memory: *mut NvmlMemory,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(device, memory) };
+    // SAFETY: NVML refuses a null pointer, so it has filled the structure.
+    let filled = unsafe { memory.as_mut() }.filter(|_| status == SUCCESS);
+    if let Some(memory) = filled
+        && let Some(view) = nvml_view(device, memory.total, memory.free)
+    {
+        (memory.total, memory.free, memory.used) = (view.total, view.free, view.used);
+    }
+    status
+}
+
+/// The driver's reserve is not part of the card that the program sees.
+pub(crate) unsafe fn nvml_memory_v2(
+    real: NvmlV2,
+    device: NvmlDevice,
+    memory: *mut NvmlMemoryV2,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(device, memory) };
+    // SAFETY: NVML refuses a null pointer, so it has filled the structure.
+    let filled = unsafe { memory.as_mut() }.filter(|_| status == SUCCESS);
+    if let Some(memory) = filled
+        && let Some(view) = nvml_view(device, memory.total, memory.free)
+    {
+        (memory.total, memory.free, memory.used) = (view.total, view.free, view.used);
+        memory.reserved = 0;
+    }
+    status
+}

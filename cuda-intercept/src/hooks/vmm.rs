@@ -1,0 +1,161 @@
+//! Virtual memory: physical memory is charged when it is created and uncharged with its last handle and
+//! mapping.
+//!
+//! It is charged on the card of its location, whatever context is current, and not at all where the
+//! location is the host. Reserving addresses costs nothing. A handle that was imported is paid for by
+//! the process that exported it.
+
+use crate::foreign::{
+    AllocationProperties, DevicePointer, Handle, OUT_OF_MEMORY, Opaque, SUCCESS, Status,
+};
+use crate::process::{self, Process};
+
+type Create = unsafe extern "C" fn(*mut Handle, usize, *const AllocationProperties, u64) -> Status;
+type Release = unsafe extern "C" fn(Handle) -> Status;
+type Map = unsafe extern "C" fn(DevicePointer, usize, usize, Handle, u64) -> Status;
+type Unmap = unsafe extern "C" fn(DevicePointer, usize) -> Status;
+type Retain = unsafe extern "C" fn(*mut Handle, Opaque) -> Status;
+type Import = unsafe extern "C" fn(*mut Handle, Opaque, u32) -> Status;
+
+/// This process, if anything of it is counted.
+fn counted() -> Option<&'static Process> {
+    process::current().filter(|process| process.account().is_some())
+}
+
+pub(crate) unsafe fn create(
+    real: Create,
+    handle: *mut Handle,
+    bytes: usize,
+    properties: *const AllocationProperties,
+    flags: u64,
+) -> Status {
+    // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
+    let ask = |place| unsafe { real(place, bytes, properties, flags) };
+    let Some(process) = process::current() else {
+        return ask(handle);
+    };
+    // SAFETY: the caller passes the properties, or null, as to the driver.
+    let device = unsafe { properties.as_ref() }.and_then(|all| all.location.device());
+    if process::is_closed(process) && device.is_some() {
+        return OUT_OF_MEMORY;
+    }
+    if process.account().is_none() || handle.is_null() {
+        return ask(handle);
+    }
+    let card = device.and_then(|device| process.card_of(device));
+    let charged = card.map(|card| (card, bytes as u64));
+    if let Some((card, bytes)) = charged
+        && !process.charge(card, bytes)
+    {
+        return OUT_OF_MEMORY;
+    }
+    let mut created = 0;
+    let status = ask(&raw mut created);
+    if status != SUCCESS {
+        if let Some((card, bytes)) = charged {
+            process.uncharge(card, bytes);
+        }
+        return status;
+    }
+    process.books.lock().create_handle(created, charged);
+    // SAFETY: the caller passes a place for the handle, as to the driver.
+    unsafe { handle.write(created) };
+    status
+}
+
+pub(crate) unsafe fn release(real: Release, handle: Handle) -> Status {
+    // SAFETY: the handle is the caller's own.
+    let ask = || unsafe { real(handle) };
+    let Some(process) = counted() else {
+        return ask();
+    };
+    let Some(released) = process.books.lock().release_handle(handle) else {
+        return ask();
+    };
+    let status = ask();
+    if status != SUCCESS {
+        process.books.lock().handle_lives(released);
+        return status;
+    }
+    let dropped = process.books.lock().handle_released(released);
+    if let Some((card, bytes)) = dropped.charge {
+        process.uncharge(card, bytes);
+    }
+    status
+}
+
+pub(crate) unsafe fn map(
+    real: Map,
+    address: DevicePointer,
+    bytes: usize,
+    offset: usize,
+    handle: Handle,
+    flags: u64,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(address, bytes, offset, handle, flags) };
+    if status == SUCCESS
+        && let Some(process) = counted()
+    {
+        process.books.lock().map(address, bytes as u64, handle);
+    }
+    status
+}
+
+/// The mappings of a range are taken out one by one, and all put back if the driver keeps them.
+pub(crate) unsafe fn unmap(real: Unmap, address: DevicePointer, bytes: usize) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let ask = || unsafe { real(address, bytes) };
+    let Some(process) = counted() else {
+        return ask();
+    };
+    let taken = process.books.lock().unmap(address, bytes as u64);
+    let status = ask();
+    let Some(first) = taken else {
+        return status;
+    };
+    if status != SUCCESS {
+        process.books.lock().mapping_lives(first);
+        return status;
+    }
+    let mut next = Some(first);
+    while let Some(unmapped) = next {
+        let dropped = process.books.lock().unmapped(unmapped);
+        if let Some((card, bytes)) = dropped.charge {
+            process.uncharge(card, bytes);
+        }
+        next = process.books.lock().unmap(address, bytes as u64);
+    }
+    status
+}
+
+pub(crate) unsafe fn retain(real: Retain, handle: *mut Handle, address: Opaque) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(handle, address) };
+    if status == SUCCESS
+        && let Some(process) = counted()
+        // SAFETY: the driver accepted the pointer and wrote the handle.
+        && let Some(handle) = unsafe { handle.as_ref() }
+    {
+        process.books.lock().retain_handle(*handle, address as u64);
+    }
+    status
+}
+
+pub(crate) unsafe fn import(
+    real: Import,
+    handle: *mut Handle,
+    shared: Opaque,
+    kind: u32,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(handle, shared, kind) };
+    if status == SUCCESS
+        && let Some(process) = counted()
+        // SAFETY: the driver accepted the pointer and wrote the handle.
+        && let Some(handle) = unsafe { handle.as_ref() }
+    {
+        process.books.lock().import_handle(*handle);
+    }
+    status
+}

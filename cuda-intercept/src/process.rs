@@ -1,0 +1,259 @@
+//! The state of this process, made when it is first needed and given up by a child of `fork`.
+//!
+//! A child inherits neither the parent's memory on the card nor the right to the parent's slot, and any
+//! lock of the parent's may have been held by a thread that does not exist in the child. So the child
+//! starts with nothing: the pointer to the state lies in a page that the kernel wipes at a fork, and a
+//! state that was inherited is never looked at again.
+
+use core::ptr;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr};
+
+use alloc::alloc::{alloc, dealloc};
+use core::alloc::Layout;
+
+use apportion_abi::CardUuid;
+use apportion_gate::{Books, Card, ContextId, Settled};
+
+use crate::account::{Account, Standing, View};
+use crate::driver;
+use crate::foreign::Device;
+use crate::spin::Spin;
+
+/// What a process knows of itself.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: i32,
+    standing: Standing,
+    pub(crate) books: Spin<Books>,
+}
+
+/// A limited process on one of its cards, with the context that a call is made in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site {
+    pub(crate) process: &'static Process,
+    pub(crate) account: &'static Account,
+    pub(crate) card: Card,
+    pub(crate) context: ContextId,
+}
+
+/// Where a call that takes memory is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ground {
+    /// Nothing is counted here.
+    Free,
+    /// It is to be charged.
+    Charged(Site),
+    /// A limit applies that cannot be read.
+    Closed,
+}
+
+/// The wiped page: all zero in a child.
+#[repr(C, align(4096))]
+struct Page {
+    process: AtomicPtr<Process>,
+}
+
+/// Written by: whoever needs it first. Read by: every hook. AcqRel.
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether the kernel wipes the page at a fork.
+/// Written by: whoever maps it, always the same. Read by: every hook. Relaxed, ordered by `PAGE`.
+static WIPES: AtomicBool = AtomicBool::new(false);
+
+/// This process; `None` only where the system has no memory for it.
+pub(crate) fn current() -> Option<&'static Process> {
+    let cell = cell()?;
+    let known = cell.load(Acquire);
+    // SAFETY: a state that was entered in the page is never freed.
+    if let Some(process) = unsafe { known.as_ref() }
+        && process.is_here()
+    {
+        return Some(process);
+    }
+    let fresh = make()?;
+    match cell.compare_exchange(known, fresh, AcqRel, Acquire) {
+        // SAFETY: it was just made, and is entered now, so it is never freed.
+        Ok(_) => unsafe { fresh.as_ref() },
+        Err(first) => {
+            // SAFETY: nobody else has seen it.
+            unsafe { discard(fresh) };
+            // SAFETY: a state that was entered in the page is never freed.
+            unsafe { first.as_ref() }
+        }
+    }
+}
+
+fn cell() -> Option<&'static AtomicPtr<Process>> {
+    let mut page = PAGE.load(Acquire);
+    if page.is_null() {
+        page = map_page()?;
+        if let Err(first) = PAGE.compare_exchange(ptr::null_mut(), page, AcqRel, Acquire) {
+            // SAFETY: the page was mapped above and nobody else has seen it.
+            unsafe { libc::munmap(page.cast(), size_of::<Page>()) };
+            page = first;
+        }
+    }
+    // SAFETY: the page is mapped for good, and zeroes are a valid value.
+    unsafe { page.as_ref() }.map(|page| &page.process)
+}
+
+fn map_page() -> Option<*mut Page> {
+    // SAFETY: a new private mapping at an address of the kernel's choice.
+    let page = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            size_of::<Page>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // Kernels before 4.14 refuse this; there the pid in the state tells a child from its parent.
+    // SAFETY: the page was mapped above.
+    let advised = unsafe { libc::madvise(page, size_of::<Page>(), libc::MADV_WIPEONFORK) };
+    WIPES.store(advised == 0, Relaxed);
+    Some(page.cast())
+}
+
+fn make() -> Option<*mut Process> {
+    let process = Process {
+        // SAFETY: the call cannot fail.
+        pid: unsafe { libc::getpid() },
+        standing: Standing::find(),
+        books: Spin::new(Books::default()),
+    };
+    // SAFETY: the layout is not empty.
+    let place = unsafe { alloc(Layout::new::<Process>()) }.cast::<Process>();
+    if place.is_null() {
+        return None;
+    }
+    // SAFETY: the place is fresh and of the right layout.
+    unsafe { place.write(process) };
+    Some(place)
+}
+
+/// # Safety
+/// `process` must come from [`make`] and be unknown to anybody else.
+unsafe fn discard(process: *mut Process) {
+    // SAFETY: the caller guarantees that it is a valid value.
+    unsafe { process.drop_in_place() };
+    // SAFETY: it was allocated with this layout.
+    unsafe { dealloc(process.cast(), Layout::new::<Process>()) };
+}
+
+impl Process {
+    /// Whether this is the process that made the state. The wiped page has answered that already where
+    /// the kernel wipes pages; asking is for those that do not, and costs one system call there only.
+    fn is_here(&self) -> bool {
+        // SAFETY: the call cannot fail.
+        WIPES.load(Relaxed) || self.pid == unsafe { libc::getpid() }
+    }
+
+    /// The account, if this process is under a limit that it can read.
+    pub(crate) fn account(&self) -> Option<&Account> {
+        match &self.standing {
+            Standing::Limited(account) => Some(account),
+            Standing::Unlimited | Standing::Closed => None,
+        }
+    }
+
+    /// The account's card of a device.
+    pub(crate) fn card_of(&self, device: Device) -> Option<Card> {
+        let account = self.account()?;
+        account.card(CardUuid(driver::uuid_of(device)?))
+    }
+
+    /// The context that calls are made in, entered if it is not known yet.
+    fn context(&self) -> Option<(ContextId, Card)> {
+        let handle = driver::current_context()? as u64;
+        let known = self.books.lock().context(handle);
+        if known.is_some() {
+            return known;
+        }
+        let device = driver::current_device()?;
+        let card = self.card_of(device)?;
+        let mut books = self.books.lock();
+        books.open_context(handle, (card, device), 0, false);
+        books.context(handle)
+    }
+
+    /// Charges a card. When it is full, first the dead are taken out of the account, then this process's
+    /// pools give back what they do not use.
+    pub(crate) fn charge(&self, card: Card, bytes: u64) -> bool {
+        let Some(account) = self.account() else {
+            return true;
+        };
+        let granted = account.charge(card, bytes)
+            || (account.retire_the_dead() && account.charge(card, bytes))
+            || (crate::hooks::pool::trim_all(self, card) && account.charge(card, bytes));
+        if !granted {
+            account.deny(card, bytes);
+        }
+        granted
+    }
+
+    /// Gives back what was charged.
+    pub(crate) fn uncharge(&self, card: Card, bytes: u64) {
+        if let Some(account) = self.account()
+            && bytes > 0
+        {
+            account.uncharge(card, bytes);
+        }
+    }
+
+    /// Turns a charge for `before` bytes into one for `after`, which the driver has already taken.
+    pub(crate) fn adjust(&self, card: Card, before: u64, after: u64) {
+        match after > before {
+            true => {
+                if let Some(account) = self.account() {
+                    account.charge_anyway(card, after.saturating_sub(before));
+                }
+            }
+            false => self.uncharge(card, before.saturating_sub(after)),
+        }
+    }
+
+    /// Does what a pool's settlement says.
+    pub(crate) fn settle(&self, settled: Settled) {
+        match settled {
+            Settled::Even => {}
+            Settled::GiveBack(card, bytes) => self.uncharge(card, bytes),
+            Settled::Take(card, bytes) => self.adjust(card, 0, bytes),
+        }
+    }
+
+    /// A card as the program is to see it.
+    pub(crate) fn view(&self, card: Card, total: u64, free: u64) -> Option<View> {
+        Some(self.account()?.view(card, total, free))
+    }
+}
+
+/// The ground that the current context is on.
+pub(crate) fn ground() -> Ground {
+    let Some(process) = current() else {
+        return Ground::Free;
+    };
+    match &process.standing {
+        Standing::Unlimited => Ground::Free,
+        Standing::Closed => Ground::Closed,
+        Standing::Limited(account) => match process.context() {
+            None => Ground::Free,
+            Some((context, card)) => Ground::Charged(Site {
+                process,
+                account,
+                card,
+                context,
+            }),
+        },
+    }
+}
+
+/// Whether a limit applies that cannot be read.
+pub(crate) fn is_closed(process: &Process) -> bool {
+    matches!(process.standing, Standing::Closed)
+}

@@ -1,0 +1,91 @@
+//! A lock for a few instructions of bookkeeping.
+//!
+//! It is never held while the driver, the dynamic linker or another process is waited for. A thread
+//! that finds it taken spins a little and then yields. It does not survive `fork`: what it guards is
+//! given up in the child (see [`crate::process`]), so a copy that was taken at the fork is never waited
+//! for.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// A value behind a spinning lock.
+#[derive(Debug, Default)]
+pub(crate) struct Spin<T> {
+    /// Written by: whoever takes or leaves. Read by: whoever waits. Acquire/Release with the value.
+    taken: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock hands the value to one thread at a time.
+unsafe impl<T: Send> Sync for Spin<T> {}
+
+/// The lock, held.
+#[derive(Debug)]
+pub(crate) struct Held<'a, T>(&'a Spin<T>);
+
+impl<T> Spin<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self {
+            taken: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> Held<'_, T> {
+        let mut turns = 0_u32;
+        while self
+            .taken
+            .compare_exchange_weak(false, true, Acquire, Relaxed)
+            .is_err()
+        {
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(64) {
+                // SAFETY: yielding has no preconditions.
+                unsafe { libc::sched_yield() };
+            } else {
+                core::hint::spin_loop();
+            }
+        }
+        Held(self)
+    }
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held, so nobody else refers to the value.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held, so nobody else refers to the value.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_addition_is_lost() {
+        let sum = Spin::new(0_u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| *sum.lock() += 1));
+            }
+        });
+        assert_eq!(*sum.lock(), 40_000);
+    }
+}

@@ -1,0 +1,219 @@
+//! The one table: every function that is hooked, its versions, and what its hook does.
+//!
+//! [`for_each_hook`] hands the rows to a macro of the caller's choice. Here they become the entry
+//! points and [`ROWS`]; the preload library makes them its exported symbols; the other two doors look
+//! names and addresses up in [`ROWS`]; `apportion hooks` prints it. A new hook is a new row.
+//!
+//! A row reads: the exported symbol with its arguments, the name under which `cuGetProcAddress` knows
+//! it, the driver version that brought this signature, the function that does the work (it gets the
+//! driver's own function first), and what it does. Symbols that end in `_ptsz` are those of the
+//! per-thread default stream.
+
+use core::ffi::CStr;
+
+use crate::foreign::{NOT_INITIALIZED, NVML_UNINITIALIZED, Status};
+
+/// Hands all rows to the macro `$with`.
+#[macro_export]
+macro_rules! for_each_hook {
+    ($with:path) => {
+        $with! {
+            // Linear memory.
+            Cuda cuMemAlloc(address: *mut u32, bytes: u32) = "cuMemAlloc" @ 2000 => linear::alloc_v1, "charges linear memory";
+            Cuda cuMemAlloc_v2(address: *mut DevicePointer, bytes: usize) = "cuMemAlloc" @ 3020 => linear::alloc, "charges linear memory";
+            Cuda cuMemAllocPitch(address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32) = "cuMemAllocPitch" @ 2000 => linear::alloc_pitch_v1, "charges pitched memory";
+            Cuda cuMemAllocPitch_v2(address: *mut DevicePointer, pitch: *mut usize, width: usize, height: usize, element: u32) = "cuMemAllocPitch" @ 3020 => linear::alloc_pitch, "charges pitched memory";
+            Cuda cuMemAllocManaged(address: *mut DevicePointer, bytes: usize, flags: u32) = "cuMemAllocManaged" @ 6000 => linear::alloc_managed, "charges managed memory in full";
+            Cuda cuMemFree(address: u32) = "cuMemFree" @ 2000 => linear::free_v1, "uncharges linear memory";
+            Cuda cuMemFree_v2(address: DevicePointer) = "cuMemFree" @ 3020 => linear::free, "uncharges linear memory";
+            // Arrays.
+            Cuda cuArrayCreate(array: *mut Opaque, shape: *const ArrayShapeV1) = "cuArrayCreate" @ 2000 => array::create, "charges an array";
+            Cuda cuArrayCreate_v2(array: *mut Opaque, shape: *const ArrayShape) = "cuArrayCreate" @ 3020 => array::create, "charges an array";
+            Cuda cuArray3DCreate(array: *mut Opaque, shape: *const Array3dV1) = "cuArray3DCreate" @ 2000 => array::create, "charges an array";
+            Cuda cuArray3DCreate_v2(array: *mut Opaque, shape: *const Array3d) = "cuArray3DCreate" @ 3020 => array::create, "charges an array";
+            Cuda cuArrayDestroy(array: Opaque) = "cuArrayDestroy" @ 2000 => array::destroy, "uncharges an array";
+            Cuda cuMipmappedArrayCreate(array: *mut Opaque, shape: *const Array3d, levels: u32) = "cuMipmappedArrayCreate" @ 5000 => array::create_mipmapped, "charges a mipmapped array";
+            Cuda cuMipmappedArrayDestroy(array: Opaque) = "cuMipmappedArrayDestroy" @ 5000 => array::destroy, "uncharges a mipmapped array";
+            // Virtual memory.
+            Cuda cuMemCreate(handle: *mut Handle, bytes: usize, properties: *const AllocationProperties, flags: u64) = "cuMemCreate" @ 10020 => vmm::create, "charges physical memory on the card of its location";
+            Cuda cuMemRelease(handle: Handle) = "cuMemRelease" @ 10020 => vmm::release, "drops a handle; uncharges with the last handle and mapping";
+            Cuda cuMemMap(address: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: u64) = "cuMemMap" @ 10020 => vmm::map, "counts a mapping of physical memory";
+            Cuda cuMemUnmap(address: DevicePointer, bytes: usize) = "cuMemUnmap" @ 10020 => vmm::unmap, "drops mappings; uncharges with the last handle and mapping";
+            Cuda cuMemRetainAllocationHandle(handle: *mut Handle, address: Opaque) = "cuMemRetainAllocationHandle" @ 11000 => vmm::retain, "counts a handle of mapped memory";
+            Cuda cuMemImportFromShareableHandle(handle: *mut Handle, shared: Opaque, kind: u32) = "cuMemImportFromShareableHandle" @ 10020 => vmm::import, "counts a handle that another process pays for";
+            // Stream-ordered memory.
+            Cuda cuMemAllocAsync(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges what the pool grows by";
+            Cuda cuMemAllocAsync_ptsz(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges what the pool grows by";
+            Cuda cuMemAllocFromPoolAsync(address: *mut DevicePointer, bytes: usize, pool: Pool, stream: Stream) = "cuMemAllocFromPoolAsync" @ 11020 => pool::alloc_from_pool, "charges what the pool grows by";
+            Cuda cuMemAllocFromPoolAsync_ptsz(address: *mut DevicePointer, bytes: usize, pool: Pool, stream: Stream) = "cuMemAllocFromPoolAsync" @ 11020 => pool::alloc_from_pool, "charges what the pool grows by";
+            Cuda cuMemFreeAsync(address: DevicePointer, stream: Stream) = "cuMemFreeAsync" @ 11020 => pool::free_async, "uncharges what the pool gave back";
+            Cuda cuMemFreeAsync_ptsz(address: DevicePointer, stream: Stream) = "cuMemFreeAsync" @ 11020 => pool::free_async, "uncharges what the pool gave back";
+            Cuda cuMemPoolCreate(pool: *mut Pool, properties: *const PoolProperties) = "cuMemPoolCreate" @ 11020 => pool::create, "enters a pool under the card of its location";
+            Cuda cuMemPoolDestroy(pool: Pool) = "cuMemPoolDestroy" @ 11020 => pool::destroy, "uncharges a pool";
+            Cuda cuMemPoolTrimTo(pool: Pool, keep: usize) = "cuMemPoolTrimTo" @ 11020 => pool::trim, "uncharges what the pool gave back";
+            Cuda cuDeviceGetDefaultMemPool(pool: *mut Pool, device: Device) = "cuDeviceGetDefaultMemPool" @ 11020 => pool::of_device, "enters a pool under its card";
+            // Where pools give back by themselves.
+            Cuda cuCtxSynchronize() = "cuCtxSynchronize" @ 2000 => pool::context_synchronize, "uncharges what pools gave back";
+            Cuda cuCtxSynchronize_v2(context: Context) = "cuCtxSynchronize" @ 13000 => pool::synchronize, "uncharges what pools gave back";
+            Cuda cuStreamSynchronize(stream: Stream) = "cuStreamSynchronize" @ 2000 => pool::synchronize, "uncharges what pools gave back";
+            Cuda cuStreamSynchronize_ptsz(stream: Stream) = "cuStreamSynchronize" @ 7000 => pool::synchronize, "uncharges what pools gave back";
+            Cuda cuEventSynchronize(event: Event) = "cuEventSynchronize" @ 2000 => pool::synchronize, "uncharges what pools gave back";
+            // Contexts.
+            Cuda cuCtxCreate(context: *mut Context, flags: u32, device: Device) = "cuCtxCreate" @ 2000 => context::create, "charges the reserve of a context";
+            Cuda cuCtxCreate_v2(context: *mut Context, flags: u32, device: Device) = "cuCtxCreate" @ 3020 => context::create, "charges the reserve of a context";
+            Cuda cuCtxCreate_v3(context: *mut Context, affinity: Opaque, count: i32, flags: u32, device: Device) = "cuCtxCreate" @ 11040 => context::create_v3, "charges the reserve of a context";
+            Cuda cuCtxCreate_v4(context: *mut Context, parameters: Opaque, flags: u32, device: Device) = "cuCtxCreate" @ 12050 => context::create_v4, "charges the reserve of a context";
+            Cuda cuCtxDestroy(context: Context) = "cuCtxDestroy" @ 2000 => context::destroy, "uncharges a context and all in it";
+            Cuda cuCtxDestroy_v2(context: Context) = "cuCtxDestroy" @ 4000 => context::destroy, "uncharges a context and all in it";
+            Cuda cuDevicePrimaryCtxRetain(context: *mut Context, device: Device) = "cuDevicePrimaryCtxRetain" @ 7000 => context::retain_primary, "charges the reserve of the primary context";
+            Cuda cuDevicePrimaryCtxRelease(device: Device) = "cuDevicePrimaryCtxRelease" @ 7000 => context::release_primary, "uncharges the primary context and all in it when it ends";
+            Cuda cuDevicePrimaryCtxRelease_v2(device: Device) = "cuDevicePrimaryCtxRelease" @ 11000 => context::release_primary, "uncharges the primary context and all in it when it ends";
+            Cuda cuDevicePrimaryCtxReset(device: Device) = "cuDevicePrimaryCtxReset" @ 7000 => context::release_primary, "uncharges the primary context and all in it";
+            Cuda cuDevicePrimaryCtxReset_v2(device: Device) = "cuDevicePrimaryCtxReset" @ 11000 => context::release_primary, "uncharges the primary context and all in it";
+            // What the card looks like.
+            Cuda cuMemGetInfo(free: *mut u32, total: *mut u32) = "cuMemGetInfo" @ 2000 => query::memory_info_v1, "shows a card of the limit's size";
+            Cuda cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = "cuMemGetInfo" @ 3020 => query::memory_info, "shows a card of the limit's size";
+            Cuda cuDeviceTotalMem(bytes: *mut u32, device: Device) = "cuDeviceTotalMem" @ 2000 => query::total_v1, "shows a card of the limit's size";
+            Cuda cuDeviceTotalMem_v2(bytes: *mut usize, device: Device) = "cuDeviceTotalMem" @ 3020 => query::total, "shows a card of the limit's size";
+            Nvml nvmlDeviceGetMemoryInfo(device: NvmlDevice, memory: *mut NvmlMemory) = "nvmlDeviceGetMemoryInfo" @ 1 => query::nvml_memory, "shows a card of the limit's size";
+            Nvml nvmlDeviceGetMemoryInfo_v2(device: NvmlDevice, memory: *mut NvmlMemoryV2) = "nvmlDeviceGetMemoryInfo" @ 2 => query::nvml_memory_v2, "shows a card of the limit's size";
+            // The third door.
+            Cuda cuGetProcAddress(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64) = "cuGetProcAddress" @ 11030 => resolve::get_proc_address, "hands out the hook of what the driver chose";
+            Cuda cuGetProcAddress_v2(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "hands out the hook of what the driver chose";
+            Cuda cuGetProcAddress_v2_ptsz(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "hands out the hook of what the driver chose";
+        }
+    };
+}
+
+/// The library that a hooked function belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    /// The CUDA driver.
+    Cuda,
+    /// The management library.
+    Nvml,
+}
+
+impl Library {
+    /// The name by which the dynamic linker knows it.
+    #[must_use]
+    pub const fn soname(self) -> &'static CStr {
+        match self {
+            Self::Cuda => c"libcuda.so.1",
+            Self::Nvml => c"libnvidia-ml.so.1",
+        }
+    }
+
+    /// What its functions return when they are called without it.
+    pub(crate) const fn absent(self) -> Status {
+        match self {
+            Self::Cuda => NOT_INITIALIZED,
+            Self::Nvml => NVML_UNINITIALIZED,
+        }
+    }
+}
+
+/// One hooked function.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The symbol that is exported.
+    pub symbol: &'static CStr,
+    /// The name without version: what `cuGetProcAddress` is asked for.
+    pub name: &'static str,
+    /// The CUDA version (or the version of the NVML function) that brought this signature.
+    pub version: u32,
+    /// The library that it belongs to.
+    pub library: Library,
+    /// What the hook does, in a few words.
+    pub what: &'static str,
+    /// The hook.
+    pub(crate) entry: fn() -> usize,
+}
+
+impl Row {
+    /// The address of the hook.
+    #[must_use]
+    pub fn hook(&self) -> usize {
+        (self.entry)()
+    }
+}
+
+macro_rules! rows {
+    ($($library:ident $symbol:ident($($arg:ident: $type:ty),*) = $name:literal @ $version:literal => $family:ident::$hook:ident, $what:literal;)*) => {
+        /// Every hooked function, in the order of the table.
+        pub const ROWS: &[Row] = &[$(Row {
+            symbol: match CStr::from_bytes_with_nul(concat!(stringify!($symbol), "\0").as_bytes()) {
+                Ok(symbol) => symbol,
+                Err(_) => c"",
+            },
+            name: $name,
+            version: $version,
+            library: Library::$library,
+            what: $what,
+            entry: || entry::$symbol as *const () as usize,
+        }),*];
+
+        /// How many there are.
+        pub(crate) const COUNT: usize = ROWS.len();
+
+        #[expect(non_camel_case_types, clippy::enum_variant_names, reason = "the driver's own names")]
+        #[derive(Clone, Copy)]
+        enum Place { $($symbol),* }
+
+        /// The hooks as the program calls them: with the driver's name and the driver's signature.
+        pub mod entry {
+            use core::ffi::c_char;
+
+            use super::{Library, Place};
+            use crate::foreign::*;
+            use crate::{driver, hooks};
+
+            $(
+                #[doc = concat!("See the table: ", $what, ".")]
+                ///
+                /// # Safety
+                /// As for the driver's function of this name.
+                #[expect(non_snake_case, reason = "the driver's own name")]
+                pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
+                    let Some(real) = driver::real(Place::$symbol as usize, Library::$library) else {
+                        return Library::$library.absent();
+                    };
+                    // SAFETY: the address is that of the driver's function of this name and version,
+                    // and the row gives its signature.
+                    let real = unsafe {
+                        core::mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> Status>(real)
+                    };
+                    // SAFETY: the caller keeps the driver's contract, which is the hook's.
+                    unsafe { hooks::$family::$hook(real, $($arg),*) }
+                }
+            )*
+        }
+    };
+}
+
+for_each_hook!(rows);
+
+/// The place in [`ROWS`] of an exported symbol.
+pub(crate) fn find(symbol: &CStr) -> Option<usize> {
+    ROWS.iter().position(|row| row.symbol == symbol)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_symbol_stands_in_two_rows() {
+        for (place, row) in ROWS.iter().enumerate() {
+            assert_eq!(find(row.symbol), Some(place), "{:?}", row.symbol);
+        }
+    }
+
+    #[test]
+    fn every_symbol_starts_with_its_name() {
+        for row in ROWS {
+            let symbol = row.symbol.to_str().expect("names are plain");
+            assert!(symbol.starts_with(row.name), "{symbol}");
+        }
+    }
+}
