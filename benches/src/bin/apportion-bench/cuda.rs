@@ -1,0 +1,115 @@
+//! The few driver functions that a measured process calls, found as most programs find them.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+
+use anyhow::{Context, Result, ensure};
+use libloading::Library;
+
+macro_rules! functions {
+    ($($method:ident = $symbol:literal ($($argument:ident: $type:ty),*);)*) => {
+        /// The driver that the loader finds.
+        #[derive(Debug)]
+        pub(crate) struct Cuda {
+            $($method: extern "C" fn($($type),*) -> i32,)*
+            _library: Library,
+        }
+
+        impl Cuda {
+            /// Loads the driver and looks its functions up.
+            pub(crate) fn open() -> Result<Self> {
+                // SAFETY: a driver library runs nothing at load that this program could disturb.
+                let library = unsafe { Library::new("libcuda.so.1") }?;
+                Ok(Self {
+                    $($method: {
+                        // SAFETY: the row's signature is that of the symbol in cuda.h.
+                        let found = unsafe { library.get($symbol.as_bytes()) };
+                        *found.context($symbol)?
+                    },)*
+                    _library: library,
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    init = "cuInit" (flags: u32);
+    device = "cuDeviceGet" (device: &mut i32, ordinal: i32);
+    uuid = "cuDeviceGetUuid_v2" (uuid: &mut [u8; 16], device: i32);
+    retain = "cuDevicePrimaryCtxRetain" (context: &mut usize, device: i32);
+    set_current = "cuCtxSetCurrent" (context: usize);
+    memory_info = "cuMemGetInfo_v2" (free: &mut usize, total: &mut usize);
+    alloc = "cuMemAlloc_v2" (address: &mut u64, bytes: usize);
+    free = "cuMemFree_v2" (address: u64);
+    alloc_async = "cuMemAllocAsync" (address: &mut u64, bytes: usize, stream: usize);
+    free_async = "cuMemFreeAsync" (address: u64, stream: usize);
+    load = "cuModuleLoadData" (module: &mut usize, image: *const c_void);
+    function = "cuModuleGetFunction" (function: &mut usize, module: usize, name: *const c_char);
+    launch_kernel = "cuLaunchKernel" (function: usize, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: usize, arguments: *mut c_void, extra: *mut c_void);
+}
+
+/// A call that the measurement rests on succeeds.
+pub(crate) fn must(what: &str, code: i32) -> Result<()> {
+    ensure!(code == 0, "{what} returned {code}");
+    Ok(())
+}
+
+impl Cuda {
+    /// The UUID of the first card.
+    pub(crate) fn card(&self) -> Result<[u8; 16]> {
+        must("cuInit", (self.init)(0))?;
+        let (mut device, mut uuid) = (0, [0; 16]);
+        must("cuDeviceGet", (self.device)(&mut device, 0))?;
+        must("cuDeviceGetUuid_v2", (self.uuid)(&mut uuid, device))?;
+        Ok(uuid)
+    }
+
+    /// Makes the primary context of the first card current.
+    pub(crate) fn enter(&self) -> Result<()> {
+        self.card()?;
+        let mut context = 0;
+        must("cuDevicePrimaryCtxRetain", (self.retain)(&mut context, 0))?;
+        must("cuCtxSetCurrent", (self.set_current)(context))
+    }
+
+    /// A kernel that does nothing.
+    pub(crate) fn kernel(&self) -> Result<usize> {
+        const IMAGE: &CStr =
+            c".version 8.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+        let (mut module, mut function) = (0, 0);
+        must(
+            "cuModuleLoadData",
+            (self.load)(&mut module, IMAGE.as_ptr().cast()),
+        )?;
+        must(
+            "cuModuleGetFunction",
+            (self.function)(&mut function, module, c"nothing".as_ptr()),
+        )?;
+        Ok(function)
+    }
+
+    /// Allocates and frees.
+    pub(crate) fn alloc_and_free(&self, bytes: usize) -> i32 {
+        let mut address = 0;
+        (self.alloc)(&mut address, bytes) | (self.free)(address)
+    }
+
+    /// Allocates and frees in the order of the default stream.
+    pub(crate) fn alloc_and_free_async(&self, bytes: usize) -> i32 {
+        let mut address = 0;
+        (self.alloc_async)(&mut address, bytes, 0) | (self.free_async)(address, 0)
+    }
+
+    /// Asks how much memory there is.
+    pub(crate) fn ask_memory(&self) -> i32 {
+        let (mut free, mut total) = (0, 0);
+        (self.memory_info)(&mut free, &mut total)
+    }
+
+    /// Launches a kernel on one thread.
+    pub(crate) fn launch(&self, kernel: usize) -> i32 {
+        let none = ptr::null_mut();
+        (self.launch_kernel)(kernel, 1, 1, 1, 1, 1, 1, 0, 0, none, none)
+    }
+}

@@ -1,0 +1,80 @@
+//! What Apportion costs a program: every figure is a pair, with the library and without it, measured in
+//! turns in one run.
+//!
+//! Three sections: single calls, contention for one account, and starts. Calls go to a driver that does
+//! nothing (so the difference is the hook) and to the simulated driver (so the ratio is realistic). The
+//! budgets of the design stand beside the figures; nothing here fails when one is missed, because a
+//! busy machine is not a bug. Processes that measure are this program again (`worker`).
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+
+mod account;
+mod calls;
+mod contention;
+mod cuda;
+mod setting;
+mod spread;
+mod starts;
+mod table;
+mod worker;
+
+use setting::Setting;
+
+/// Measures what Apportion costs a program.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// What to measure [default: everything]
+    #[arg(value_enum)]
+    sections: Vec<Section>,
+    /// How often each pair is measured
+    #[arg(long, default_value_t = 7, value_name = "N")]
+    rounds: usize,
+    /// Measure in this process and print the samples
+    #[arg(long, hide = true, value_enum, value_name = "WORK")]
+    worker: Option<worker::Work>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Section {
+    /// One call, with and without the hook
+    Calls,
+    /// Many processes with one account
+    Contention,
+    /// The start of a process and its first use of CUDA
+    Starts,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.worker {
+        Some(work) => worker::measure(work),
+        None => perform(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("apportion-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn perform(arguments: &Arguments) -> Result<()> {
+    let setting = Setting::find()?;
+    let rounds = arguments.rounds.max(1);
+    let wanted = |section| arguments.sections.is_empty() || arguments.sections.contains(&section);
+    if wanted(Section::Calls) {
+        calls::compare(&setting, rounds)?;
+    }
+    if wanted(Section::Contention) {
+        contention::compare(&setting, rounds)?;
+    }
+    if wanted(Section::Starts) {
+        starts::compare(&setting, rounds)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! What a measured process runs in: which driver, and with or without the library.
+
+use std::env;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use apportion_abi::place::{
+    ENV_ACCOUNT, ENV_SIM_SOCKET, PRELOAD_LIBRARY, SIM_DAEMON, SIM_LIBRARIES, SIM_SOCKET,
+};
+use tempfile::TempDir;
+
+use crate::account;
+use crate::worker::{Answer, Work};
+
+/// The driver below a measured process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// Returns at once.
+    Null,
+    /// The simulated machine.
+    Simulated,
+}
+
+/// A temporary folder with everything that a worker needs.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    folder: TempDir,
+    libraries: PathBuf,
+    daemon: Child,
+}
+
+const DRIVERS: [Driver; 2] = [Driver::Null, Driver::Simulated];
+
+impl Setting {
+    /// Finds the staged tree and starts a simulated machine.
+    pub(crate) fn find() -> Result<Self> {
+        let program = env::current_exe()?;
+        let profile = program.parent().context("programs are in a folder")?;
+        let target = profile.parent().context("a profile has a folder above")?;
+        let staged =
+            env::var_os("APPORTION_STAGED").map_or_else(|| target.join("apportion"), PathBuf::from);
+        let libraries = staged.join("lib/apportion");
+        if !libraries.join(PRELOAD_LIBRARY).exists() {
+            bail!(
+                "{} has no {PRELOAD_LIBRARY}; hint: run `cargo xtask build --release`",
+                libraries.display()
+            );
+        }
+        let folder = TempDir::new()?;
+        // Cargo leaves it here for whatever in the package is built.
+        let null = profile.join("deps/libapportion_null_driver.so");
+        ensure!(null.exists(), "{} is not there", null.display());
+        std::fs::create_dir(folder.path().join("null"))?;
+        symlink(null, folder.path().join("null/libcuda.so.1"))?;
+        let daemon = Command::new(libraries.join(SIM_DAEMON))
+            .arg("--socket")
+            .arg(folder.path().join(SIM_SOCKET))
+            .args(["--gpu-memory", "64Gi"])
+            .stdin(Stdio::null())
+            .spawn()
+            .context("failed to start the simulated machine")?;
+        let setting = Self {
+            folder,
+            libraries,
+            daemon,
+        };
+        setting.wait()?;
+        for driver in DRIVERS {
+            let card = setting.card(driver)?;
+            let account = setting.account(driver);
+            std::fs::create_dir(&account)?;
+            account::create(&account, card)?;
+        }
+        Ok(setting)
+    }
+
+    fn wait(&self) -> Result<()> {
+        let (socket, end) = (
+            self.folder.path().join(SIM_SOCKET),
+            Instant::now() + Duration::from_secs(10),
+        );
+        while UnixStream::connect(&socket).is_err() {
+            ensure!(Instant::now() < end, "the simulated machine does not serve");
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn card(&self, driver: Driver) -> Result<[u8; 16]> {
+        let mut worker = self.worker(Work::Card, driver, false)?;
+        match answer(&mut worker)? {
+            Answer::Card(card) => Ok(card),
+            Answer::Samples(_) | Answer::Contended { .. } => bail!("a worker named no card"),
+        }
+    }
+
+    fn account(&self, driver: Driver) -> PathBuf {
+        self.folder.path().join(match driver {
+            Driver::Null => "account-null",
+            Driver::Simulated => "account-simulated",
+        })
+    }
+
+    fn driver_folder(&self, driver: Driver) -> PathBuf {
+        match driver {
+            Driver::Null => self.folder.path().join("null"),
+            Driver::Simulated => self.libraries.join(SIM_LIBRARIES),
+        }
+    }
+
+    /// `program` on a driver, with or without the library.
+    pub(crate) fn command(&self, program: &Path, driver: Driver, hooked: bool) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_LIBRARY_PATH", self.driver_folder(driver))
+            .env(ENV_SIM_SOCKET, self.folder.path().join(SIM_SOCKET))
+            .env_remove("LD_PRELOAD")
+            .env_remove(ENV_ACCOUNT);
+        if hooked {
+            command
+                .env("LD_PRELOAD", self.libraries.join(PRELOAD_LIBRARY))
+                .env(ENV_ACCOUNT, self.account(driver));
+        }
+        command
+    }
+
+    /// A worker that runs as soon as its input ends.
+    pub(crate) fn worker(&self, work: Work, driver: Driver, hooked: bool) -> Result<Child> {
+        let name = clap::ValueEnum::to_possible_value(&work).context("work has a name")?;
+        self.command(&env::current_exe()?, driver, hooked)
+            .args(["--worker", name.get_name()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("failed to start a worker")
+    }
+
+    /// Runs a worker to its end.
+    pub(crate) fn samples(&self, work: Work, driver: Driver, hooked: bool) -> Result<Vec<f64>> {
+        match answer(&mut self.worker(work, driver, hooked)?)? {
+            Answer::Samples(samples) => Ok(samples),
+            Answer::Card(_) | Answer::Contended { .. } => bail!("a worker gave no samples"),
+        }
+    }
+}
+
+/// What a worker printed before it ended.
+pub(crate) fn answer(worker: &mut Child) -> Result<Answer> {
+    drop(worker.stdin.take());
+    let output = worker.stdout.take().context("a worker's output is piped")?;
+    let text = std::io::read_to_string(output)?;
+    let status = worker.wait()?;
+    ensure!(status.success(), "a worker ended with {status}");
+    serde_json::from_str(&text).context("a worker said something else")
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        // One that is gone already needs no ending.
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}

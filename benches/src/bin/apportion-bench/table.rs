@@ -1,0 +1,55 @@
+//! One line for each pair: without, with, how many times, the difference, its spread, the budget.
+
+use crate::spread::Spread;
+
+/// The same measured without and with the library, round by round.
+#[derive(Debug, Default)]
+pub(crate) struct Pair {
+    /// Nanoseconds without.
+    pub(crate) without: Vec<f64>,
+    /// Nanoseconds with.
+    pub(crate) with: Vec<f64>,
+}
+
+/// Prints what a section is about, and what the columns are.
+pub(crate) fn heading(title: &str) {
+    println!("\n{title}");
+    println!(
+        "{:<44} {:>10} {:>10} {:>7} {:>10}  {:<21} {:>9}",
+        "", "without", "with", "ratio", "difference", "spread (10-90 %)", "budget"
+    );
+}
+
+impl Pair {
+    /// Prints the pair as one line.
+    pub(crate) fn print(&self, what: &str, budget: Option<f64>) {
+        let (without, with) = (
+            Spread::of(self.without.clone()),
+            Spread::of(self.with.clone()),
+        );
+        let rounds = self.without.iter().zip(&self.with);
+        let difference = Spread::of(rounds.map(|(without, with)| with - without).collect());
+        let verdict = match budget {
+            None => String::new(),
+            Some(budget) if difference.middle <= budget => format!("{} kept", time(budget)),
+            Some(budget) => format!("{} MISSED", time(budget)),
+        };
+        println!(
+            "{what:<44} {:>10} {:>10} {:>6.2}x {:>10}  {:<21} {verdict:>9}",
+            time(without.middle),
+            time(with.middle),
+            with.middle / without.middle.max(f64::MIN_POSITIVE),
+            time(difference.middle),
+            format!("{} .. {}", time(difference.low), time(difference.high)),
+        );
+    }
+}
+
+/// Nanoseconds as a person reads them.
+pub(crate) fn time(nanoseconds: f64) -> String {
+    match nanoseconds.abs() {
+        size if size < 1e3 => format!("{nanoseconds:.1} ns"),
+        size if size < 1e6 => format!("{:.2} us", nanoseconds / 1e3),
+        _ => format!("{:.2} ms", nanoseconds / 1e6),
+    }
+}

@@ -1,0 +1,139 @@
+//! The measured process: does one thing over and over, and prints what each took as one JSON line.
+
+use std::hint::black_box;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::cuda::{Cuda, must};
+use crate::spread::Spread;
+
+/// What is done over and over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Work {
+    /// Allocating and freeing 4 KiB
+    AllocSmall,
+    /// Allocating and freeing 2 MiB
+    AllocLarge,
+    /// Allocating and freeing 4 KiB in stream order
+    AllocAsync,
+    /// Asking for free and total memory
+    MemoryInfo,
+    /// Launching a kernel that does nothing
+    Launch,
+    /// Allocating and freeing 2 MiB for a second from when the input ends
+    Contend,
+    /// Loading the driver and making the first allocation, once
+    FirstUse,
+    /// Saying which card is the first, once
+    Card,
+}
+
+/// What a worker prints.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// Nanoseconds of one operation in each batch.
+    Samples(Vec<f64>),
+    /// Nanoseconds of single operations and the processor time of one.
+    Contended {
+        /// Of a sample of operations, by the clock.
+        clock: Spread,
+        /// Of all, by the processor.
+        processor: f64,
+    },
+    /// The first card.
+    Card([u8; 16]),
+}
+
+/// How long one worker measures.
+const PERIOD: Duration = Duration::from_millis(250);
+/// How long it contends.
+const CONTENTION: Duration = Duration::from_secs(1);
+/// A batch is about this long, so that reading the clock does not show.
+const BATCH: Duration = Duration::from_micros(200);
+const KIB: usize = 1 << 10;
+
+/// Measures and prints.
+pub(crate) fn measure(work: Work) -> Result<()> {
+    let begun = Instant::now();
+    let cuda = Cuda::open().context("failed to load the driver")?;
+    let answer = match work {
+        Work::Card => Answer::Card(cuda.card()?),
+        Work::FirstUse => {
+            cuda.enter()?;
+            must("an allocation", cuda.alloc_and_free(4 * KIB))?;
+            Answer::Samples(vec![nanoseconds(begun.elapsed())])
+        }
+        Work::Contend => contend(&cuda)?,
+        Work::AllocSmall => batches(&cuda, || cuda.alloc_and_free(4 * KIB))?,
+        Work::AllocLarge => batches(&cuda, || cuda.alloc_and_free(2048 * KIB))?,
+        Work::AllocAsync => batches(&cuda, || cuda.alloc_and_free_async(4 * KIB))?,
+        Work::MemoryInfo => batches(&cuda, || cuda.ask_memory())?,
+        Work::Launch => {
+            cuda.enter()?;
+            let kernel = cuda.kernel()?;
+            batches(&cuda, || cuda.launch(kernel))?
+        }
+    };
+    println!("{}", serde_json::to_string(&answer)?);
+    Ok(())
+}
+
+fn nanoseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e9
+}
+
+fn batches(cuda: &Cuda, mut operation: impl FnMut() -> i32) -> Result<Answer> {
+    cuda.enter()?;
+    must("the operation", operation())?;
+    let mut batch = 1_u32;
+    let mut timed = |count: u32| {
+        let start = Instant::now();
+        let failed = (0..count).fold(0, |failed, _| failed | black_box(operation()));
+        (start.elapsed(), failed)
+    };
+    while timed(batch).0 < BATCH && batch < 1 << 20 {
+        batch *= 2;
+    }
+    let (begun, mut samples) = (Instant::now(), Vec::new());
+    while begun.elapsed() < PERIOD {
+        let (time, failed) = timed(batch);
+        must("the operation", failed)?;
+        samples.push(nanoseconds(time) / f64::from(batch));
+    }
+    Ok(Answer::Samples(samples))
+}
+
+/// Every operation is timed, and one in sixteen kept.
+fn contend(cuda: &Cuda) -> Result<Answer> {
+    cuda.enter()?;
+    must("an allocation", cuda.alloc_and_free(2048 * KIB))?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    let (begun, processor) = (Instant::now(), processor_time()?);
+    let (mut samples, mut count, mut before) = (Vec::new(), 0_u64, Instant::now());
+    while begun.elapsed() < CONTENTION {
+        must("an allocation", cuda.alloc_and_free(2048 * KIB))?;
+        let now = Instant::now();
+        if count.is_multiple_of(16) {
+            samples.push(nanoseconds(now - before));
+        }
+        count += 1;
+        before = now;
+    }
+    let spent = processor_time()? - processor;
+    Ok(Answer::Contended {
+        clock: Spread::of(samples),
+        processor: spent / count as f64,
+    })
+}
+
+/// Nanoseconds that this thread has been on a processor.
+fn processor_time() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat")
+        .context("failed to read this thread's processor time")?;
+    let first = text.split_whitespace().next().unwrap_or_default();
+    first.parse().context("schedstat starts with a number")
+}
