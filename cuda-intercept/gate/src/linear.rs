@@ -1,10 +1,10 @@
 //! Linear memory: plain, pitched and managed allocations, counted by the driver's blocks.
 //!
 //! The driver takes memory in blocks of 2 MiB. A large allocation has whole blocks to itself; small ones
-//! share a block, which the driver gives back when the last of them is freed. Which allocations share
-//! is seen from their addresses: a block is 2 MiB of address space, aligned. So an allocation costs the
-//! blocks that it touches and nobody else of the process did, and freeing it gives back those that
-//! nobody touches any more.
+//! share a block, which the driver gives back when the last of them is freed. Which of them share is
+//! seen from their addresses: a block is 2 MiB of address space, aligned. So a large allocation costs its
+//! size in whole blocks; a small one costs the block that it lies in if no other of the process does, and
+//! freeing it gives the block back if no other is left.
 //!
 //! Before the call it is not known whether a small request will open a block; it is charged as if it
 //! did ([`worst_case`]) and the rest is given back right after. At the very limit this refuses a
@@ -17,6 +17,8 @@ use crate::map::Map;
 
 /// The unit in which the driver takes memory from a card.
 pub const BLOCK: u64 = 2 << 20;
+/// Requests above this never share a block.
+const SMALL: u64 = 1 << 20;
 
 /// What an allocation costs at most: whole blocks.
 #[must_use]
@@ -52,7 +54,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Linear {
     entries: Map<u64, Entry>,
-    /// How many allocations touch a block that they do not fill, by the block's number.
+    /// How many small allocations lie in a block, by the block's number.
     shared: Map<u64, u32>,
 }
 
@@ -70,12 +72,12 @@ impl Linear {
             card,
             context,
         };
-        if !self.entries.enter(address, entry) {
+        if !self.entries.enter(address, entry) || bytes > SMALL {
             return worst_case(bytes);
         }
-        let span = Span::of(address, bytes);
-        let opened = span.edges().filter(|block| self.touch(*block)).count();
-        span.whole_bytes().saturating_add(blocks(opened))
+        touched(address, bytes)
+            .filter(|block| self.touch(*block))
+            .fold(0_u64, |cost, _| cost.saturating_add(BLOCK))
     }
 
     /// Takes an allocation out.
@@ -93,14 +95,18 @@ impl Linear {
     }
 
     fn close(&mut self, address: u64, entry: Entry) -> Taken {
-        let span = Span::of(address, entry.bytes);
-        let closed = span.edges().filter(|block| self.untouch(*block)).count();
+        let cost = match entry.bytes > SMALL {
+            true => worst_case(entry.bytes),
+            false => touched(address, entry.bytes)
+                .filter(|block| self.untouch(*block))
+                .fold(0_u64, |cost, _| cost.saturating_add(BLOCK)),
+        };
         Taken {
             address,
             bytes: entry.bytes,
             card: entry.card,
             context: entry.context,
-            cost: span.whole_bytes().saturating_add(blocks(closed)),
+            cost,
         }
     }
 
@@ -133,45 +139,10 @@ impl Linear {
     }
 }
 
-fn blocks(count: usize) -> u64 {
-    (count as u64).saturating_mul(BLOCK)
-}
-
-/// The blocks that an allocation touches: those it fills, and at most two that it does not.
-struct Span {
-    first: u64,
-    last: u64,
-    first_is_whole: bool,
-    last_is_whole: bool,
-}
-
-impl Span {
-    fn of(address: u64, bytes: u64) -> Self {
-        let end = address.saturating_add(bytes.max(1));
-        let (first, last) = (address / BLOCK, end.saturating_sub(1) / BLOCK);
-        let starts = address.is_multiple_of(BLOCK);
-        let ends = end.is_multiple_of(BLOCK);
-        let one = first == last;
-        Self {
-            first,
-            last,
-            first_is_whole: starts && (!one || ends),
-            last_is_whole: ends && (!one || starts),
-        }
-    }
-
-    /// The blocks at either end that the allocation does not fill, each once.
-    fn edges(&self) -> impl Iterator<Item = u64> + use<> {
-        let first = (!self.first_is_whole).then_some(self.first);
-        let last = (!self.last_is_whole && self.last != self.first).then_some(self.last);
-        first.into_iter().chain(last)
-    }
-
-    fn whole_bytes(&self) -> u64 {
-        let all = self.last.saturating_sub(self.first).saturating_add(1);
-        let edges = self.edges().count() as u64;
-        all.saturating_sub(edges).saturating_mul(BLOCK)
-    }
+/// The blocks that a small allocation lies in: one, or two where it crosses a boundary.
+fn touched(address: u64, bytes: u64) -> impl Iterator<Item = u64> {
+    let last = address.saturating_add(bytes.max(1)).saturating_sub(1);
+    address / BLOCK..=last / BLOCK
 }
 
 #[cfg(test)]
@@ -202,10 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_multiple_has_no_edges() {
+    fn a_large_allocation_does_not_open_a_block_for_small_ones() {
         let mut linear = Linear::default();
-        assert_eq!(linear.enter(BASE, 3 * BLOCK, 0, HERE), 3 * BLOCK);
-        assert_eq!(linear.enter(BASE + 3 * BLOCK, 7, 0, HERE), BLOCK);
+        assert_eq!(linear.enter(BASE, 3 * BLOCK - 512, 0, HERE), 3 * BLOCK);
+        assert_eq!(linear.enter(BASE + 3 * BLOCK - 512, 7, 0, HERE), BLOCK);
     }
 
     #[test]
