@@ -17,13 +17,19 @@ pub(crate) struct Instance {
     pub(crate) dir: PathBuf,
     /// Whether its cards are simulated.
     pub(crate) is_simulated: bool,
+    /// The socket of the simulated driver.
+    pub(crate) driver_socket: PathBuf,
     /// The folder with the libraries of this installation.
     lib: PathBuf,
 }
 
 impl Instance {
     /// The instance that the options and the environment name; nothing is touched yet.
-    pub(crate) fn new(is_simulated: bool) -> Result<Self, Failure> {
+    ///
+    /// A program that runs on simulated cards (`apportion sim -- bash`) goes on with them.
+    pub(crate) fn new(asks_for_simulated: bool) -> Result<Self, Failure> {
+        let driver_socket = std::env::var_os(place::ENV_SIM_SOCKET).filter(|path| !path.is_empty());
+        let is_simulated = asks_for_simulated || driver_socket.is_some();
         let mut dir = place::instance_dir(Uid::effective().as_raw());
         if is_simulated {
             dir.push(place::DIR_SIM);
@@ -35,9 +41,12 @@ impl Instance {
             let hint = format!("name the folder in {}", place::ENV_LIB_DIR);
             Failure::new("cannot tell where Apportion is installed").hint(hint)
         })?;
+        let driver_socket =
+            driver_socket.map_or_else(|| dir.join(place::SIM_SOCKET), PathBuf::from);
         Ok(Self {
             dir,
             is_simulated,
+            driver_socket,
             lib,
         })
     }
@@ -66,11 +75,6 @@ impl Instance {
     /// The log of an agent that was started in the background.
     pub(crate) fn agent_log(&self) -> PathBuf {
         self.dir.join(place::AGENT_LOG)
-    }
-
-    /// The socket of the simulated driver.
-    pub(crate) fn driver_socket(&self) -> PathBuf {
-        self.dir.join(place::SIM_SOCKET)
     }
 
     /// A file of the library folder, if it is there.
@@ -109,7 +113,7 @@ impl Instance {
                 "LD_LIBRARY_PATH",
                 in_front(&libraries, std::env::var_os("LD_LIBRARY_PATH")),
             ),
-            (place::ENV_SIM_SOCKET, self.driver_socket().into()),
+            (place::ENV_SIM_SOCKET, self.driver_socket.clone().into()),
         ])
     }
 }

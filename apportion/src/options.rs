@@ -16,7 +16,7 @@ Exit codes: 0 done, 1 failed (or refused: the sentence says who holds what), 64 
 #[derive(Debug, Parser)]
 #[command(name = "apportion", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
 pub(crate) struct Options {
-    /// Use simulated cards instead of the machine's.
+    /// Use simulated cards instead of the machine's (also where APPORTION_SIM_SOCKET is set).
     #[arg(long, global = true)]
     pub(crate) sim: bool,
     #[command(subcommand)]

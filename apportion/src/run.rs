@@ -24,10 +24,10 @@ use crate::{block_on, cards};
 const ATTEMPTS: u32 = 5;
 
 /// Runs `run.command` under a limit; returns only if that fails.
-pub(crate) fn run(run: Run, is_simulated: bool) -> Result<(), Failure> {
+pub(crate) fn run(run: Run, asks_for_simulated: bool) -> Result<(), Failure> {
     let ask = Ask::read(&run)?;
     let program = Program::find(run.command)?;
-    let instance = Instance::new(is_simulated)?;
+    let instance = Instance::new(asks_for_simulated)?;
     let library = instance.library(place::PRELOAD_LIBRARY)?;
     let env = instance.driver_env()?;
 
@@ -40,7 +40,7 @@ pub(crate) fn run(run: Run, is_simulated: bool) -> Result<(), Failure> {
         library.to_string_lossy().into_owned(),
     );
     if run.json {
-        let said = serde_json::to_string(&Said::new(&allocation, is_simulated));
+        let said = serde_json::to_string(&Said::new(&allocation, instance.is_simulated));
         eprintln!(
             "{}",
             said.map_err(|e| Failure::new("failed to write JSON").because(e))?

@@ -96,8 +96,8 @@ pub(crate) enum Daemon {
 /// Sees to it that the simulated driver of `instance` serves, and stays for as long as this process (or the
 /// command that it becomes) lives: the daemon serves every process that ever connected until its end.
 pub(crate) fn ensure(instance: &Instance, shape: &Shape) -> Result<Daemon, Failure> {
-    let socket = instance.driver_socket();
-    if serves(&socket) {
+    let socket = &instance.driver_socket;
+    if serves(socket) {
         return Ok(Daemon::Found);
     }
     let mut args = vec!["--socket".into(), socket.clone().into_os_string()];
@@ -109,7 +109,7 @@ pub(crate) fn ensure(instance: &Instance, shape: &Shape) -> Result<Daemon, Failu
     loop {
         // Asked before connecting: another that serves by now is as good.
         let is_gone = !daemon.is_running();
-        if serves(&socket) {
+        if serves(socket) {
             break;
         }
         if is_gone || Instant::now() > deadline {

@@ -1,12 +1,15 @@
 //! Running one program as one step: it is named when it fails, and its output is left alone.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
 /// The program and its arguments as one would type them.
 pub(crate) fn typed(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let program = Path::new(command.get_program());
+    let program = program.file_name().unwrap_or(command.get_program());
+    let words = std::iter::once(program).chain(command.get_args());
     words
         .map(|word| word.to_string_lossy())
         .collect::<Vec<_>>()

@@ -62,6 +62,7 @@ fn launch(instance: &Instance) -> Result<Background, Failure> {
     if instance.is_simulated {
         let nvml = format!("{}/libnvidia-ml.so.1", place::SIM_LIBRARIES);
         args.extend([
+            "--sim".into(),
             "--nvml-library".into(),
             instance.library(&nvml)?.into_os_string(),
         ]);

@@ -125,8 +125,8 @@ fn folder(instance: &Instance) -> Finding {
 
 /// Looking at the cards below starts the daemon, as every use of simulated cards does.
 fn simulation(instance: &Instance) -> Finding {
-    let socket = instance.driver_socket();
-    if UnixStream::connect(&socket).is_ok() {
+    let socket = &instance.driver_socket;
+    if UnixStream::connect(socket).is_ok() {
         return Finding::good("simulation", format!("serves at {}", socket.display()));
     }
     let started = instance
