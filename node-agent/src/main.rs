@@ -1,2 +1,187 @@
-//! (being written)
-fn main() {}
+//! The agent of one node: the owner of its GPUs. It gives shares of them away, makes the shares hold,
+//! and shows what is so. It starts, serves until it is told to stop or nobody needs it, and leaves the
+//! accounts in place: the programs under them go on, and the next agent takes them over.
+
+#![forbid(unsafe_code)]
+
+mod account;
+mod agent;
+mod checkpoint;
+mod contact;
+mod driver;
+mod durable;
+mod exits;
+mod failure;
+mod http;
+mod instance;
+mod members;
+mod metrics;
+mod namespace;
+mod notice;
+mod options;
+mod privilege;
+mod probe;
+mod procfs;
+mod request;
+mod reserve;
+mod service;
+mod view;
+mod wire;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apportion_abi::place;
+use apportion_proto::v1::agent_server::AgentServer;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use tracing::info;
+
+use crate::agent::Agent;
+use crate::contact::Contact;
+use crate::driver::Driver;
+use crate::failure::{EXIT_DONE, Failure};
+use crate::instance::Instance;
+use crate::options::{Command, Options};
+use crate::service::Service;
+
+/// How long open requests may take to end once the agent leaves.
+const GRACE: Duration = Duration::from_secs(2);
+/// How many requests may wait for the agent's loop.
+const QUEUE: usize = 64;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match options::parse(&arguments, |name| std::env::var(name).ok()) {
+        Ok(Command::Print(text)) => {
+            print!("{text}");
+            Ok(())
+        }
+        Ok(Command::ProbeContext) => probe::hold_context().map_err(|error| {
+            Failure::running(
+                error.as_ref(),
+                "this is a child of the agent's, not for people",
+            )
+        }),
+        Ok(Command::Serve(options)) => serve(*options),
+        Err(failure) => Err(failure),
+    };
+    match outcome {
+        Ok(()) => ExitCode::from(EXIT_DONE),
+        Err(failure) => {
+            for line in failure.lines {
+                eprintln!("apportion-agent: {line}");
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn serve(options: Options) -> Result<(), Failure> {
+    log(&options);
+    // Before there is another thread: capabilities are a thread's.
+    if rustix::process::geteuid().is_root() {
+        privilege::drop_most().map_err(|error| Failure::running(&error, "see capabilities(7)"))?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| Failure::running(&error, "see ulimit -n"))?;
+    runtime.block_on(run(options))
+}
+
+async fn run(options: Options) -> Result<(), Failure> {
+    let instance = Instance::take(&options.dir).map_err(|error| {
+        Failure::running(
+            &error,
+            "name another folder with --dir, or stop the agent that serves it",
+        )
+    })?;
+    let driver = Driver::start(options.nvml.clone()).map_err(|error| {
+        Failure::running(
+            &error,
+            "install the NVIDIA driver, or use simulated cards with --sim",
+        )
+    })?;
+    info!(
+        driver = driver.version,
+        cards = driver.cards.len(),
+        "Driver found"
+    );
+
+    let metrics = http::listen(options.metrics)
+        .await
+        .map_err(|error| Failure::running(&error, "choose another --metrics-address, or none"))?;
+    let address = metrics
+        .as_ref()
+        .and_then(|listener| listener.local_addr().ok());
+    let address = address
+        .map(|address| address.to_string())
+        .unwrap_or_default();
+    durable::replace(&instance.path(place::METRICS_ADDRESS), address.as_bytes())
+        .map_err(|error| Failure::running(&error, "the agent must be able to write its folder"))?;
+
+    let listener = instance.listen().map_err(|error| {
+        Failure::running(
+            &error,
+            "the path must be shorter than 108 bytes and its folder writable",
+        )
+    })?;
+    let socket = instance.path(place::AGENT_SOCKET);
+    let mut agent = Agent::new(options, instance, driver);
+    agent.set_metrics_address(address.clone());
+    agent.look().await;
+
+    let contact = Arc::new(Contact::new());
+    let (requests, requested) = mpsc::channel(QUEUE);
+    let shown = agent.shown();
+    if let Some(listener) = metrics {
+        tokio::spawn(http::serve(listener, shown.views.clone()));
+    }
+    let service = Service {
+        requests,
+        shown,
+        contact: contact.clone(),
+    };
+    let service = AgentServer::with_interceptor(service, service::authorise);
+    let (left_here, left) = tokio::sync::oneshot::channel::<()>();
+    let server = Server::builder().add_service(service);
+    let served = tokio::spawn(
+        server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), async {
+            drop(left.await)
+        }),
+    );
+    info!(socket = %socket.display(), metrics = address, "Agent serves");
+
+    agent.run(requested, contact, stopped()?).await;
+    drop(left_here);
+    let _ = tokio::time::timeout(GRACE, served).await;
+    info!("Agent left, the accounts stay");
+    Ok(())
+}
+
+/// Resolves at the first signal that asks the agent to stop.
+fn stopped() -> Result<impl Future<Output = ()>, Failure> {
+    let listen = |kind| signal(kind).map_err(|error| Failure::running(&error, "see signal(7)"));
+    let mut terminated = listen(SignalKind::terminate())?;
+    let mut interrupted = listen(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminated.recv() => {}
+            _ = interrupted.recv() => {}
+        }
+    })
+}
+
+fn log(options: &Options) {
+    let builder = tracing_subscriber::fmt()
+        .with_max_level(options.log)
+        .with_writer(std::io::stderr);
+    match options.is_json {
+        true => builder.json().init(),
+        false => builder.with_ansi(false).with_target(false).init(),
+    }
+}

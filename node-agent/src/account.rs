@@ -1,0 +1,290 @@
+//! One allocation's account, seen from the agent: it writes the limits, reads the claims, and takes out
+//! the slots of the dead.
+//!
+//! The programs write `usage` and may damage it; nothing that is read there is used as an index or a
+//! length, and files that changed their size or place are not looked at again.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use apportion_abi::account::{LimitsMap, NewCard, OpenError, Process, UsageMap, Used};
+use apportion_abi::{Bytes, CardUuid, place};
+use apportion_ledger::{ClaimWindow, ProcessId};
+
+use crate::namespace::Namespaces;
+
+/// Why an account could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AccountError {
+    #[error("failed to make account {path}")]
+    Folder {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("failed to make {path}")]
+    File {
+        path: PathBuf,
+        #[source]
+        source: OpenError,
+    },
+}
+
+/// One process of an account.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) process: ProcessId,
+    /// Per card of the account, in its order.
+    pub(crate) claims: Vec<ClaimWindow>,
+    /// What is claimed now, in the same order.
+    pub(crate) claimed: Vec<Bytes>,
+}
+
+/// The two files of one allocation.
+#[derive(Debug)]
+pub(crate) struct Account {
+    folder: PathBuf,
+    cards: Vec<CardUuid>,
+    limits: LimitsMap,
+    usage: UsageMap,
+    identity: Option<[(u64, u64); 2]>,
+    begun: HashMap<(usize, u32), Vec<Bytes>>,
+    was_recreated: bool,
+}
+
+impl Account {
+    /// Makes the account, or takes over the one that is there if it names the same cards.
+    pub(crate) fn open(folder: PathBuf, cards: &[NewCard]) -> Result<Self, AccountError> {
+        let was_there = folder.exists();
+        if let Some(mut account) = Self::adopt(folder.clone()) {
+            if account.cards.iter().eq(cards.iter().map(|card| &card.uuid)) {
+                for (place, card) in cards.iter().enumerate() {
+                    account.set(place, |words| words.set_limit(card.limit));
+                    account.set(place, |words| {
+                        words.set_context_reserve(card.context_reserve)
+                    });
+                }
+                account.was_recreated = false;
+                return Ok(account);
+            }
+        }
+        let mut account = Self::create(folder, cards)?;
+        account.was_recreated = was_there;
+        Ok(account)
+    }
+
+    /// The account in a folder, if it is a whole one.
+    pub(crate) fn adopt(folder: PathBuf) -> Option<Self> {
+        let limits = LimitsMap::adopt(&c_path(&folder, place::LIMITS_FILE)?).ok()?;
+        let usage = UsageMap::open(&c_path(&folder, place::USAGE_FILE)?).ok()?;
+        let is_whole = usage.cards() == limits.cards().len();
+        is_whole.then(|| Self::from_parts(folder, limits, usage))
+    }
+
+    fn create(folder: PathBuf, cards: &[NewCard]) -> Result<Self, AccountError> {
+        let failed = |source| AccountError::Folder {
+            path: folder.clone(),
+            source,
+        };
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        fs::DirBuilder::new()
+            .mode(0o755)
+            .create(&folder)
+            .map_err(failed)?;
+        let path = |name: &str| folder.join(name);
+        let file = |name: &str, source| AccountError::File {
+            path: path(name),
+            source,
+        };
+        let name = |name: &str| c_path(&folder, name).ok_or(OpenError::NotAnAccount);
+        let usage = name(place::USAGE_FILE)
+            .and_then(|name| UsageMap::create(&name, cards.len()))
+            .map_err(|source| file(place::USAGE_FILE, source))?;
+        let limits = name(place::LIMITS_FILE)
+            .and_then(|name| LimitsMap::create(&name, cards))
+            .map_err(|source| file(place::LIMITS_FILE, source))?;
+        Ok(Self::from_parts(folder, limits, usage))
+    }
+
+    fn from_parts(folder: PathBuf, limits: LimitsMap, usage: UsageMap) -> Self {
+        let cards = limits.cards().iter().map(|card| card.card()).collect();
+        let identity = identity(&folder);
+        let begun = HashMap::new();
+        Self {
+            folder,
+            cards,
+            limits,
+            usage,
+            identity,
+            begun,
+            was_recreated: false,
+        }
+    }
+
+    /// The folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether the files are those that were opened, whole and in their place, and no process can be
+    /// in an earlier copy of them.
+    pub(crate) fn is_sound(&self) -> bool {
+        !self.was_recreated && self.is_in_place()
+    }
+
+    /// The cards with their limits and overheads as they stand in the file.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = (CardUuid, Bytes, Bytes)> + '_ {
+        let words = |card: &apportion_abi::account::CardLimit| {
+            let limits = card.limits();
+            (card.card(), limits.limit, limits.overhead)
+        };
+        self.limits.cards().iter().map(words)
+    }
+
+    /// What a card is charged with.
+    pub(crate) fn used(&self, card: CardUuid) -> Used {
+        let place = self.cards.iter().position(|known| *known == card);
+        match place.filter(|_| self.is_in_place()) {
+            Some(place) => self.usage.usage().used(place),
+            None => Used::default(),
+        }
+    }
+
+    pub(crate) fn set_limit(&self, card: CardUuid, limit: Bytes) {
+        self.set_of(card, |words| words.set_limit(limit));
+    }
+
+    pub(crate) fn set_overhead(&self, card: CardUuid, overhead: Bytes) {
+        self.set_of(card, |words| words.set_overhead(overhead));
+    }
+
+    pub(crate) fn set_context_reserve(&self, card: CardUuid, reserve: Bytes) {
+        self.set_of(card, |words| words.set_context_reserve(reserve));
+    }
+
+    /// Notes all claims before the driver is asked what is used.
+    pub(crate) fn begin(&mut self) {
+        self.begun.clear();
+        if !self.is_in_place() {
+            return;
+        }
+        let usage = self.usage.usage();
+        for process in usage.processes() {
+            let _ = (0..self.cards.len())
+                .map(|card| usage.take_high(process.owner, card))
+                .count();
+            let claimed = (0..self.cards.len()).map(|card| usage.claimed_by(process.owner, card).0);
+            let key = (process.owner.slot(), process.owner.pid());
+            self.begun.insert(key, claimed.collect());
+        }
+    }
+
+    /// The live processes with their claims since [`Account::begin`]. The slots of the dead are emptied.
+    pub(crate) fn end(&self, namespaces: &mut Namespaces) -> Vec<Slot> {
+        if !self.is_in_place() {
+            return Vec::new();
+        }
+        let usage = self.usage.usage();
+        let mut slots = Vec::new();
+        for process in usage.processes() {
+            match namespaces.resolve(process.registration) {
+                Resolved::Live(live) => slots.push(self.slot(process, live)),
+                Resolved::Dead => drop(usage.retire(process.owner)),
+                Resolved::Unknown => {}
+            }
+        }
+        slots
+    }
+
+    /// Empties the slots of processes that ended.
+    pub(crate) fn retire_dead(&self, namespaces: &mut Namespaces) {
+        drop(self.end(namespaces));
+    }
+
+    fn slot(&self, process: Process, live: ProcessId) -> Slot {
+        let usage = self.usage.usage();
+        let key = (process.owner.slot(), process.owner.pid());
+        let begun = self.begun.get(&key);
+        let claimed: Vec<_> = (0..self.cards.len())
+            .map(|card| usage.claimed_by(process.owner, card).0)
+            .collect();
+        let window = |(card, now): (usize, &Bytes)| {
+            // A process that entered since then claimed nothing before.
+            let before = begun
+                .and_then(|begun| begun.get(card))
+                .copied()
+                .unwrap_or_default();
+            let highest = usage.take_high(process.owner, card).max(before).max(*now);
+            ClaimWindow {
+                lowest: before.min(*now),
+                highest,
+            }
+        };
+        let claims = claimed.iter().enumerate().map(window).collect();
+        Slot {
+            process: live,
+            claims,
+            claimed,
+        }
+    }
+
+    /// The position of a card in [`Slot::claims`].
+    pub(crate) fn position(&self, card: CardUuid) -> Option<usize> {
+        self.cards.iter().position(|known| *known == card)
+    }
+
+    fn set_of(&self, card: CardUuid, change: impl Fn(&apportion_abi::account::CardLimit)) {
+        if let Some(place) = self.position(card) {
+            self.set(place, change);
+        }
+    }
+
+    fn set(&self, place: usize, change: impl Fn(&apportion_abi::account::CardLimit)) {
+        if let Some(words) = self
+            .limits
+            .cards()
+            .get(place)
+            .filter(|_| self.is_in_place())
+        {
+            change(words);
+        }
+    }
+
+    /// Touching a mapped page beyond a shortened file ends a process; a changed file is left alone.
+    fn is_in_place(&self) -> bool {
+        self.identity.is_some() && identity(&self.folder) == self.identity
+    }
+}
+
+/// What an account says of the process in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolved {
+    /// It lives, and is this one.
+    Live(ProcessId),
+    /// It is gone.
+    Dead,
+    /// It cannot be told.
+    Unknown,
+}
+
+/// Inode and size of both files.
+fn identity(folder: &Path) -> Option<[(u64, u64); 2]> {
+    let of = |name| {
+        fs::metadata(folder.join(name))
+            .ok()
+            .map(|found| (found.ino(), found.len()))
+    };
+    Some([of(place::LIMITS_FILE)?, of(place::USAGE_FILE)?])
+}
+
+fn c_path(folder: &Path, name: &str) -> Option<CString> {
+    CString::new(folder.join(name).as_os_str().as_bytes()).ok()
+}

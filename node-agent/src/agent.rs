@@ -1,0 +1,259 @@
+//! The agent's one loop: requests, the ends of processes, samples and time become events of the ledger,
+//! and the ledger's effects are performed. Everything that changes is owned here; nobody else holds it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use apportion_abi::account::NewCard;
+use apportion_abi::{Bytes, CardUuid, place};
+use apportion_ledger::{
+    Allocation, AllocationId, Effect, Event, Health, Ledger, Refusal, State, Time,
+};
+use apportion_proto::v1;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::time::MissedTickBehavior;
+use tracing::{error, info, warn};
+
+use crate::account::{Account, Slot};
+use crate::checkpoint;
+use crate::contact::Contact;
+use crate::driver::{Driver, Reading, Readings};
+use crate::failure::chain;
+use crate::instance::Instance;
+use crate::members::Members;
+use crate::namespace::Namespaces;
+use crate::notice;
+use crate::options::Options;
+use crate::probe::Probe;
+use crate::request::Request;
+use crate::reserve::Reserves;
+use crate::view::{self, Counts, View};
+
+mod learn;
+mod perform;
+mod respond;
+mod restore;
+mod sampled;
+
+/// How long the driver may be silent before its cards are no longer given out.
+const SILENCE: Duration = Duration::from_secs(5);
+/// How many events a slow watcher may be behind before it misses some.
+const EVENTS: usize = 256;
+
+/// Everything that the agent knows.
+pub(crate) struct Agent {
+    options: Options,
+    instance: Instance,
+    boot_id: String,
+    driver: Driver,
+    ledger: Ledger,
+    accounts: BTreeMap<AllocationId, Account>,
+    members: Members,
+    namespaces: Namespaces,
+    reserves: Reserves,
+    /// The probe that runs, with when it must be done and the sample that will show it.
+    probe: Option<learn::Running>,
+    /// Probes that were told to end and may not have yet.
+    ended_probes: Vec<Probe>,
+    /// Requests that wait for a probe.
+    waiting: Vec<Request>,
+    /// The ledger's generation when the sample that is on its way was asked for.
+    asked_at: u64,
+    /// Something changed that the sample on its way may not show.
+    is_stale: bool,
+    readings: BTreeMap<CardUuid, Reading>,
+    slots: BTreeMap<AllocationId, Vec<Slot>>,
+    sampled: Option<(Instant, u64)>,
+    counts: Counts,
+    metrics_address: String,
+    views: watch::Sender<Arc<View>>,
+    events: broadcast::Sender<v1::Event>,
+}
+
+/// Where others see what the agent knows.
+#[derive(Clone)]
+pub(crate) struct Shown {
+    pub(crate) views: watch::Receiver<Arc<View>>,
+    pub(crate) events: broadcast::Sender<v1::Event>,
+}
+
+impl Agent {
+    /// Takes over where an earlier agent of this instance stopped.
+    pub(crate) fn new(options: Options, instance: Instance, driver: Driver) -> Self {
+        let boot_id = crate::procfs::boot_id();
+        let path = instance.path(place::CHECKPOINT);
+        let restored = restore::load(&path, &boot_id);
+        let ledger = Ledger::resume(restored.epoch, restored.serial, options.policy);
+        let view = View {
+            list: v1::ListReply::default(),
+            sampled: None,
+            is_ready: false,
+            counts: Counts::default(),
+        };
+        let mut agent = Self {
+            reserves: Reserves::load(&instance.path(place::RESERVES), &driver.version),
+            members: Members::new(instance.path(place::ACCOUNTS)),
+            options,
+            instance,
+            boot_id,
+            driver,
+            ledger,
+            accounts: BTreeMap::new(),
+            namespaces: Namespaces::new(),
+            probe: None,
+            ended_probes: Vec::new(),
+            waiting: Vec::new(),
+            asked_at: 0,
+            is_stale: false,
+            readings: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            sampled: None,
+            counts: Counts::default(),
+            metrics_address: String::new(),
+            views: watch::channel(Arc::new(view)).0,
+            events: broadcast::channel(EVENTS).0,
+        };
+        agent.find_cards();
+        agent.adopt(restored.allocations);
+        agent.adopt_orphans();
+        agent.show();
+        agent
+    }
+
+    /// Says where metrics are served.
+    pub(crate) fn set_metrics_address(&mut self, address: String) {
+        self.metrics_address = address;
+    }
+
+    /// Where to look.
+    pub(crate) fn shown(&self) -> Shown {
+        Shown {
+            views: self.views.subscribe(),
+            events: self.events.clone(),
+        }
+    }
+
+    /// Looks at the cards for the first time, so that the first request already finds them. A driver
+    /// that does not answer now may do so later.
+    pub(crate) async fn look(&mut self) {
+        self.sample();
+        if let Ok(readings) = tokio::time::timeout(SILENCE, self.driver.next()).await {
+            self.read(readings);
+        }
+    }
+
+    /// Runs until `stop`, or until nobody has needed the agent for as long as the options say.
+    pub(crate) async fn run(
+        mut self,
+        mut requests: mpsc::Receiver<Request>,
+        contact: Arc<Contact>,
+        stop: impl Future<Output = ()>,
+    ) {
+        tokio::pin!(stop);
+        let mut tick = tokio::time::interval(self.options.tick);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => break,
+                ended = self.members.exits.next() => self.ended(ended),
+                readings = self.driver.next() => self.read(readings),
+                ready = learn::ready(&mut self.probe) => self.probe_ready(ready),
+                Some(request) = requests.recv() => self.respond(request),
+                _ = tick.tick() => {
+                    self.tick();
+                    if self.is_idle(&contact) {
+                        info!("Nobody needs the agent, it leaves");
+                        break;
+                    }
+                }
+            }
+        }
+        // Who comes from here on finds no socket and starts another agent.
+        self.instance.unlist();
+        self.save();
+    }
+
+    fn tick(&mut self) {
+        for process in self.members.exits.silently_ended() {
+            self.ended(process);
+        }
+        self.apply_quietly(Event::Tick);
+        self.give_up_probe();
+        if self.driver.silence() > SILENCE {
+            self.doubt_cards();
+        }
+        self.sample();
+    }
+
+    /// Asks the driver, unless it still owes an answer; then it is asked again right after that.
+    fn sample(&mut self) {
+        if self.driver.silence() > Duration::ZERO {
+            self.is_stale = true;
+            return;
+        }
+        self.members.follow();
+        self.accounts.values_mut().for_each(Account::begin);
+        self.asked_at = self.ledger.generation();
+        let _ = self.driver.ask();
+    }
+
+    fn ended(&mut self, process: apportion_ledger::ProcessId) {
+        // Its children are found through it for the last time.
+        self.members.follow();
+        let Some(id) = self.members.leave(process) else {
+            return;
+        };
+        if let Some(account) = self.accounts.get(&id) {
+            account.retire_dead(&mut self.namespaces);
+        }
+        let is_owner = self.ledger.allocation(&id).is_some_and(|allocation| {
+            allocation.state == State::Allocated(apportion_ledger::Owner::Process(process))
+        });
+        if is_owner {
+            self.apply_quietly(Event::OwnerGone { id: id.clone() });
+        }
+        self.end_if_empty(&id);
+        self.sample();
+    }
+
+    /// Lets a draining allocation go when its last process has ended.
+    fn end_if_empty(&mut self, id: &AllocationId) {
+        let is_draining = self
+            .ledger
+            .allocation(id)
+            .is_some_and(|allocation| allocation.state == State::Draining);
+        if is_draining && self.members.of(id).is_empty() && !self.members.search(id) {
+            self.apply_quietly(Event::Emptied { id: id.clone() });
+        }
+    }
+
+    fn doubt_cards(&mut self) {
+        for card in self.driver.cards.clone() {
+            let is_healthy = |card: &apportion_ledger::Card| card.health == Health::Healthy;
+            if self.ledger.card(card.uuid).is_some_and(is_healthy) {
+                self.apply_quietly(Event::CardHealth {
+                    card: card.uuid,
+                    health: Health::Unhealthy,
+                });
+            }
+        }
+    }
+
+    fn is_idle(&self, contact: &Contact) -> bool {
+        let is_needed = !self.ledger.allocations().is_empty() || !self.waiting.is_empty();
+        self.options
+            .idle_exit
+            .is_some_and(|wait| !is_needed && contact.quiet_for() >= wait)
+    }
+}
+
+/// Now, by the wall clock: reservations outlive the agent.
+fn now() -> Time {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

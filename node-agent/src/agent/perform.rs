@@ -1,0 +1,205 @@
+//! Performing what the ledger decided, in its order.
+
+use super::*;
+
+/// What a request got: the ledger's answer, or that it could not be carried out.
+pub(super) enum Outcome {
+    Answered(Result<AllocationId, Refusal>),
+    Failed(String),
+}
+
+impl Agent {
+    /// Applies an event that is no request.
+    pub(super) fn apply_quietly(&mut self, event: Event) {
+        if let Outcome::Failed(problem) = self.apply(event) {
+            error!(problem, "Failed to carry out a decision");
+        }
+    }
+
+    /// Applies an event and performs its effects. An account that cannot be made, or a promise that
+    /// cannot be written down, is taken back.
+    pub(super) fn apply(&mut self, event: Event) -> Outcome {
+        let effects = self.ledger.apply(now(), event);
+        let mut outcome = Outcome::Answered(Err(Refusal::Malformed("nothing was asked")));
+        let has_changed = !effects.is_empty();
+        for effect in effects {
+            let performed = match effect {
+                Effect::OpenAccount(id) => self.open_account(&id),
+                Effect::Save => self.try_save(),
+                Effect::Answer(answer) => {
+                    if let Outcome::Answered(_) = outcome {
+                        outcome = Outcome::Answered(answer);
+                    }
+                    Ok(())
+                }
+                effect => {
+                    self.perform(effect);
+                    Ok(())
+                }
+            };
+            if let Err(problem) = performed {
+                outcome = Outcome::Failed(problem);
+            }
+        }
+        if has_changed {
+            self.show();
+        }
+        outcome
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::SetLimit { id, card, limit } => {
+                self.accounts
+                    .get(&id)
+                    .inspect(|account| account.set_limit(card, limit));
+            }
+            Effect::SetOverhead { id, card, overhead } => {
+                self.accounts
+                    .get(&id)
+                    .inspect(|account| account.set_overhead(card, overhead));
+            }
+            Effect::CloseAccount(id) => self.close_account(&id),
+            Effect::Kill(process) => {
+                let is_killed = self.members.exits.kill(process);
+                warn!(pid = process.pid, is_killed, "Offender killed by policy");
+            }
+            Effect::Notice(told) => {
+                *self.counts.notices.entry(told.kind).or_default() += 1;
+                // No watcher is no failure.
+                let _ = self.events.send(notice::tell(&told, now().0));
+            }
+            Effect::OpenAccount(_) | Effect::Save | Effect::Answer(_) => {}
+        }
+    }
+
+    fn open_account(&mut self, id: &AllocationId) -> Result<(), String> {
+        let Some(allocation) = self.ledger.allocation(id) else {
+            return Ok(());
+        };
+        let cards: Vec<_> = allocation
+            .grants
+            .iter()
+            .map(|grant| self.new_card(grant))
+            .collect();
+        let folder = self.account_folder(id);
+        let account = Account::open(folder, &cards).map_err(|error| chain(&error))?;
+        self.accounts.insert(id.clone(), account);
+        Ok(())
+    }
+
+    fn new_card(&self, grant: &apportion_ledger::Grant) -> NewCard {
+        let found = self
+            .driver
+            .cards
+            .iter()
+            .find(|card| card.uuid == grant.card);
+        NewCard {
+            uuid: grant.card,
+            total: found.map_or(grant.limit, |card| card.capacity.total),
+            limit: grant.limit,
+            context_reserve: self.context_reserve(grant.card),
+        }
+    }
+
+    fn close_account(&mut self, id: &AllocationId) {
+        self.accounts.remove(id);
+        self.slots.remove(id);
+        self.members.dissolve(id);
+        let folder = self.account_folder(id);
+        if let Err(problem) = std::fs::remove_dir_all(&folder) {
+            warn!(folder = %folder.display(), %problem, "Failed to remove an account");
+        }
+    }
+
+    pub(super) fn account_folder(&self, id: &AllocationId) -> PathBuf {
+        self.instance.path(place::ACCOUNTS).join(&id.0)
+    }
+
+    pub(super) fn save(&self) {
+        if let Err(problem) = self.try_save() {
+            error!(problem, "Failed to write the checkpoint");
+        }
+    }
+
+    fn try_save(&self) -> Result<(), String> {
+        let path = self.instance.path(place::CHECKPOINT);
+        let saved = checkpoint::save(&path, &self.ledger, &self.boot_id);
+        saved.map_err(|problem| format!("failed to write {}: {problem}", path.display()))
+    }
+
+    /// Makes a new picture for everyone who looks.
+    pub(super) fn show(&self) {
+        let list = self.picture();
+        let is_ready = self.sampled.is_some() && self.driver.silence() <= SILENCE;
+        let sampled = self.sampled.map(|(at, _)| at);
+        let view = View {
+            list,
+            sampled,
+            is_ready,
+            counts: self.counts.clone(),
+        };
+        self.views.send_replace(Arc::new(view));
+    }
+
+    fn picture(&self) -> v1::ListReply {
+        let cards = self.driver.cards.iter().map(|card| {
+            let reading = self.readings.get(&card.uuid);
+            view::card(card, reading, &self.ledger, self.context_reserve(card.uuid))
+        });
+        let allocations = self.ledger.allocations().into_iter();
+        v1::ListReply {
+            node: Some(self.node()),
+            cards: cards.collect(),
+            allocations: allocations
+                .map(|allocation| self.seen(allocation))
+                .collect(),
+            sampled_at_ms: self.sampled.map_or(0, |(_, at)| at),
+        }
+    }
+
+    pub(super) fn seen(&self, allocation: &Allocation) -> v1::Allocation {
+        let processes = self.members.of(&allocation.id).into_iter();
+        let processes =
+            processes.map(|process| view::process(process, self.uses(&allocation.id, process)));
+        view::allocation(
+            allocation,
+            self.accounts.get(&allocation.id),
+            processes.collect(),
+        )
+    }
+
+    fn uses(&self, id: &AllocationId, process: apportion_ledger::ProcessId) -> Vec<v1::ProcessUse> {
+        let slots = self.slots.get(id).into_iter().flatten();
+        let slot = slots.into_iter().find(|slot| slot.process == process);
+        let account = self.accounts.get(id);
+        let of = |reading: &Reading| {
+            let position = account.and_then(|account| account.position(reading.uuid));
+            let claimed = slot
+                .zip(position)
+                .and_then(|(slot, at)| slot.claimed.get(at).copied());
+            let nvml = reading.processes.get(&process.pid).copied();
+            (claimed.is_some_and(|claimed| claimed > Bytes::ZERO) || nvml.is_some()).then(|| {
+                v1::ProcessUse {
+                    card: reading.uuid.to_string(),
+                    claimed_bytes: claimed.unwrap_or_default().0,
+                    nvml_bytes: nvml.unwrap_or(Some(Bytes::ZERO)).map(|bytes| bytes.0),
+                }
+            })
+        };
+        self.readings.values().filter_map(of).collect()
+    }
+
+    fn node(&self) -> v1::Node {
+        v1::Node {
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            driver_version: self.driver.version.clone(),
+            simulated: self.options.is_simulated,
+            generation: self.ledger.generation(),
+            instance_dir: self.instance.dir().display().to_string(),
+            metrics_address: self.metrics_address.clone(),
+            policy: crate::wire::policy(self.options.policy).into(),
+            pid: std::process::id(),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Answering the requests that change something.
+
+use super::perform::Outcome;
+use super::*;
+use crate::wire;
+use tonic::Status;
+
+impl Agent {
+    pub(super) fn respond(&mut self, request: Request) {
+        match request {
+            Request::Allocate(proposal, answer) => {
+                let unknown = proposal.asks.iter().find(|ask| self.must_probe(ask.card));
+                if let Some(card) = unknown.map(|ask| ask.card) {
+                    self.waiting.push(Request::Allocate(proposal, answer));
+                    self.start_probe(card);
+                    return;
+                }
+                let reply = self.allocate(proposal);
+                let _ = answer.send(reply);
+            }
+            Request::Commit(id, owner, answer) => drop(answer.send(self.commit(id, owner))),
+            Request::Release(id, answer) => drop(answer.send(self.release(id))),
+            Request::Resize(id, asks, answer) => drop(answer.send(self.resize(id, asks))),
+        }
+    }
+
+    fn allocate(
+        &mut self,
+        proposal: apportion_ledger::Proposal,
+    ) -> Result<v1::AllocateReply, Status> {
+        use v1::allocate_reply::Result as Reply;
+        let key = proposal.key.clone();
+        let result = match self.apply(Event::Allocate(proposal)) {
+            Outcome::Answered(Ok(id)) => {
+                self.counts.accepted += 1;
+                Reply::Allocation(self.found(&id)?)
+            }
+            Outcome::Answered(Err(Refusal::Shortfall(shortfall))) => {
+                self.counts.refused += 1;
+                info!(key, %shortfall, "Allocation refused");
+                Reply::Shortfall(wire::shortfall(&shortfall))
+            }
+            Outcome::Answered(Err(refusal)) => {
+                self.counts.refused += 1;
+                return Err(wire::status(&refusal));
+            }
+            Outcome::Failed(problem) => {
+                self.take_back(&key);
+                return Err(Status::internal(problem));
+            }
+        };
+        self.show();
+        Ok(v1::AllocateReply {
+            result: Some(result),
+        })
+    }
+
+    /// A promise that could not be kept is none.
+    fn take_back(&mut self, key: &str) {
+        let made = self
+            .ledger
+            .allocations()
+            .into_iter()
+            .find(|allocation| allocation.key == key);
+        if let Some(id) = made.map(|allocation| allocation.id.clone()) {
+            self.apply_quietly(Event::Release { id });
+        }
+    }
+
+    fn commit(
+        &mut self,
+        id: AllocationId,
+        owner: apportion_ledger::Owner,
+    ) -> Result<v1::CommitReply, Status> {
+        let outcome = self.apply(Event::Commit {
+            id: id.clone(),
+            owner: owner.clone(),
+        });
+        answered(outcome)?;
+        if let apportion_ledger::Owner::Process(process) = owner {
+            self.members.join(process, &id);
+        }
+        self.show();
+        Ok(v1::CommitReply {
+            allocation: Some(self.found(&id)?),
+        })
+    }
+
+    fn release(&mut self, id: AllocationId) -> Result<v1::ReleaseReply, Status> {
+        answered(self.apply(Event::Release { id: id.clone() }))?;
+        self.end_if_empty(&id);
+        Ok(v1::ReleaseReply {
+            gone: self.ledger.allocation(&id).is_none(),
+        })
+    }
+
+    fn resize(
+        &mut self,
+        id: AllocationId,
+        asks: Vec<apportion_abi::Ask>,
+    ) -> Result<v1::ResizeReply, Status> {
+        use v1::resize_reply::Result as Reply;
+        let result = match self.apply(Event::Resize {
+            id: id.clone(),
+            asks,
+        }) {
+            Outcome::Answered(Err(Refusal::Shortfall(shortfall))) => {
+                Reply::Shortfall(wire::shortfall(&shortfall))
+            }
+            outcome => {
+                answered(outcome)?;
+                Reply::Allocation(self.found(&id)?)
+            }
+        };
+        // What a shrink has freed is known after a sample that began later.
+        self.sample();
+        Ok(v1::ResizeReply {
+            result: Some(result),
+        })
+    }
+
+    fn found(&self, id: &AllocationId) -> Result<v1::Allocation, Status> {
+        let allocation = self.ledger.allocation(id);
+        let gone = || Status::not_found(format!("no allocation {id}"));
+        allocation
+            .map(|allocation| self.seen(allocation))
+            .ok_or_else(gone)
+    }
+}
+
+fn answered(outcome: Outcome) -> Result<AllocationId, Status> {
+    match outcome {
+        Outcome::Answered(answer) => answer.map_err(|refusal| wire::status(&refusal)),
+        Outcome::Failed(problem) => Err(Status::internal(problem)),
+    }
+}

@@ -1,0 +1,307 @@
+//! The driver, as NVML shows it, on a thread of its own: a call that hangs there holds up samples and
+//! nothing else.
+//!
+//! # What a driver must have
+//!
+//! Memory with the driver's reserve apart (`nvmlDeviceGetMemoryInfo_v2`) came with driver 510; an older
+//! one is refused by name. Process lists fall back from version 3 to 2. A card in MIG mode is left
+//! alone: its instances are not given out yet.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use apportion_abi::{Bytes, Capacity, CardUuid};
+use apportion_ledger::Health;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::{Device, Nvml};
+use tokio::sync::mpsc as channel;
+use tracing::warn;
+
+/// How long the driver may take to start. A card without persistence mode needs seconds.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a process list that grew between its two calls is read again.
+const LIST_ATTEMPTS: usize = 3;
+
+/// Why there is no driver.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DriverError {
+    #[error("failed to load the NVIDIA driver's management library {library}")]
+    Load {
+        library: String,
+        #[source]
+        source: NvmlError,
+    },
+    #[error("the NVIDIA driver did not answer within {} s", START_TIMEOUT.as_secs())]
+    Silent,
+    #[error("the NVIDIA driver {version} says nothing of {what}")]
+    Mute {
+        version: String,
+        what: &'static str,
+        #[source]
+        source: NvmlError,
+    },
+    #[error("the NVIDIA driver {0} has no usable card")]
+    NoCards(String),
+}
+
+/// A card as it was found at the start.
+#[derive(Clone, Debug)]
+pub(crate) struct FoundCard {
+    pub(crate) uuid: CardUuid,
+    pub(crate) index: u32,
+    pub(crate) model: String,
+    pub(crate) capacity: Capacity,
+}
+
+/// A card at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading {
+    pub(crate) uuid: CardUuid,
+    /// Why there is nothing else to say, if there is not.
+    pub(crate) health: Health,
+    pub(crate) used: Bytes,
+    pub(crate) utilisation: Option<u32>,
+    /// By pid; `None` where the card does not say how much.
+    pub(crate) processes: BTreeMap<u32, Option<Bytes>>,
+}
+
+/// All cards at one moment.
+#[derive(Debug)]
+pub(crate) struct Readings {
+    /// The number that [`Driver::ask`] returned for it.
+    pub(crate) sequence: u64,
+    pub(crate) cards: Vec<Reading>,
+}
+
+/// The driver's version and its cards.
+#[derive(Debug)]
+struct Found {
+    version: String,
+    cards: Vec<FoundCard>,
+}
+
+/// The driver.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) version: String,
+    pub(crate) cards: Vec<FoundCard>,
+    asks: mpsc::Sender<u64>,
+    readings: channel::UnboundedReceiver<Readings>,
+    sequence: u64,
+    pending: Option<Instant>,
+}
+
+impl Driver {
+    /// Loads NVML and finds the cards.
+    pub(crate) fn start(library: OsString) -> Result<Self, DriverError> {
+        let (found_here, found_there) = mpsc::channel();
+        let (asks, asked) = mpsc::channel();
+        let (answers, readings) = channel::unbounded_channel();
+        std::thread::spawn(move || match find(&library) {
+            Ok((nvml, found)) => {
+                let cards = found.cards.clone();
+                let _ = found_here.send(Ok(found));
+                answer(&nvml, &cards, &asked, &answers);
+            }
+            Err(error) => drop(found_here.send(Err(error))),
+        });
+        let found = found_there
+            .recv_timeout(START_TIMEOUT)
+            .map_err(|_| DriverError::Silent)??;
+        let Found { version, cards } = found;
+        Ok(Self {
+            version,
+            cards,
+            asks,
+            readings,
+            sequence: 0,
+            pending: None,
+        })
+    }
+
+    /// Asks for readings, unless some are still on their way.
+    pub(crate) fn ask(&mut self) -> Option<u64> {
+        if self.pending.is_some() {
+            return None;
+        }
+        self.sequence += 1;
+        self.pending = Some(Instant::now());
+        let _ = self.asks.send(self.sequence);
+        Some(self.sequence)
+    }
+
+    /// How long the driver has been owing an answer.
+    pub(crate) fn silence(&self) -> Duration {
+        self.pending.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// The next readings. Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self) -> Readings {
+        match self.readings.recv().await {
+            Some(readings) => {
+                self.pending = None;
+                readings
+            }
+            // The thread ended, which it does only with its other end: wait to be dropped as well.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn find(library: &OsString) -> Result<(Nvml, Found), DriverError> {
+    let load = |source| DriverError::Load {
+        library: library.to_string_lossy().into_owned(),
+        source,
+    };
+    let nvml = Nvml::builder().lib_path(library).init().map_err(load)?;
+    let mute = |version: &str, what| {
+        let version = version.to_owned();
+        move |source| DriverError::Mute {
+            version,
+            what,
+            source,
+        }
+    };
+    let version = nvml.sys_driver_version().map_err(mute("", "its version"))?;
+    let count = nvml.device_count().map_err(mute(&version, "its cards"))?;
+    let mut cards = Vec::new();
+    for index in 0..count {
+        match found_card(&nvml, index) {
+            Ok(Some(card)) => cards.push(card),
+            Ok(None) => warn!(index, "Card in MIG mode is left alone"),
+            Err(source @ NvmlError::FailedToLoadSymbol(_)) => {
+                return Err(mute(
+                    &version,
+                    "its reserved memory (driver 510 or later is needed)",
+                )(source));
+            }
+            Err(error) => warn!(index, %error, "Card is left alone, it cannot be read"),
+        }
+    }
+    match cards.is_empty() {
+        true => Err(DriverError::NoCards(version)),
+        false => Ok((nvml, Found { version, cards })),
+    }
+}
+
+fn found_card(nvml: &Nvml, index: u32) -> Result<Option<FoundCard>, NvmlError> {
+    let device = nvml.device_by_index(index)?;
+    if device.mig_mode().is_ok_and(|mode| mode.current != 0) {
+        return Ok(None);
+    }
+    let uuid = device.uuid()?.parse().map_err(|_| NvmlError::Unknown)?;
+    let memory = device.memory_info()?;
+    let capacity = Capacity {
+        total: Bytes(memory.total),
+        reserved: Bytes(memory.reserved),
+    };
+    Ok(Some(FoundCard {
+        uuid,
+        index,
+        model: device.name()?,
+        capacity,
+    }))
+}
+
+fn answer(
+    nvml: &Nvml,
+    cards: &[FoundCard],
+    asked: &mpsc::Receiver<u64>,
+    answers: &channel::UnboundedSender<Readings>,
+) {
+    while let Ok(sequence) = asked.recv() {
+        let cards = cards.iter().map(|card| read(nvml, card)).collect();
+        if answers.send(Readings { sequence, cards }).is_err() {
+            return;
+        }
+    }
+}
+
+fn read(nvml: &Nvml, card: &FoundCard) -> Reading {
+    try_read(nvml, card).unwrap_or_else(|error| {
+        let health = match error {
+            NvmlError::GpuLost | NvmlError::Uninitialized | NvmlError::DriverNotLoaded => {
+                Health::Lost
+            }
+            _ => Health::Unhealthy,
+        };
+        let (used, processes) = (Bytes::ZERO, BTreeMap::new());
+        Reading {
+            uuid: card.uuid,
+            health,
+            used,
+            utilisation: None,
+            processes,
+        }
+    })
+}
+
+fn try_read(nvml: &Nvml, card: &FoundCard) -> Result<Reading, NvmlError> {
+    let device = nvml.device_by_index(card.index)?;
+    // The list comes first: a process that starts in between is then unexplained memory for one
+    // sample, and not memory of nobody that is taken from the card's total.
+    let processes = processes(&device)?;
+    let used = Bytes(device.memory_info()?.used);
+    let utilisation = device.utilization_rates().ok().map(|rates| rates.gpu);
+    Ok(Reading {
+        uuid: card.uuid,
+        health: Health::Healthy,
+        used,
+        utilisation,
+        processes,
+    })
+}
+
+/// Compute, graphics and MPS processes; one that stands in several lists uses the most that any says.
+fn processes(device: &Device<'_>) -> Result<BTreeMap<u32, Option<Bytes>>, NvmlError> {
+    let compute = list(|| {
+        let newest = device.running_compute_processes();
+        or_older(newest, || device.running_compute_processes_v2())
+    })?;
+    // Not every card and driver has the other two; a card that has no graphics has no such processes.
+    let graphics = list(|| {
+        let newest = device.running_graphics_processes();
+        or_older(newest, || device.running_graphics_processes_v2())
+    });
+    let shared = list(|| device.mps_running_compute_processes());
+    let mut all = BTreeMap::new();
+    for process in compute
+        .into_iter()
+        .chain(graphics.unwrap_or_default())
+        .chain(shared.unwrap_or_default())
+    {
+        let used = match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
+            UsedGpuMemory::Unavailable => None,
+        };
+        let most = all.entry(process.pid).or_insert(used);
+        *most = used.max(*most);
+    }
+    Ok(all)
+}
+
+fn or_older(
+    newest: Result<Vec<ProcessInfo>, NvmlError>,
+    older: impl FnOnce() -> Result<Vec<ProcessInfo>, NvmlError>,
+) -> Result<Vec<ProcessInfo>, NvmlError> {
+    match newest {
+        Err(NvmlError::FailedToLoadSymbol(_)) => older(),
+        answer => answer,
+    }
+}
+
+fn list(
+    read: impl Fn() -> Result<Vec<ProcessInfo>, NvmlError>,
+) -> Result<Vec<ProcessInfo>, NvmlError> {
+    for _ in 1..LIST_ATTEMPTS {
+        match read() {
+            Err(NvmlError::InsufficientSize(_)) => {}
+            answer => return answer,
+        }
+    }
+    read()
+}

@@ -1,0 +1,119 @@
+//! Learning at once that a process ended, through pid file descriptors.
+//!
+//! A pid file descriptor is of one process and never of a later one with the same pid, so it is also
+//! what a kill goes through. On a kernel without them (before 5.3) the agent finds the dead at its tick,
+//! and kills nothing.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use apportion_ledger::ProcessId;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use crate::procfs;
+
+/// The processes that are watched.
+#[derive(Debug)]
+pub(crate) struct Exits {
+    watched: HashMap<ProcessId, Watched>,
+    ended_here: mpsc::UnboundedSender<ProcessId>,
+    ended: mpsc::UnboundedReceiver<ProcessId>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    fd: Option<Arc<AsyncFd<OwnedFd>>>,
+    waiting: Option<AbortHandle>,
+}
+
+impl Exits {
+    pub(crate) fn new() -> Self {
+        let (ended_here, ended) = mpsc::unbounded_channel();
+        Self {
+            watched: HashMap::new(),
+            ended_here,
+            ended,
+        }
+    }
+
+    /// Watches a process from now on.
+    pub(crate) fn watch(&mut self, process: ProcessId) {
+        if self.watched.contains_key(&process) {
+            return;
+        }
+        let fd = open(process).map(Arc::new);
+        let waiting = fd.clone().map(|fd| self.wait(process, fd));
+        self.watched.insert(process, Watched { fd, waiting });
+        // It may have ended before it was opened, and then its end is nobody's event.
+        if !procfs::is_live(process) {
+            let _ = self.ended_here.send(process);
+        }
+    }
+
+    /// Watches it no longer.
+    pub(crate) fn forget(&mut self, process: ProcessId) {
+        if let Some(waiting) = self
+            .watched
+            .remove(&process)
+            .and_then(|watched| watched.waiting)
+        {
+            waiting.abort();
+        }
+    }
+
+    /// A watched process that ended. Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self) -> ProcessId {
+        match self.ended.recv().await {
+            Some(process) => process,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends one process, and surely no other.
+    pub(crate) fn kill(&self, process: ProcessId) -> bool {
+        let fd = self
+            .watched
+            .get(&process)
+            .and_then(|watched| watched.fd.as_ref());
+        fd.is_some_and(|fd| pidfd_send_signal(fd.get_ref(), Signal::KILL).is_ok())
+    }
+
+    /// The watched processes that have ended without a descriptor to tell of it.
+    pub(crate) fn silently_ended(&self) -> Vec<ProcessId> {
+        let silent = self
+            .watched
+            .iter()
+            .filter(|(_, watched)| watched.fd.is_none());
+        silent
+            .map(|(process, _)| *process)
+            .filter(|process| !procfs::is_live(*process))
+            .collect()
+    }
+
+    fn wait(&self, process: ProcessId, fd: Arc<AsyncFd<OwnedFd>>) -> AbortHandle {
+        let ended = self.ended_here.clone();
+        let waiting = tokio::spawn(async move {
+            if fd.readable().await.is_ok() {
+                let _ = ended.send(process);
+            }
+        });
+        waiting.abort_handle()
+    }
+}
+
+#[expect(
+    deprecated,
+    reason = "the successor is unsafe for types that lie about their descriptor; `OwnedFd` does not"
+)]
+fn open(process: ProcessId) -> Option<AsyncFd<OwnedFd>> {
+    let pid = Pid::from_raw(i32::try_from(process.pid).ok()?)?;
+    let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // The pid may have gone to another process before it was opened.
+    procfs::is_live(process).then_some(())?;
+    AsyncFd::with_interest(fd, Interest::READABLE).ok()
+}

@@ -1,0 +1,62 @@
+//! How a failure reaches the person who started the agent: the whole chain on one line, then what to
+//! do about it.
+
+use std::error::Error;
+use std::fmt::Write;
+
+/// Done.
+pub(crate) const EXIT_DONE: u8 = 0;
+/// Failed while running.
+pub(crate) const EXIT_FAILED: u8 = 1;
+/// Bad usage or configuration.
+pub(crate) const EXIT_USAGE: u8 = 64;
+
+/// What went wrong, in lines, and the exit status.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// One line for each thing that is wrong.
+    pub(crate) lines: Vec<String>,
+    /// The exit status.
+    pub(crate) code: u8,
+}
+
+impl Failure {
+    /// A failure while running.
+    pub(crate) fn running(error: &dyn Error, hint: &str) -> Self {
+        Self {
+            lines: vec![format!("{}; hint: {hint}", chain(error))],
+            code: EXIT_FAILED,
+        }
+    }
+
+    /// Mistakes in the command line or the environment, all of them.
+    pub(crate) fn usage(mistakes: Vec<String>) -> Self {
+        let hint = |mistake| format!("{mistake}; hint: see apportion-agent --help");
+        Self {
+            lines: mistakes.into_iter().map(hint).collect(),
+            code: EXIT_USAGE,
+        }
+    }
+}
+
+/// An error and its causes on one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let _ = write!(line, ": {error}");
+        cause = error.source();
+    }
+    line.replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_mistakes_are_said_and_the_status_is_that_of_bad_usage() {
+        let failure = Failure::usage(vec!["--tick x".into(), "--policy y".into()]);
+        assert_eq!((failure.lines.len(), failure.code), (2, EXIT_USAGE));
+    }
+}

@@ -1,0 +1,110 @@
+//! Metrics and health over HTTP, for Prometheus and the kubelet. It serves three paths and reads no
+//! body.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use crate::metrics;
+use crate::options::Metrics;
+use crate::view::View;
+
+/// The port where nobody chose one.
+const USUAL_PORT: u16 = 9408;
+/// How long a client may take to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(5);
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Why nothing is served.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to listen for metrics at {address}")]
+pub(crate) struct ListenError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// Listens where the options say.
+pub(crate) async fn listen(metrics: Metrics) -> Result<Option<TcpListener>, ListenError> {
+    let address = match metrics {
+        Metrics::Off => return Ok(None),
+        Metrics::At(address) => address,
+        Metrics::Usual => {
+            let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, USUAL_PORT));
+            match TcpListener::bind(usual).await {
+                Ok(listener) => return Ok(Some(listener)),
+                // Another instance's agent has it; who looks finds the address in the instance folder.
+                Err(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            }
+        }
+    };
+    let listener = TcpListener::bind(address).await;
+    listener
+        .map(Some)
+        .map_err(|source| ListenError { address, source })
+}
+
+/// Serves until it is dropped.
+pub(crate) async fn serve(listener: TcpListener, views: watch::Receiver<Arc<View>>) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(problem) => {
+                // Out of descriptors, most likely; accepting again at once would only burn time.
+                warn!(%problem, "Failed to accept a connection for metrics");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let views = views.clone();
+        let answer = service_fn(move |request| {
+            let response = answer(&request, &views.borrow());
+            async move { Ok::<_, Infallible>(response) }
+        });
+        tokio::spawn(async move {
+            let mut server = http1::Builder::new();
+            server
+                .timer(TokioTimer::new())
+                .header_read_timeout(PATIENCE);
+            if let Err(problem) = server.serve_connection(TokioIo::new(stream), answer).await {
+                debug!(%problem, "Connection for metrics ended early");
+            }
+        });
+    }
+}
+
+fn answer(request: &Request<Incoming>, view: &View) -> Response<String> {
+    let (status, kind, text) = match (request.method(), request.uri().path()) {
+        (&Method::GET, "/metrics") => (StatusCode::OK, OPEN_METRICS, metrics::render(view)),
+        (&Method::GET, "/healthz") => (StatusCode::OK, "text/plain", "ok\n".to_owned()),
+        (&Method::GET, "/readyz") if view.is_ready => {
+            (StatusCode::OK, "text/plain", "ready\n".to_owned())
+        }
+        (&Method::GET, "/readyz") => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "text/plain",
+            "the driver does not answer\n".to_owned(),
+        ),
+        _ => (
+            StatusCode::NOT_FOUND,
+            "text/plain",
+            "see /metrics, /healthz and /readyz\n".to_owned(),
+        ),
+    };
+    let mut response = Response::new(text);
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,141 @@
+//! The folder of an instance, and that only one agent serves it.
+//!
+//! The lock is held for as long as the agent lives and is the kernel's to release, so a killed agent
+//! leaves nothing that must be cleaned up before the next one starts. The socket's name may be left
+//! behind; whoever has the lock may take it over.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use apportion_abi::place;
+use rustix::fs::{FlockOperation, flock};
+use tokio::net::UnixListener;
+
+/// Why an instance cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InstanceError {
+    #[error("failed to make {path}")]
+    Make {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("another agent serves {0}")]
+    Taken(PathBuf),
+    #[error("failed to listen at {path}")]
+    Listen {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// An instance that this agent alone serves.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl Instance {
+    /// Makes the folder and takes the lock.
+    pub(crate) fn take(dir: &Path) -> Result<Self, InstanceError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| InstanceError::Make { path, source }
+        };
+        // Programs of other users may run under root's agent and must reach their account; nobody can
+        // list the folder, and the socket and the checkpoint are the agent's alone.
+        let mode = if rustix::process::geteuid().is_root() {
+            0o711
+        } else {
+            0o700
+        };
+        let dir = std::path::absolute(dir).map_err(failed(dir))?;
+        make_folder(&dir, mode).map_err(failed(&dir))?;
+        let path = dir.join(place::AGENT_LOCK);
+        let mut options = OpenOptions::new();
+        let lock = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path);
+        let lock = lock.map_err(failed(&path))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| InstanceError::Taken(dir.clone()))?;
+        let accounts = dir.join(place::ACCOUNTS);
+        make_folder(&accounts, mode).map_err(failed(&accounts))?;
+        Ok(Self { dir, _lock: lock })
+    }
+
+    /// A file or folder of the instance.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The folder.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Listens at the agent's socket, for this user and root.
+    pub(crate) fn listen(&self) -> Result<UnixListener, InstanceError> {
+        let path = self.path(place::AGENT_SOCKET);
+        let failed = |source| InstanceError::Listen {
+            path: path.clone(),
+            source,
+        };
+        remove(&path).map_err(failed)?;
+        let listener = UnixListener::bind(&path).map_err(failed)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(failed)?;
+        Ok(listener)
+    }
+
+    /// Takes the socket's name away, so that who comes now starts another agent.
+    pub(crate) fn unlist(&self) {
+        for name in [place::AGENT_SOCKET, place::METRICS_ADDRESS] {
+            let _ = remove(&self.path(name));
+        }
+    }
+}
+
+fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_has_one_agent_and_is_free_when_it_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("a/b");
+        let first = Instance::take(&dir).unwrap();
+        assert!(matches!(Instance::take(&dir), Err(InstanceError::Taken(_))));
+        drop(first);
+        assert!(Instance::take(&dir).is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_name_of_a_killed_agents_socket_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let instance = Instance::take(folder.path()).unwrap();
+        drop(instance.listen().unwrap());
+        assert!(instance.path(place::AGENT_SOCKET).exists());
+        assert!(instance.listen().is_ok());
+        instance.unlist();
+        assert!(!instance.path(place::AGENT_SOCKET).exists());
+    }
+}

@@ -1,0 +1,205 @@
+//! Which process belongs to which allocation.
+//!
+//! In this order: the owner and its descendants (the nearest ancestor that belongs somewhere decides),
+//! the processes that have a slot in an account, the processes whose environment names an account. What
+//! was found once is remembered until the process ends, because ancestors die and their children go on.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use apportion_ledger::{AllocationId, ProcessId};
+
+use crate::exits::Exits;
+use crate::procfs;
+
+/// The most ancestors that are looked at; a chain that changes while it is read could have a loop.
+const ANCESTORS: usize = 256;
+
+/// The live processes of all allocations.
+#[derive(Debug)]
+pub(crate) struct Members {
+    of: HashMap<ProcessId, AllocationId>,
+    accounts: PathBuf,
+    pub(crate) exits: Exits,
+}
+
+impl Members {
+    /// Nobody yet. `accounts` is the folder of the accounts.
+    pub(crate) fn new(accounts: PathBuf) -> Self {
+        Self {
+            of: HashMap::new(),
+            accounts,
+            exits: Exits::new(),
+        }
+    }
+
+    /// Enters a process, whatever it belonged to before.
+    pub(crate) fn join(&mut self, process: ProcessId, id: &AllocationId) {
+        self.of.insert(process, id.clone());
+        self.exits.watch(process);
+    }
+
+    /// Takes out a process that ended.
+    pub(crate) fn leave(&mut self, process: ProcessId) -> Option<AllocationId> {
+        self.exits.forget(process);
+        self.of.remove(&process)
+    }
+
+    /// The live processes of one allocation, by pid.
+    pub(crate) fn of(&self, id: &AllocationId) -> Vec<ProcessId> {
+        let own = self.of.iter().filter(|(_, owner)| *owner == id);
+        let mut own: Vec<_> = own.map(|(process, _)| *process).collect();
+        own.sort_unstable();
+        own
+    }
+
+    /// Forgets an allocation.
+    pub(crate) fn dissolve(&mut self, id: &AllocationId) {
+        for process in self.of(id) {
+            self.leave(process);
+        }
+    }
+
+    /// Enters all children of all members, and theirs.
+    pub(crate) fn follow(&mut self) {
+        let mut unseen: Vec<_> = self
+            .of
+            .iter()
+            .map(|(process, id)| (*process, id.clone()))
+            .collect();
+        while let Some((process, id)) = unseen.pop() {
+            for child in procfs::children(process.pid)
+                .into_iter()
+                .filter_map(procfs::live)
+            {
+                if !self.of.contains_key(&child) {
+                    self.join(child, &id);
+                    unseen.push((child, id.clone()));
+                }
+            }
+        }
+    }
+
+    /// The allocation of a process, and the process is entered.
+    pub(crate) fn owner_of(&mut self, process: ProcessId) -> Option<AllocationId> {
+        if let Some(known) = self.of.get(&process) {
+            return Some(known.clone());
+        }
+        let id = self.inherited(process).or_else(|| self.named(process))?;
+        self.join(process, &id);
+        Some(id)
+    }
+
+    /// Enters every process of the machine whose environment names the account, and says whether there
+    /// was one: what double-forked away before anybody saw it.
+    pub(crate) fn search(&mut self, id: &AllocationId) -> bool {
+        let folder = self.accounts.join(&id.0);
+        let own = std::process::id();
+        let named = |process: &ProcessId| {
+            process.pid != own && procfs::account_of(process.pid).is_some_and(|path| path == folder)
+        };
+        let found: Vec<_> = procfs::all()
+            .into_iter()
+            .filter_map(procfs::live)
+            .filter(named)
+            .collect();
+        let before = self.of(id).len();
+        for process in found {
+            if !self.of.contains_key(&process) {
+                self.join(process, id);
+            }
+        }
+        self.of(id).len() > before
+    }
+
+    fn inherited(&self, process: ProcessId) -> Option<AllocationId> {
+        let ancestors =
+            std::iter::successors(procfs::parent(process.pid), |pid| procfs::parent(*pid));
+        let live = ancestors.take(ANCESTORS).filter_map(procfs::live);
+        live.filter_map(|ancestor| self.of.get(&ancestor).cloned())
+            .next()
+    }
+
+    fn named(&self, process: ProcessId) -> Option<AllocationId> {
+        let account = procfs::account_of(process.pid)?;
+        let id = account.strip_prefix(&self.accounts).ok()?;
+        let is_one_folder = id.components().count() == 1 && Path::new(id).is_relative();
+        let id = is_one_folder.then(|| id.to_str())??;
+        self.accounts
+            .join(id)
+            .is_dir()
+            .then(|| AllocationId(id.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    struct Program(Child);
+
+    impl Program {
+        fn start(account: &Path) -> Self {
+            let mut command = Command::new("sleep");
+            let child = command.arg("60").env("APPORTION_ACCOUNT", account).spawn();
+            Self(child.expect("sleep is everywhere"))
+        }
+
+        fn process(&self) -> ProcessId {
+            procfs::live(self.0.id()).expect("it was just started")
+        }
+    }
+
+    impl Drop for Program {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_belongs_where_its_nearest_ancestor_does() {
+        let mut members = Members::new("/nowhere".into());
+        let (outer, inner) = (AllocationId("outer".into()), AllocationId("inner".into()));
+        let program = Program::start(Path::new("/elsewhere"));
+        assert_eq!(members.owner_of(program.process()), None);
+        members.join(procfs::live(std::process::id()).unwrap(), &outer);
+        assert_eq!(members.owner_of(program.process()), Some(outer));
+        members.join(program.process(), &inner);
+        members.follow();
+        assert_eq!(members.owner_of(program.process()), Some(inner));
+    }
+
+    #[tokio::test]
+    async fn a_process_belongs_to_the_account_that_its_environment_names() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("7-1")).unwrap();
+        let mut members = Members::new(folder.path().to_owned());
+        let id = AllocationId("7-1".into());
+        let program = Program::start(&folder.path().join("7-1"));
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while members.owner_of(program.process()) != Some(id.clone()) {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "the environment was not read"
+            );
+            std::thread::yield_now();
+        }
+        let _ = members.leave(program.process());
+        assert!(members.search(&id));
+        assert!(!members.search(&AllocationId("7-2".into())));
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_member_is_told() {
+        let mut members = Members::new("/nowhere".into());
+        let program = Program::start(Path::new("/nowhere"));
+        let process = program.process();
+        members.join(process, &AllocationId("a".into()));
+        drop(program);
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(5), members.exits.next());
+        assert_eq!(ended.await.ok(), Some(process));
+        assert_eq!(members.leave(process), Some(AllocationId("a".into())));
+    }
+}

@@ -1,0 +1,102 @@
+//! From the pid that a process calls itself by to the process.
+//!
+//! A process in a container registers the pid of its own pid namespace. If that is the agent's, the pid
+//! is the process; otherwise it is looked for among all processes, once.
+
+use std::collections::HashMap;
+
+use apportion_abi::account::Registration;
+use apportion_ledger::ProcessId;
+
+use crate::account::Resolved;
+use crate::procfs;
+
+/// The pid namespaces of the machine, as far as they were needed.
+#[derive(Debug)]
+pub(crate) struct Namespaces {
+    own: Option<u64>,
+    known: HashMap<(u64, u32, u64), ProcessId>,
+}
+
+impl Namespaces {
+    pub(crate) fn new() -> Self {
+        Self {
+            own: procfs::pid_namespace(std::process::id()),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Finds the process of a slot. A process of another namespace is taken for dead only if it was
+    /// once seen alive: the agent may be unable to see into the namespace.
+    pub(crate) fn resolve(&mut self, who: Registration) -> Resolved {
+        if who.start_time == 0 {
+            return self.resolve_by_pid(who);
+        }
+        let key = (who.pid_namespace, who.pid, who.start_time);
+        let process = match self.known.get(&key) {
+            _ if self.is_own(who.pid_namespace) => ProcessId {
+                pid: who.pid,
+                start: who.start_time,
+            },
+            Some(known) => *known,
+            None => match procfs::find_in_namespace(key.0, key.1, key.2) {
+                Some(found) => *self.known.entry(key).or_insert(found),
+                None => return Resolved::Unknown,
+            },
+        };
+        if procfs::is_live(process) {
+            return Resolved::Live(process);
+        }
+        self.known.remove(&key);
+        Resolved::Dead
+    }
+
+    /// A process that could not read its own start time, or is just entering: only its death is sure.
+    fn resolve_by_pid(&self, who: Registration) -> Resolved {
+        match procfs::live(who.pid) {
+            None if self.is_own(who.pid_namespace) && who.pid_namespace != 0 => Resolved::Dead,
+            _ => Resolved::Unknown,
+        }
+    }
+
+    fn is_own(&self, namespace: u64) -> bool {
+        namespace == 0 || Some(namespace) == self.own
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Registration {
+        let process = procfs::live(std::process::id()).unwrap();
+        let pid_namespace = procfs::pid_namespace(process.pid).unwrap();
+        Registration {
+            pid: process.pid,
+            start_time: process.start,
+            pid_namespace,
+        }
+    }
+
+    #[test]
+    fn a_process_of_our_own_namespace_is_told_alive_from_dead_by_its_start_time() {
+        let mut namespaces = Namespaces::new();
+        let live = procfs::live(std::process::id()).unwrap();
+        assert_eq!(namespaces.resolve(own()), Resolved::Live(live));
+        let earlier = Registration {
+            start_time: 1,
+            ..own()
+        };
+        assert_eq!(namespaces.resolve(earlier), Resolved::Dead);
+    }
+
+    #[test]
+    fn a_process_of_a_namespace_that_cannot_be_seen_is_not_taken_for_dead() {
+        let mut namespaces = Namespaces::new();
+        let elsewhere = Registration {
+            pid_namespace: 1,
+            ..own()
+        };
+        assert_eq!(namespaces.resolve(elsewhere), Resolved::Unknown);
+    }
+}

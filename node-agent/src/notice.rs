@@ -1,0 +1,60 @@
+//! A notice as a sentence, a log line and an event of the watch stream. One row for each kind says how
+//! loud it is and what it says.
+
+use apportion_ledger::{Notice, NoticeKind};
+use apportion_proto::v1;
+use tracing::{debug, info, warn};
+
+use crate::wire;
+
+/// How loud a notice is in the log.
+enum Loudness {
+    Debug,
+    Info,
+    Warn,
+}
+
+const fn row(kind: NoticeKind) -> (Loudness, &'static str) {
+    use Loudness::{Debug, Info, Warn};
+    match kind {
+        NoticeKind::Allocated => (Info, "Allocation reserved"),
+        NoticeKind::Committed => (Info, "Allocation committed"),
+        NoticeKind::Resized => (Info, "Allocation resized"),
+        NoticeKind::Draining => (Debug, "Allocation drains"),
+        NoticeKind::Released => (Info, "Allocation released"),
+        NoticeKind::Expired => (Warn, "Reservation expired"),
+        NoticeKind::Bypassed => (Warn, "Process uses the card without charging its account"),
+        NoticeKind::Overlimit => (Warn, "Allocation uses more than its limit"),
+        NoticeKind::Ungranted => (Warn, "Process uses a card that it was not granted"),
+        NoticeKind::Killed => (Warn, "Process killed"),
+        NoticeKind::CardFound => (Info, "Card found"),
+        NoticeKind::CardUnhealthy => (Warn, "Card does not answer as it should"),
+        NoticeKind::CardLost => (Warn, "Card lost"),
+        NoticeKind::CardHealthy => (Info, "Card works again"),
+    }
+}
+
+/// Logs a notice and makes it an event.
+pub(crate) fn tell(notice: &Notice, at_ms: u64) -> v1::Event {
+    let (loudness, message) = row(notice.kind);
+    let (id, name) = match &notice.allocation {
+        Some((id, name)) => (id.0.as_str(), name.as_str()),
+        None => ("", ""),
+    };
+    let card = notice.card.map(|card| card.to_string()).unwrap_or_default();
+    let pid = notice.process.map_or(0, |process| process.pid);
+    match loudness {
+        Loudness::Debug => debug!(id, name, card, pid, "{message}"),
+        Loudness::Info => info!(id, name, card, pid, "{message}"),
+        Loudness::Warn => warn!(id, name, card, pid, "{message}"),
+    }
+    v1::Event {
+        at_ms,
+        kind: wire::event_kind(notice.kind).into(),
+        allocation: id.to_owned(),
+        name: name.to_owned(),
+        card,
+        pid,
+        message: message.to_owned(),
+    }
+}

@@ -1,0 +1,360 @@
+//! The settings of the agent: one row each, from which the parser, the help text and the mistakes are
+//! made. A flag beats its environment variable, and that beats the default.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use apportion_abi::{Bytes, place};
+use apportion_ledger::OffenderPolicy;
+
+use crate::failure::Failure;
+
+/// The NVML that the system's loader finds.
+const SYSTEM_NVML: &str = "libnvidia-ml.so.1";
+
+/// One setting.
+struct Row {
+    flag: &'static str,
+    env: &'static str,
+    form: &'static str,
+    default: &'static str,
+    help: &'static str,
+    set: fn(&mut Options, &str) -> bool,
+}
+
+/// All settings but the switches `--sim`, `--help` and `--version`.
+const ROWS: &[Row] = &[
+    Row {
+        flag: "--dir",
+        env: place::ENV_DIR,
+        form: "PATH",
+        default: "/run/apportion for root, else $XDG_RUNTIME_DIR/apportion; with --sim its folder sim",
+        help: "the instance's folder: socket, checkpoint, accounts",
+        set: |options, text| {
+            options.dir = PathBuf::from(text);
+            !text.is_empty()
+        },
+    },
+    Row {
+        flag: "--nvml-library",
+        env: "APPORTION_NVML_LIBRARY",
+        form: "PATH",
+        default: SYSTEM_NVML,
+        help: "the driver's management library",
+        set: |options, text| {
+            options.nvml = OsString::from(text);
+            !text.is_empty()
+        },
+    },
+    Row {
+        flag: "--metrics-address",
+        env: "APPORTION_METRICS_ADDRESS",
+        form: "IP:PORT or none",
+        default: "127.0.0.1:9408, or another port where that is taken",
+        help: "where /metrics, /healthz and /readyz are served",
+        set: |options, text| {
+            options.metrics = match (text, text.parse()) {
+                ("none", _) => Metrics::Off,
+                (_, Ok(address)) => Metrics::At(address),
+                (_, Err(_)) => return false,
+            };
+            true
+        },
+    },
+    Row {
+        flag: "--policy",
+        env: "APPORTION_POLICY",
+        form: "observe or kill",
+        default: "observe",
+        help: "what is done to a process that exceeds or bypasses its limit",
+        set: |options, text| {
+            options.policy = match text {
+                "observe" => OffenderPolicy::Observe,
+                "kill" => OffenderPolicy::Kill,
+                _ => return false,
+            };
+            true
+        },
+    },
+    Row {
+        flag: "--context-reserve",
+        env: "APPORTION_CONTEXT_RESERVE",
+        form: "MiB, at most 65536, or probe",
+        default: "probe: measured once for each model and driver",
+        help: "what a process's first context on a card is charged",
+        set: |options, text| {
+            options.context_reserve = match (text, text.parse::<u64>()) {
+                ("probe", _) => None,
+                (_, Ok(mib)) if mib <= 65_536 => Some(Bytes::from_mib(mib)),
+                _ => return false,
+            };
+            true
+        },
+    },
+    Row {
+        flag: "--tick",
+        env: "APPORTION_TICK",
+        form: "milliseconds, 10 to 60000",
+        default: "250",
+        help: "how often accounts are compared with the driver",
+        set: |options, text| {
+            let tick = text
+                .parse()
+                .ok()
+                .filter(|tick| (10..=60_000).contains(tick));
+            options.tick = Duration::from_millis(tick.unwrap_or_default());
+            tick.is_some()
+        },
+    },
+    Row {
+        flag: "--idle-exit",
+        env: "APPORTION_IDLE_EXIT",
+        form: "seconds, 0 for never",
+        default: "0",
+        help: "leave after so long without an allocation and a request",
+        set: |options, text| {
+            let seconds: Option<u32> = text.parse().ok();
+            let wait = seconds.filter(|seconds| *seconds > 0);
+            options.idle_exit = wait.map(|wait| Duration::from_secs(wait.into()));
+            seconds.is_some()
+        },
+    },
+    Row {
+        flag: "--log",
+        env: "APPORTION_LOG",
+        form: "error, warn, info, debug or trace",
+        default: "info",
+        help: "how much is logged, on standard error",
+        set: |options, text| {
+            let level: Option<tracing::Level> = text.parse().ok();
+            options.log = level.unwrap_or(tracing::Level::INFO);
+            level.is_some()
+        },
+    },
+    Row {
+        flag: "--log-format",
+        env: "APPORTION_LOG_FORMAT",
+        form: "text or json",
+        default: "text",
+        help: "how a line of the log looks",
+        set: |options, text| {
+            options.is_json = text == "json";
+            matches!(text, "text" | "json")
+        },
+    },
+];
+
+/// Where metrics are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Metrics {
+    /// At the usual address, or at another port where that is taken.
+    Usual,
+    /// Exactly here.
+    At(SocketAddr),
+    /// Nowhere.
+    Off,
+}
+
+/// The settings of one run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) dir: PathBuf,
+    /// Whether the cards are the simulated ones.
+    pub(crate) is_simulated: bool,
+    pub(crate) nvml: OsString,
+    pub(crate) metrics: Metrics,
+    pub(crate) policy: OffenderPolicy,
+    /// `None`: probe for it.
+    pub(crate) context_reserve: Option<Bytes>,
+    pub(crate) tick: Duration,
+    pub(crate) idle_exit: Option<Duration>,
+    pub(crate) log: tracing::Level,
+    pub(crate) is_json: bool,
+}
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Be the agent.
+    Serve(Box<Options>),
+    /// Be the child that opens a context on a card so that the agent can measure it.
+    ProbeContext,
+    /// Print this.
+    Print(String),
+}
+
+/// Reads the command line (without the program's name) and the environment.
+pub(crate) fn parse(
+    arguments: &[String],
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Command, Failure> {
+    match arguments.first().map(String::as_str) {
+        Some("probe-context") => return Ok(Command::ProbeContext),
+        _ if arguments.iter().any(|a| a == "--help" || a == "-h") => {
+            return Ok(Command::Print(help()));
+        }
+        _ if arguments.iter().any(|a| a == "--version" || a == "-V") => {
+            return Ok(Command::Print(format!(
+                "apportion-agent {}\n",
+                env!("CARGO_PKG_VERSION")
+            )));
+        }
+        _ => {}
+    }
+    let is_simulated = arguments.iter().any(|a| a == "--sim")
+        || env(place::ENV_SIM_SOCKET).is_some_and(|s| !s.is_empty());
+    let mut options = defaults(is_simulated);
+    let mut mistakes = Vec::new();
+    for row in ROWS {
+        if let Some(text) = env(row.env).filter(|text| !text.is_empty()) {
+            // The folder that the environment names is that of the machine's instance.
+            let text = match is_simulated && row.flag == "--dir" {
+                true => format!("{text}/{}", place::DIR_SIM),
+                false => text,
+            };
+            enter(row, &mut options, row.env, &text, &mut mistakes);
+        }
+    }
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let (flag, value) = match argument.split_once('=') {
+            Some((flag, value)) => (flag, Some(value.to_owned())),
+            None => (argument.as_str(), None),
+        };
+        if flag == "--sim" {
+            continue;
+        }
+        let Some(row) = ROWS.iter().find(|row| row.flag == flag) else {
+            mistakes.push(format!("{argument:?} is no option of this program"));
+            continue;
+        };
+        match value.or_else(|| rest.next().cloned()) {
+            Some(text) => enter(row, &mut options, flag, &text, &mut mistakes),
+            None => mistakes.push(format!("{flag} needs a value ({})", row.form)),
+        }
+    }
+    match mistakes.is_empty() {
+        true => Ok(Command::Serve(Box::new(options))),
+        false => Err(Failure::usage(mistakes)),
+    }
+}
+
+fn enter(row: &Row, options: &mut Options, name: &str, text: &str, mistakes: &mut Vec<String>) {
+    if !(row.set)(options, text) {
+        mistakes.push(format!("{name} {text:?} is not of the form: {}", row.form));
+    }
+}
+
+fn defaults(is_simulated: bool) -> Options {
+    let mut dir = place::instance_dir(rustix::process::geteuid().as_raw());
+    let mut nvml = PathBuf::from(SYSTEM_NVML);
+    if is_simulated {
+        dir.push(place::DIR_SIM);
+        let beside = place::lib_dir().map(|lib| lib.join(place::SIM_LIBRARIES).join(SYSTEM_NVML));
+        nvml = beside.filter(|library| library.exists()).unwrap_or(nvml);
+    }
+    Options {
+        dir,
+        is_simulated,
+        nvml: nvml.into_os_string(),
+        metrics: Metrics::Usual,
+        policy: OffenderPolicy::Observe,
+        context_reserve: None,
+        tick: Duration::from_millis(250),
+        idle_exit: None,
+        log: tracing::Level::INFO,
+        is_json: false,
+    }
+}
+
+fn help() -> String {
+    let mut text = String::from(
+        "apportion-agent: owns this machine's GPUs, gives shares of them away and makes the shares hold\n\n\
+         Usage: apportion-agent [OPTIONS]\n\nOptions:\n",
+    );
+    for row in ROWS {
+        let _ = writeln!(text, "  {} <{}>\n        {}", row.flag, row.form, row.help);
+        let _ = writeln!(
+            text,
+            "        [env: {}] [default: {}]",
+            row.env, row.default
+        );
+    }
+    text.push_str(
+        "  --sim\n        the cards are simulated ones (also where APPORTION_SIM_SOCKET is set)\n  \
+         -h, --help\n        print this\n  -V, --version\n        print the version\n\n\
+         Exit status: 0 done, 1 failed while running, 64 bad usage or configuration.\n",
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(arguments: &[&str], env: &[(&str, &str)]) -> Result<Options, Failure> {
+        let arguments: Vec<_> = arguments.iter().map(|a| (*a).to_owned()).collect();
+        let env = |name: &str| {
+            env.iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| (*value).to_owned())
+        };
+        match parse(&arguments, env)? {
+            Command::Serve(options) => Ok(*options),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_flag_beats_the_environment_and_that_beats_the_default() {
+        let env = [("APPORTION_TICK", "50"), ("APPORTION_POLICY", "kill")];
+        let options = parsed(&["--tick=100", "--idle-exit", "30"], &env).unwrap();
+        assert_eq!(options.tick, Duration::from_millis(100));
+        assert_eq!(options.policy, OffenderPolicy::Kill);
+        assert_eq!(options.idle_exit, Some(Duration::from_secs(30)));
+        assert_eq!(options.metrics, Metrics::Usual);
+    }
+
+    #[test]
+    fn every_mistake_is_said_with_name_value_and_form() {
+        let env = [("APPORTION_POLICY", "maim")];
+        let failure = parsed(&["--tick", "5", "--colour", "--dir"], &env).unwrap_err();
+        let all = failure.lines.join("\n");
+        for part in [
+            "APPORTION_POLICY \"maim\"",
+            "--tick \"5\"",
+            "10 to 60000",
+            "--colour",
+            "--dir needs",
+        ] {
+            assert!(all.contains(part), "{part} is not in {all}");
+        }
+        assert_eq!(failure.lines.len(), 4);
+    }
+
+    #[test]
+    fn the_simulated_instance_lies_in_its_own_folder() {
+        let env = [("APPORTION_DIR", "/x")];
+        assert_eq!(
+            parsed(&["--sim"], &env).unwrap().dir,
+            PathBuf::from("/x/sim")
+        );
+        assert_eq!(parsed(&[], &env).unwrap().dir, PathBuf::from("/x"));
+        assert_eq!(
+            parsed(&["--sim", "--dir", "/y"], &env).unwrap().dir,
+            PathBuf::from("/y")
+        );
+    }
+
+    #[test]
+    fn the_help_names_every_setting() {
+        let text = help();
+        assert!(
+            ROWS.iter()
+                .all(|row| text.contains(row.flag) && text.contains(row.env))
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! Measuring what a context costs: a child of the agent opens one on the card and holds it while NVML
+//! is asked what the child uses.
+//!
+//! It is a child because a context cannot be taken back entirely, and because the driver may hang or
+//! crash; the agent never makes a CUDA call itself. The child is told its card through
+//! `CUDA_VISIBLE_DEVICES` and ends when its standard input does, so that it cannot outlive the agent.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use apportion_abi::{CardUuid, place};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tracing::debug;
+
+/// How long a probe may take from its start to its measurement.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+/// What the child prints once it holds a context.
+const READY: &str = "ready";
+
+/// A child that holds a context. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    pub(crate) card: CardUuid,
+    pub(crate) pid: u32,
+    child: Child,
+}
+
+impl Probe {
+    /// Starts the child.
+    pub(crate) fn start(card: CardUuid, nvml: &Path) -> io::Result<Self> {
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg("probe-context")
+            .env("CUDA_VISIBLE_DEVICES", card.to_string())
+            // A limit of somebody's would be part of what is measured.
+            .env_remove("LD_PRELOAD")
+            .env_remove(place::ENV_ACCOUNT)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        // The driver's two libraries belong together: what lies beside the NVML in use comes first.
+        if let Some(folder) = nvml.parent().filter(|folder| folder.is_absolute()) {
+            let mut path = folder.as_os_str().to_owned();
+            if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH").filter(|rest| !rest.is_empty())
+            {
+                path.push(OsString::from(":"));
+                path.push(rest);
+            }
+            command.env("LD_LIBRARY_PATH", path);
+        }
+        let child = command.spawn()?;
+        let pid = child
+            .id()
+            .ok_or_else(|| io::Error::other("the child ended at once"))?;
+        debug!(%card, pid, "Probing what a context costs");
+        Ok(Self { card, pid, child })
+    }
+
+    /// Tells the child to end.
+    pub(crate) fn end(&mut self) {
+        let _ = self.child.start_kill();
+    }
+
+    /// Whether the child has not ended yet.
+    pub(crate) fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until the child holds a context, or has failed to get one.
+    pub(crate) async fn ready(&mut self) -> bool {
+        let Some(output) = self.child.stdout.as_mut() else {
+            return false;
+        };
+        let mut line = String::new();
+        let read = BufReader::new(output).read_line(&mut line).await;
+        read.is_ok() && line.trim_end() == READY
+    }
+}
+
+/// Is the child: opens the context, says so, and waits for the end of its input.
+pub(crate) fn hold_context() -> Result<(), Box<dyn std::error::Error>> {
+    let _context = cudarc::driver::CudaContext::new(0)?;
+    println!("{READY}");
+    let _ = io::stdin().read(&mut [0])?;
+    Ok(())
+}

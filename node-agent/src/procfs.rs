@@ -1,0 +1,185 @@
+//! What `/proc` says about processes: whether they live, who their parents are, and which account
+//! their environment names.
+//!
+//! A pid alone identifies nothing, because pids are used again; every answer that is kept carries the
+//! start time. A process whose threads are all gone is dead here, whether or not its parent has
+//! collected it: the driver has taken its memory back by then.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use apportion_abi::place::ENV_ACCOUNT;
+use apportion_ledger::ProcessId;
+
+/// The fields of `/proc/PID/stat` that matter here.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    state: char,
+    parent: u32,
+    threads: u32,
+    start: u64,
+}
+
+/// The live process with this pid.
+pub(crate) fn live(pid: u32) -> Option<ProcessId> {
+    let stat = stat(pid)?;
+    // A leader that called `pthread_exit` is a zombie while its other threads go on.
+    let is_dead = matches!(stat.state, 'Z' | 'X') && stat.threads <= 1;
+    (!is_dead).then_some(ProcessId {
+        pid,
+        start: stat.start,
+    })
+}
+
+/// Whether this very process lives.
+pub(crate) fn is_live(process: ProcessId) -> bool {
+    live(process.pid) == Some(process)
+}
+
+/// The pid's parent.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    stat(pid)
+        .map(|stat| stat.parent)
+        .filter(|parent| *parent != 0)
+}
+
+/// The pids that any thread of the process has started and that still live.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    let lists = threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            list.split_whitespace()
+                .flat_map(str::parse)
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// All pids.
+pub(crate) fn all() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// The command's name.
+pub(crate) fn name(pid: u32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}
+
+/// The account that the environment of the process named when it started.
+pub(crate) fn account_of(pid: u32) -> Option<PathBuf> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let prefix = format!("{ENV_ACCOUNT}=").into_bytes();
+    let entry = environment
+        .split(|byte| *byte == 0)
+        .find_map(|entry| entry.strip_prefix(prefix.as_slice()))?;
+    Some(PathBuf::from(OsString::from_vec(entry.to_vec())))
+}
+
+/// The inode of the pid namespace that the process's own pid is counted in.
+pub(crate) fn pid_namespace(pid: u32) -> Option<u64> {
+    fs::metadata(format!("/proc/{pid}/ns/pid"))
+        .ok()
+        .map(|found| found.ino())
+}
+
+/// The process which calls itself `inner` in a pid namespace below ours.
+pub(crate) fn find_in_namespace(namespace: u64, inner: u32, start: u64) -> Option<ProcessId> {
+    let matches = |process: &ProcessId| {
+        process.start == start
+            && pid_namespace(process.pid) == Some(namespace)
+            && innermost_pid(process.pid) == Some(inner)
+    };
+    all().into_iter().filter_map(live).find(matches)
+}
+
+/// Changes with each start of the machine; pids and start times mean nothing across it.
+pub(crate) fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+fn innermost_pid(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let pids = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    pids.split_whitespace().next_back()?.parse().ok()
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The command's name stands in parentheses and may itself contain spaces and parentheses.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    Some(Stat {
+        state: fields.first()?.chars().next()?,
+        parent: fields.get(1)?.parse().ok()?,
+        threads: fields.get(17)?.parse().ok()?,
+        start: fields.get(19)?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_fields() {
+        let text = "7 (a) b (c)) S 3 7 7 0 -1 1 2 3 4 5 6 7 8 9 20 0 4 0 1234 0 0";
+        let expected = Stat {
+            state: 'S',
+            parent: 3,
+            threads: 4,
+            start: 1234,
+        };
+        assert_eq!(parse_stat(text), Some(expected));
+    }
+
+    #[test]
+    fn this_process_lives_and_a_later_one_with_its_pid_is_another() {
+        let own = live(std::process::id()).unwrap();
+        assert!(is_live(own));
+        assert!(!is_live(ProcessId {
+            start: own.start + 1,
+            ..own
+        }));
+    }
+
+    #[test]
+    fn a_child_is_found_below_its_parent_and_dead_once_killed() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let process = live(child.id()).unwrap();
+        assert!(children(std::process::id()).contains(&child.id()));
+        assert_eq!(parent(child.id()), Some(std::process::id()));
+        child.kill().unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while is_live(process) {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "a killed child still lives"
+            );
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,175 @@
+//! The gRPC service on the Unix socket: who is asking is the kernel's word, requests that change go to
+//! the agent's loop, and those that read are answered from the latest view.
+
+use std::sync::Arc;
+
+use apportion_proto::v1;
+use apportion_proto::v1::agent_server::Agent;
+use apportion_proto::v1::watch_reply::Item;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::UdsConnectInfo;
+use tonic::{Request, Response, Status};
+
+use crate::agent::Shown;
+use crate::contact::Contact;
+use crate::request::{self, Answer};
+use crate::view::View;
+use crate::wire;
+
+/// How many replies a slow watcher may leave unread before it is waited for.
+const UNREAD: usize = 8;
+
+/// The service.
+pub(crate) struct Service {
+    pub(crate) requests: mpsc::Sender<request::Request>,
+    pub(crate) shown: Shown,
+    pub(crate) contact: Arc<Contact>,
+}
+
+/// Lets the agent's own user and root through.
+pub(crate) fn authorise(request: Request<()>) -> Result<Request<()>, Status> {
+    let own = rustix::process::geteuid().as_raw();
+    let peer = credentials(&request).map(|peer| peer.uid());
+    match peer {
+        Some(uid) if uid == own || uid == 0 => Ok(request),
+        Some(uid) => {
+            let text = format!("user {uid} may not talk to the agent of user {own}");
+            Err(Status::permission_denied(text))
+        }
+        None => Err(Status::permission_denied(
+            "the kernel does not say who is asking",
+        )),
+    }
+}
+
+fn credentials<T>(request: &Request<T>) -> Option<tokio::net::unix::UCred> {
+    request
+        .extensions()
+        .get::<UdsConnectInfo>()
+        .and_then(|info| info.peer_cred)
+}
+
+impl Service {
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(Answer<T>) -> request::Request,
+    ) -> Result<Response<T>, Status> {
+        let _open = self.contact.open();
+        let leaving = || Status::unavailable("the agent is leaving");
+        let (answer, answered) = oneshot::channel();
+        self.requests
+            .send(request(answer))
+            .await
+            .map_err(|_| leaving())?;
+        answered.await.map_err(|_| leaving())?.map(Response::new)
+    }
+
+    fn list_now(&self) -> v1::ListReply {
+        let _open = self.contact.open();
+        self.shown.views.borrow().list.clone()
+    }
+}
+
+#[tonic::async_trait]
+impl Agent for Service {
+    async fn node_state(
+        &self,
+        _: Request<v1::NodeStateRequest>,
+    ) -> Result<Response<v1::NodeStateReply>, Status> {
+        let v1::ListReply { node, cards, .. } = self.list_now();
+        Ok(Response::new(v1::NodeStateReply { node, cards }))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<v1::AllocateRequest>,
+    ) -> Result<Response<v1::AllocateReply>, Status> {
+        let proposal = wire::proposal(request.into_inner())?;
+        self.ask(|answer| request::Request::Allocate(proposal, answer))
+            .await
+    }
+
+    async fn commit(
+        &self,
+        request: Request<v1::CommitRequest>,
+    ) -> Result<Response<v1::CommitReply>, Status> {
+        let caller = credentials(&request).and_then(|peer| peer.pid());
+        let v1::CommitRequest { id, holder } = request.into_inner();
+        let owner = wire::owner(holder, caller.and_then(|pid| u32::try_from(pid).ok()))?;
+        self.ask(|answer| request::Request::Commit(wire::id(id), owner, answer))
+            .await
+    }
+
+    async fn release(
+        &self,
+        request: Request<v1::ReleaseRequest>,
+    ) -> Result<Response<v1::ReleaseReply>, Status> {
+        let id = wire::id(request.into_inner().id);
+        self.ask(|answer| request::Request::Release(id, answer))
+            .await
+    }
+
+    async fn resize(
+        &self,
+        request: Request<v1::ResizeRequest>,
+    ) -> Result<Response<v1::ResizeReply>, Status> {
+        let v1::ResizeRequest { id, shares } = request.into_inner();
+        let asks = wire::asks(&shares)?;
+        self.ask(|answer| request::Request::Resize(wire::id(id), asks, answer))
+            .await
+    }
+
+    async fn list(&self, _: Request<v1::ListRequest>) -> Result<Response<v1::ListReply>, Status> {
+        Ok(Response::new(self.list_now()))
+    }
+
+    type WatchStream = ReceiverStream<Result<v1::WatchReply, Status>>;
+
+    async fn watch(
+        &self,
+        _: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let (replies, unread) = mpsc::channel(UNREAD);
+        let (views, events) = (self.shown.views.clone(), self.shown.events.subscribe());
+        let contact = self.contact.clone();
+        tokio::spawn(async move {
+            let _open = contact.open();
+            relay(views, events, replies).await;
+        });
+        Ok(Response::new(ReceiverStream::new(unread)))
+    }
+}
+
+/// Sends the list at once and after each change, and each event, until either side leaves.
+async fn relay(
+    mut views: watch::Receiver<Arc<View>>,
+    mut events: broadcast::Receiver<v1::Event>,
+    replies: mpsc::Sender<Result<v1::WatchReply, Status>>,
+) {
+    views.mark_changed();
+    loop {
+        let item = tokio::select! {
+            biased;
+            () = replies.closed() => return,
+            event = events.recv() => match event {
+                Ok(event) => Item::Event(event),
+                // Missed events show in the next list.
+                Err(RecvError::Lagged(_)) => continue,
+                Err(RecvError::Closed) => return,
+            },
+            changed = views.changed() => match changed {
+                Ok(()) => Item::List(views.borrow_and_update().list.clone()),
+                Err(_) => return,
+            },
+        };
+        if replies
+            .send(Ok(v1::WatchReply { item: Some(item) }))
+            .await
+            .is_err()
+        {
+            return;
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What the agent shows: one picture of cards and allocations, made after every change and sample, and
+//! read by list, watch and metrics. No reader ever waits for the driver or the ledger.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use apportion_abi::Bytes;
+use apportion_ledger::{Allocation, Grant, Ledger, NoticeKind, ProcessId, State};
+use apportion_proto::v1;
+
+use crate::account::Account;
+use crate::driver::{FoundCard, Reading};
+use crate::procfs;
+use crate::wire;
+
+/// The latest picture.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) list: v1::ListReply,
+    /// When the sample below it was taken; none yet at the very start.
+    pub(crate) sampled: Option<Instant>,
+    /// Whether requests are answered and the driver answers.
+    pub(crate) is_ready: bool,
+    pub(crate) counts: Counts,
+}
+
+/// What happened since the agent started.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) accepted: u64,
+    pub(crate) refused: u64,
+    pub(crate) adopted: u64,
+    pub(crate) notices: BTreeMap<NoticeKind, u64>,
+}
+
+/// One card at the latest sample.
+pub(crate) fn card(
+    found: &FoundCard,
+    reading: Option<&Reading>,
+    ledger: &Ledger,
+    context_reserve: Bytes,
+) -> v1::Card {
+    let card = ledger.card(found.uuid);
+    v1::Card {
+        uuid: found.uuid.to_string(),
+        model: found.model.clone(),
+        index: found.index,
+        total_bytes: found.capacity.total.0,
+        reserved_bytes: found.capacity.reserved.0,
+        allocatable_bytes: found.capacity.allocatable().0,
+        granted_bytes: ledger.granted(found.uuid).0,
+        free_bytes: ledger.free(found.uuid).0,
+        used_bytes: reading.map_or(0, |reading| reading.used.0),
+        unmanaged_bytes: card.map_or(0, |card| card.unmanaged.0),
+        health: card
+            .map_or(v1::CardHealth::Unspecified, |card| {
+                wire::health(card.health)
+            })
+            .into(),
+        utilisation_percent: reading.and_then(|reading| reading.utilisation),
+        context_reserve_bytes: context_reserve.0,
+    }
+}
+
+/// One allocation with what its account and its processes say.
+pub(crate) fn allocation(
+    allocation: &Allocation,
+    account: Option<&Account>,
+    processes: Vec<v1::Process>,
+) -> v1::Allocation {
+    let worst = allocation
+        .grants
+        .iter()
+        .map(|grant| grant.enforcement)
+        .max();
+    v1::Allocation {
+        id: allocation.id.0.clone(),
+        name: allocation.name.clone(),
+        state: wire::state(&allocation.state).into(),
+        holder: wire::holder(&allocation.state),
+        created_at_ms: allocation.created.0,
+        expires_at_ms: match allocation.state {
+            State::Reserved { expires } => Some(expires.0),
+            _ => None,
+        },
+        grants: allocation
+            .grants
+            .iter()
+            .map(|of| grant(of, account))
+            .collect(),
+        processes,
+        account_dir: account
+            .map(|a| a.folder().display().to_string())
+            .unwrap_or_default(),
+        enforcement: wire::enforcement(worst.unwrap_or_default()).into(),
+    }
+}
+
+fn grant(grant: &Grant, account: Option<&Account>) -> v1::Grant {
+    let used = account
+        .map(|account| account.used(grant.card))
+        .unwrap_or_default();
+    v1::Grant {
+        card: grant.card.to_string(),
+        limit_bytes: grant.limit.0,
+        used_bytes: used.claimed.plus(grant.overhead).0,
+        claimed_bytes: used.claimed.0,
+        overhead_bytes: grant.overhead.0,
+        context_bytes: used.reserve.0,
+        // The programs note their peaks at charges; overhead that came later is in no charge.
+        peak_bytes: used.peak.max(used.claimed.plus(grant.overhead)).0,
+        denied_count: used.denied,
+        denied_bytes: used.denied_bytes.0,
+        nvml_bytes: grant.nvml.0,
+        enforcement: wire::enforcement(grant.enforcement).into(),
+    }
+}
+
+/// One process with its share of each card that it uses.
+pub(crate) fn process(process: ProcessId, uses: Vec<v1::ProcessUse>) -> v1::Process {
+    v1::Process {
+        pid: process.pid,
+        name: procfs::name(process.pid),
+        uses,
+    }
+}

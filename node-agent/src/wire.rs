@@ -1,0 +1,182 @@
+//! Between the words of the wire and those of the ledger. A request is parsed here once; what comes
+//! after has cards, bytes and processes, not strings and numbers.
+
+use std::time::Duration;
+
+use apportion_abi::{Ask, Bytes, Shortfall};
+use apportion_ledger::{
+    AllocationId, Enforcement, Health, NoticeKind, OffenderPolicy, Owner, Proposal, Refusal, State,
+};
+use apportion_proto::v1;
+use tonic::Status;
+
+use crate::procfs;
+
+/// How long a reservation waits where the caller does not say.
+const DEFAULT_TTL: Duration = Duration::from_secs(60);
+/// How long a reservation may wait: what is reserved is lost to others.
+const LONGEST_TTL: Duration = Duration::from_secs(3600);
+/// The longest name and key. A name is a label of metrics.
+const LONGEST_NAME: usize = 253;
+
+/// What an allocate request proposes.
+pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<Proposal, Status> {
+    let v1::AllocateRequest {
+        idempotency_key: key,
+        name,
+        shares,
+        ttl_ms,
+    } = request;
+    for (field, text) in [("idempotency_key", &key), ("name", &name)] {
+        let is_text =
+            !text.is_empty() && text.len() <= LONGEST_NAME && !text.contains(char::is_control);
+        if !is_text {
+            let form = format!("{field} {text:?} is not a text of 1 to {LONGEST_NAME} characters");
+            return Err(Status::invalid_argument(form));
+        }
+    }
+    let ttl = match ttl_ms {
+        0 => DEFAULT_TTL,
+        wait => Duration::from_millis(wait).min(LONGEST_TTL),
+    };
+    Ok(Proposal {
+        key,
+        name,
+        asks: asks(&shares)?,
+        ttl,
+    })
+}
+
+/// What shares ask for.
+pub(crate) fn asks(shares: &[v1::Share]) -> Result<Vec<Ask>, Status> {
+    let ask = |share: &v1::Share| match share.card.parse() {
+        Ok(card) => Ok(Ask {
+            card,
+            bytes: Bytes(share.bytes),
+        }),
+        Err(error) => Err(Status::invalid_argument(format!(
+            "{:?} is {error}",
+            share.card
+        ))),
+    };
+    shares.iter().map(ask).collect()
+}
+
+/// For whom an allocation is to be; `caller` is who the kernel says is asking.
+pub(crate) fn owner(holder: Option<v1::Holder>, caller: Option<u32>) -> Result<Owner, Status> {
+    use v1::holder::Kind;
+    match holder.and_then(|holder| holder.kind) {
+        Some(Kind::Pid(pid)) => {
+            let pid = if pid == 0 {
+                caller.unwrap_or_default()
+            } else {
+                pid
+            };
+            let process = procfs::live(pid).map(Owner::Process);
+            process.ok_or_else(|| Status::failed_precondition(format!("no process {pid}")))
+        }
+        Some(Kind::PodUid(uid)) if !uid.is_empty() => Ok(Owner::Pod(uid)),
+        _ => Err(Status::invalid_argument(
+            "holder names neither a process nor a pod",
+        )),
+    }
+}
+
+/// A refusal that is not a shortfall, as a status.
+pub(crate) fn status(refusal: &Refusal) -> Status {
+    let text = refusal.to_string();
+    match refusal {
+        Refusal::Malformed(_) => Status::invalid_argument(text),
+        Refusal::UnknownCard(_) | Refusal::UnknownAllocation(_) | Refusal::NotGranted { .. } => {
+            Status::not_found(text)
+        }
+        Refusal::KeyReused(_) => Status::already_exists(text),
+        Refusal::Shortfall(_) => Status::resource_exhausted(text),
+        Refusal::Unhealthy(_) | Refusal::Committed(_) | Refusal::Draining(_) => {
+            Status::failed_precondition(text)
+        }
+    }
+}
+
+pub(crate) fn shortfall(shortfall: &Shortfall) -> v1::Shortfall {
+    let held = |holder: &apportion_abi::Holder| v1::Held {
+        name: holder.name.clone(),
+        bytes: holder.bytes.0,
+    };
+    v1::Shortfall {
+        card: shortfall.ask.card.to_string(),
+        asked_bytes: shortfall.ask.bytes.0,
+        free_bytes: shortfall.free.0,
+        allocatable_bytes: shortfall.allocatable.0,
+        unmanaged_bytes: shortfall.unmanaged.0,
+        holders: shortfall.holders.iter().map(held).collect(),
+        waiting_helps: shortfall.waiting_helps(),
+        sentence: shortfall.to_string(),
+    }
+}
+
+pub(crate) fn id(text: String) -> AllocationId {
+    AllocationId(text)
+}
+
+pub(crate) fn state(state: &State) -> v1::AllocationState {
+    match state {
+        State::Reserved { .. } => v1::AllocationState::Reserved,
+        State::Allocated(_) => v1::AllocationState::Allocated,
+        State::Draining => v1::AllocationState::Draining,
+    }
+}
+
+pub(crate) fn holder(state: &State) -> Option<v1::Holder> {
+    use v1::holder::Kind;
+    let kind = match state {
+        State::Allocated(Owner::Process(process)) => Kind::Pid(process.pid),
+        State::Allocated(Owner::Pod(uid)) => Kind::PodUid(uid.clone()),
+        State::Reserved { .. } | State::Draining => return None,
+    };
+    Some(v1::Holder { kind: Some(kind) })
+}
+
+pub(crate) fn health(health: Health) -> v1::CardHealth {
+    match health {
+        Health::Healthy => v1::CardHealth::Healthy,
+        Health::Unhealthy => v1::CardHealth::Unhealthy,
+        Health::Lost => v1::CardHealth::Lost,
+    }
+}
+
+pub(crate) fn enforcement(enforcement: Enforcement) -> v1::EnforcementState {
+    match enforcement {
+        Enforcement::Pending => v1::EnforcementState::Pending,
+        Enforcement::Attached => v1::EnforcementState::Attached,
+        Enforcement::Missing => v1::EnforcementState::Missing,
+        Enforcement::Overlimit => v1::EnforcementState::Overlimit,
+        Enforcement::Bypassed => v1::EnforcementState::Bypassed,
+    }
+}
+
+pub(crate) fn policy(policy: OffenderPolicy) -> v1::OffenderPolicy {
+    match policy {
+        OffenderPolicy::Observe => v1::OffenderPolicy::Observe,
+        OffenderPolicy::Kill => v1::OffenderPolicy::Kill,
+    }
+}
+
+pub(crate) fn event_kind(kind: NoticeKind) -> v1::EventKind {
+    match kind {
+        NoticeKind::Allocated => v1::EventKind::Allocated,
+        NoticeKind::Committed => v1::EventKind::Committed,
+        NoticeKind::Resized => v1::EventKind::Resized,
+        NoticeKind::Draining => v1::EventKind::Draining,
+        NoticeKind::Released => v1::EventKind::Released,
+        NoticeKind::Expired => v1::EventKind::Expired,
+        NoticeKind::Bypassed => v1::EventKind::Bypassed,
+        NoticeKind::Overlimit => v1::EventKind::Overlimit,
+        NoticeKind::Ungranted => v1::EventKind::Ungranted,
+        NoticeKind::Killed => v1::EventKind::Killed,
+        NoticeKind::CardFound => v1::EventKind::CardFound,
+        NoticeKind::CardUnhealthy => v1::EventKind::CardUnhealthy,
+        NoticeKind::CardLost => v1::EventKind::CardLost,
+        NoticeKind::CardHealthy => v1::EventKind::CardHealthy,
+    }
+}
