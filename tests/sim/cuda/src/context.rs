@@ -131,7 +131,7 @@ fn create_as(out: Out<u64>, flags: u32, device: i32, api_version: u32) -> Outcom
 fn destroy(handle: u64) -> Outcome {
     let name = tables().context(handle)?.name;
     ask(Request::ContextDestroy(name))?;
-    tables().context_mut(handle)?.is_alive = false;
+    tables().end_context(handle);
     if top() == Some(handle) {
         with_stack(Vec::pop)?;
     }

@@ -15,63 +15,67 @@ pub(crate) struct Error(pub(crate) i32);
 pub(crate) type Outcome = Result<(), Error>;
 
 macro_rules! errors {
-    ($($code:literal $name:ident $text:literal;)*) => {
-        $(#[allow(dead_code, reason = "the table is the whole of what the driver can say")]
-        pub(crate) const $name: Error = Error($code);)*
+    (given: $($code:literal $name:ident $text:literal;)* foreign: $($other:literal $title:ident $saying:literal;)*) => {
+        $(pub(crate) const $name: Error = Error($code);)*
 
-        /// Code, name without prefix, and description.
-        static ERRORS: &[(i32, &CStr, &CStr)] = &[$(
-            ($code, c_name!(concat!("CUDA_ERROR_", stringify!($name), "\0")), $text),
-        )*];
+        /// Code, name and description.
+        static ERRORS: &[(i32, &CStr, &CStr)] = &[
+            $(($code, c_name!($name), $text),)*
+            $(($other, c_name!($title), $saying),)*
+        ];
     };
 }
 
 macro_rules! c_name {
-    ($name:expr) => {
-        match CStr::from_bytes_with_nul($name.as_bytes()) {
+    ($name:ident) => {
+        match CStr::from_bytes_with_nul(concat!("CUDA_ERROR_", stringify!($name), "\0").as_bytes())
+        {
             Ok(name) => name,
             Err(_) => panic!("a name contains no zero byte"),
         }
     };
 }
 
+// Those that the library gives by itself, and those that only a rule makes it give.
 errors! {
+given:
     1 INVALID_VALUE c"invalid argument";
     2 OUT_OF_MEMORY c"out of memory";
     3 NOT_INITIALIZED c"initialization error";
-    4 DEINITIALIZED c"driver shutting down";
-    34 STUB_LIBRARY c"CUDA driver is a stub library";
     46 DEVICE_UNAVAILABLE c"CUDA-capable device(s) is/are busy or unavailable";
     100 NO_DEVICE c"no CUDA-capable device is detected";
     101 INVALID_DEVICE c"invalid device ordinal";
     200 INVALID_IMAGE c"device kernel image is invalid";
     201 INVALID_CONTEXT c"invalid device context";
+    301 FILE_NOT_FOUND c"file not found";
+    304 OPERATING_SYSTEM c"OS call failed or operation not supported on this OS";
+    400 INVALID_HANDLE c"invalid resource handle";
+    500 NOT_FOUND c"named symbol not found";
+    704 PEER_ACCESS_ALREADY_ENABLED c"peer access is already enabled";
+    705 PEER_ACCESS_NOT_ENABLED c"peer access has not been enabled";
+    709 CONTEXT_IS_DESTROYED c"context is destroyed";
+    712 HOST_MEMORY_ALREADY_REGISTERED c"part or all of the requested memory range is already mapped";
+    713 HOST_MEMORY_NOT_REGISTERED c"pointer does not correspond to a registered memory region";
+    801 NOT_SUPPORTED c"operation not supported";
+    999 UNKNOWN c"unknown error";
+foreign:
     205 MAP_FAILED c"mapping of buffer object failed";
+    4 DEINITIALIZED c"driver shutting down";
+    34 STUB_LIBRARY c"CUDA driver is a stub library";
     206 UNMAP_FAILED c"unmapping of buffer object failed";
     208 ALREADY_MAPPED c"resource already mapped";
     209 NO_BINARY_FOR_GPU c"no kernel image is available for execution on the device";
     211 NOT_MAPPED c"resource not mapped";
     217 PEER_ACCESS_UNSUPPORTED c"peer access is not supported between these two devices";
     218 INVALID_PTX c"a PTX JIT compilation failed";
-    301 FILE_NOT_FOUND c"file not found";
-    304 OPERATING_SYSTEM c"OS call failed or operation not supported on this OS";
-    400 INVALID_HANDLE c"invalid resource handle";
-    500 NOT_FOUND c"named symbol not found";
     600 NOT_READY c"device not ready";
     700 ILLEGAL_ADDRESS c"an illegal memory access was encountered";
     701 LAUNCH_OUT_OF_RESOURCES c"too many resources requested for launch";
-    704 PEER_ACCESS_ALREADY_ENABLED c"peer access is already enabled";
-    705 PEER_ACCESS_NOT_ENABLED c"peer access has not been enabled";
     708 PRIMARY_CONTEXT_ACTIVE c"cannot set while device is active in this process";
-    709 CONTEXT_IS_DESTROYED c"context is destroyed";
-    712 HOST_MEMORY_ALREADY_REGISTERED c"part or all of the requested memory range is already mapped";
-    713 HOST_MEMORY_NOT_REGISTERED c"pointer does not correspond to a registered memory region";
     719 LAUNCH_FAILED c"unspecified launch failure";
     800 NOT_PERMITTED c"operation not permitted";
-    801 NOT_SUPPORTED c"operation not supported";
     802 SYSTEM_NOT_READY c"system not yet initialized";
     900 STREAM_CAPTURE_UNSUPPORTED c"operation not permitted when stream is capturing";
-    999 UNKNOWN c"unknown error";
 }
 
 impl From<Refusal> for Error {

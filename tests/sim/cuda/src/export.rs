@@ -2,7 +2,7 @@
 //! per-thread default streams, and the entries by which `cuGetProcAddress` finds them.
 //!
 //! ```text
-//! symbol | per_thread_symbol @ its_version (arguments) = handler => "base name" @ version;
+//! symbol(arguments) = handler => "base name" @ version | per_thread_symbol @ its_version;
 //! ```
 //! A row that ends in `, anytime` works before `cuInit` and in a forked child.
 
@@ -74,8 +74,8 @@ macro_rules! export {
 
 macro_rules! exports {
     ($(
-        $symbol:ident $(| $thread:ident @ $thread_version:literal)? $arguments:tt
-            = $handler:path => $base:literal @ $version:literal $(, $anytime:ident)?;
+        $symbol:ident $arguments:tt = $handler:path => $base:literal @ $version:literal
+            $(| $thread:ident @ $thread_version:literal)? $(, $anytime:ident)?;
     )*) => {
         $(
             $crate::export::export_one!($symbol $arguments $handler; $($anytime)?);

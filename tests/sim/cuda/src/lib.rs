@@ -7,30 +7,63 @@
 //! Adding a function is adding a row to the `exports!` of the file that it belongs to, and its
 //! handler below.
 
+mod array;
 mod context;
+mod copy;
+mod copy_rows;
 mod device;
 mod device_attributes;
 mod driver;
 mod error;
+mod event;
 mod export;
+mod fill;
+mod functions;
+mod host;
+mod image;
+mod libraries;
+mod location;
 mod lookup;
+mod managed;
 mod mapping;
 mod memory;
+mod modules;
+mod number;
+mod occupancy;
 mod pointer;
+mod pointer_attributes;
+mod pools;
 mod primary;
+mod stream;
 mod tables;
+mod virtual_memory;
 mod visible;
 
 /// The rows of all files: what the library exports.
 fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
     [
+        array::ROWS,
         context::ROWS,
+        copy::ROWS,
+        copy_rows::ROWS,
         device::ROWS,
         driver::ROWS,
         error::ROWS,
+        event::ROWS,
+        fill::ROWS,
+        functions::ROWS,
+        host::ROWS,
+        libraries::ROWS,
         lookup::ROWS,
+        managed::ROWS,
         memory::ROWS,
+        modules::ROWS,
+        occupancy::ROWS,
+        pointer_attributes::ROWS,
+        pools::ROWS,
         primary::ROWS,
+        stream::ROWS,
+        virtual_memory::ROWS,
     ]
     .into_iter()
 }

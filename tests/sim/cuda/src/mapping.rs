@@ -74,6 +74,30 @@ pub(crate) fn unmap(base: u64, bytes: u64) {
     unsafe { libc::munmap(at, bytes as usize) };
 }
 
+/// Moves bytes. Device ends have been checked against the tables; a host end is the caller's word.
+pub(crate) fn copy(to: u64, from: u64, bytes: u64) {
+    let to: *mut u8 = ptr::with_exposed_provenance_mut(to as usize);
+    let from: *const u8 = ptr::with_exposed_provenance(from as usize);
+    // SAFETY: the caller of the copy function promises that both ends are there for so many bytes;
+    // `copy` allows them to overlap.
+    unsafe { ptr::copy(from, to, bytes as usize) };
+}
+
+/// Writes a pattern again and again.
+pub(crate) fn fill(at: u64, pattern: &[u8], times: u64) {
+    let at: *mut u8 = ptr::with_exposed_provenance_mut(at as usize);
+    if let [byte] = *pattern {
+        // SAFETY: the range has been found in the tables, so it is mapped.
+        return unsafe { ptr::write_bytes(at, byte, times as usize) };
+    }
+    for time in 0..times as usize {
+        // SAFETY: the range has been found in the tables, so it is one mapping.
+        let place = unsafe { at.add(time * pattern.len()) };
+        // SAFETY: as above; the pattern is memory of our own and cannot overlap.
+        unsafe { ptr::copy_nonoverlapping(pattern.as_ptr(), place, pattern.len()) };
+    }
+}
+
 fn map(at: u64, bytes: u64, access: i32, flags: i32, fd: RawFd) -> Result<u64, Error> {
     let at = ptr::with_exposed_provenance_mut(at as usize);
     // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it the range is part of a

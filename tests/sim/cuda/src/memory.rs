@@ -161,7 +161,9 @@ fn free(address: u64) -> Outcome {
         Kind::Device { allocation }
         | Kind::Managed { allocation }
         | Kind::Pooled { allocation, .. } => free_allocation(address, range, allocation),
-        Kind::Host { .. } | Kind::Registered { .. } => Err(INVALID_VALUE),
+        Kind::Host { .. } | Kind::Registered { .. } | Kind::Variable | Kind::Mapped { .. } => {
+            Err(INVALID_VALUE)
+        }
     }
 }
 

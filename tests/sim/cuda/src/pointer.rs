@@ -24,8 +24,14 @@ pub(crate) struct In<T>(*const T);
 pub(crate) struct Text(*const c_char);
 
 impl<T: Copy> Out<T> {
-    pub(crate) fn is_null(self) -> bool {
-        self.0.is_null()
+    /// A pointer to a variable of our own.
+    pub(crate) fn to(place: &mut T) -> Self {
+        Self(place)
+    }
+
+    /// The same pointer, where the type depends on another argument.
+    pub(crate) fn cast<U: Copy>(self) -> Out<U> {
+        Out(self.0.cast())
     }
 
     /// Fails on null, for handlers that must not do their work in vain.
@@ -61,8 +67,32 @@ impl<T: Copy> Out<T> {
 }
 
 impl<T: Copy> In<T> {
+    /// A pointer to a value of our own.
+    pub(crate) fn to(value: &T) -> Self {
+        Self(value)
+    }
+
+    /// The same pointer, where the type depends on another argument.
+    pub(crate) fn cast<U: Copy>(self) -> In<U> {
+        In(self.0.cast())
+    }
+
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
+    }
+
+    /// A pointer that the program has put into a structure.
+    pub(crate) fn from_address(address: u64) -> Self {
+        Self(std::ptr::with_exposed_provenance(address as usize))
+    }
+
+    /// The C string that is there.
+    pub(crate) fn text(&self) -> Result<&CStr, Error> {
+        if self.0.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: the caller of the exported function promises text that ends with a zero byte.
+        Ok(unsafe { CStr::from_ptr(self.0.cast()) })
     }
 
     /// The value.

@@ -50,10 +50,8 @@ fn release(device: i32) -> Outcome {
     if let Some(primary) = tables.primaries.get_mut(&device) {
         primary.retained = primary.retained.saturating_sub(1);
         let handle = primary.handle;
-        if reply == Reply::Value(0)
-            && let Ok(context) = tables.context_mut(handle)
-        {
-            context.is_alive = false;
+        if reply == Reply::Value(0) {
+            tables.end_context(handle);
         }
     }
     Ok(())
@@ -66,9 +64,7 @@ fn reset(device: i32) -> Outcome {
     if let Some(primary) = tables.primaries.get_mut(&device) {
         primary.retained = 0;
         let handle = primary.handle;
-        if let Ok(context) = tables.context_mut(handle) {
-            context.is_alive = false;
-        }
+        tables.end_context(handle);
     }
     Ok(())
 }

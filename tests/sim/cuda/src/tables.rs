@@ -3,7 +3,15 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use crate::array::Arrays;
 use crate::error::{CONTEXT_IS_DESTROYED, Error, INVALID_CONTEXT, INVALID_VALUE};
+use crate::event::Events;
+use crate::functions::Functions;
+use crate::libraries::Libraries;
+use crate::modules::Modules;
+use crate::pools::Pools;
+use crate::stream::Streams;
+use crate::virtual_memory::VirtualMemory;
 
 /// All tables of a process.
 #[derive(Debug, Default)]
@@ -12,6 +20,14 @@ pub(crate) struct Tables {
     pub(crate) contexts: HashMap<u64, Context>,
     pub(crate) primaries: HashMap<i32, Primary>,
     pub(crate) ranges: BTreeMap<u64, Range>,
+    pub(crate) arrays: Arrays,
+    pub(crate) events: Events,
+    pub(crate) functions: Functions,
+    pub(crate) libraries: Libraries,
+    pub(crate) modules: Modules,
+    pub(crate) pools: Pools,
+    pub(crate) streams: Streams,
+    pub(crate) virtual_memory: VirtualMemory,
     blocks: HashMap<u64, Block>,
     /// Whether any pool has been used since the last synchronisation.
     pools_touched: bool,
@@ -54,11 +70,29 @@ pub(crate) struct Range {
 /// What kind of memory it is and what the machine calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Device { allocation: u64 },
-    Managed { allocation: u64 },
-    Pooled { allocation: u64, pool: u64 },
-    Host { flags: u32 },
-    Registered { flags: u32 },
+    Device {
+        allocation: u64,
+    },
+    Managed {
+        allocation: u64,
+    },
+    Pooled {
+        allocation: u64,
+        pool: u64,
+    },
+    Host {
+        flags: u32,
+    },
+    Registered {
+        flags: u32,
+    },
+    /// A variable of a module, whose memory is counted with the module.
+    Variable,
+    /// A mapping of physical memory, and what may be done there.
+    Mapped {
+        handle: u64,
+        access: u32,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -98,6 +132,14 @@ impl Tables {
         }
     }
 
+    /// Notes that a context is gone.
+    pub(crate) fn end_context(&mut self, handle: u64) {
+        if let Some(context) = self.contexts.get_mut(&handle) {
+            context.is_alive = false;
+        }
+        self.pools.forget_names();
+    }
+
     /// The same, to change it.
     pub(crate) fn context_mut(&mut self, handle: u64) -> Result<&mut Context, Error> {
         self.context(handle)?;
@@ -113,6 +155,40 @@ impl Tables {
         } else {
             Err(INVALID_VALUE)
         }
+    }
+
+    /// Enters a variable of a module, given what the machine calls the context.
+    pub(crate) fn enter_variable(&mut self, address: u64, bytes: u64, context: u64) {
+        let mut contexts = self.contexts.iter();
+        let owner = contexts.find(|(_, known)| known.name == context);
+        let (context, device) = owner.map_or((0, 0), |(handle, known)| (*handle, known.device));
+        let serial = self.fresh();
+        let range = Range {
+            bytes,
+            kind: Kind::Variable,
+            device,
+            context,
+            serial,
+        };
+        self.ranges.insert(address, range);
+    }
+
+    /// Whether the driver knows all bytes of a range and they can be touched.
+    pub(crate) fn covers(&self, address: u64, bytes: u64) -> bool {
+        let Ok((base, range)) = self.range_of(address) else {
+            return false;
+        };
+        if let Kind::Mapped { access: 0, .. } = range.kind {
+            return false;
+        }
+        let here = range.bytes - (address - base);
+        let goes_on = matches!(range.kind, Kind::Mapped { .. });
+        bytes <= here || (goes_on && self.covers(address + here, bytes - here))
+    }
+
+    /// The same, where memory that the driver does not know is the program's own affair.
+    pub(crate) fn may_touch(&self, address: u64, bytes: u64) -> bool {
+        self.range_of(address).is_err() || self.covers(address, bytes)
     }
 
     /// Where a block is mapped, after mapping it if nobody has yet.

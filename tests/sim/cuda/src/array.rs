@@ -1,0 +1,328 @@
+//! Arrays: images that textures and surfaces read. Their memory is device memory in rows, counted like
+//! any other.
+
+use std::collections::HashMap;
+
+use apportion_sim_machine::Request;
+
+use crate::context::current;
+use crate::driver::{ask, driver, tables};
+use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Outcome, UNKNOWN};
+use crate::export::exports;
+use crate::mapping;
+use crate::memory::enter_allocation;
+use crate::pointer::{In, Out};
+use crate::tables::Kind;
+
+/// The arrays of a process by handle.
+pub(crate) type Arrays = HashMap<u64, Array>;
+
+/// An array that the program has created.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Array {
+    descriptor: Wide3D,
+    layout: Layout,
+    device: i32,
+}
+
+/// How an array lies in memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout {
+    pub(crate) address: u64,
+    pub(crate) pitch: u64,
+    pub(crate) height: u64,
+    pub(crate) bytes: u64,
+}
+
+/// `CUDA_ARRAY_DESCRIPTOR`; the first API has 32 bits.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Descriptor<Size> {
+    width: Size,
+    height: Size,
+    format: u32,
+    channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Descriptor3D<Size> {
+    width: Size,
+    height: Size,
+    depth: Size,
+    format: u32,
+    channels: u32,
+    flags: u32,
+}
+
+/// `CUDA_ARRAY_MEMORY_REQUIREMENTS`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Requirements {
+    bytes: usize,
+    alignment: usize,
+    reserved: [u32; 4],
+}
+
+type Wide = Descriptor<usize>;
+type Narrow = Descriptor<u32>;
+type Wide3D = Descriptor3D<usize>;
+type Narrow3D = Descriptor3D<u32>;
+
+/// Memory of arrays is laid out in steps of this.
+const ALIGNMENT: u64 = 64 << 10;
+/// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`.
+const LAYERED: u32 = 1;
+const CUBEMAP: u32 = 4;
+const FLAGS: u32 = 0x1ff;
+
+exports! {
+    cuArrayCreate(out: Out<u64>, descriptor: In<Narrow>) = create_v1 => "cuArrayCreate" @ 2000;
+    cuArrayCreate_v2(out: Out<u64>, descriptor: In<Wide>) = create => "cuArrayCreate" @ 3020;
+    cuArray3DCreate(out: Out<u64>, descriptor: In<Narrow3D>) = create_3d_v1 => "cuArray3DCreate" @ 2000;
+    cuArray3DCreate_v2(out: Out<u64>, descriptor: In<Wide3D>) = create_3d => "cuArray3DCreate" @ 3020;
+    cuArrayGetDescriptor(descriptor: Out<Narrow>, array: u64) = get_v1 => "cuArrayGetDescriptor" @ 2000;
+    cuArrayGetDescriptor_v2(descriptor: Out<Wide>, array: u64) = get => "cuArrayGetDescriptor" @ 3020;
+    cuArray3DGetDescriptor(descriptor: Out<Narrow3D>, array: u64) = get_3d_v1 => "cuArray3DGetDescriptor" @ 2000;
+    cuArray3DGetDescriptor_v2(descriptor: Out<Wide3D>, array: u64) = get_3d => "cuArray3DGetDescriptor" @ 3020;
+    cuArrayGetMemoryRequirements(requirements: Out<Requirements>, array: u64, device: i32) = get_requirements => "cuArrayGetMemoryRequirements" @ 11060;
+    cuArrayDestroy(array: u64) = destroy => "cuArrayDestroy" @ 2000;
+}
+
+/// How an array lies in memory.
+pub(crate) fn layout(handle: u64) -> Result<Layout, Error> {
+    array(handle).map(|array| array.layout)
+}
+
+/// The address of a byte of an array that has as many bytes behind it.
+pub(crate) fn address(handle: u64, offset: u64, bytes: u64) -> Result<u64, Error> {
+    let layout = layout(handle)?;
+    let end = offset.checked_add(bytes).filter(|end| *end <= layout.bytes);
+    end.map(|_| layout.address + offset).ok_or(INVALID_VALUE)
+}
+
+fn array(handle: u64) -> Result<Array, Error> {
+    tables().arrays.get(&handle).copied().ok_or(INVALID_HANDLE)
+}
+
+/// Bytes of one channel, by `CUarray_format`.
+fn channel_bytes(format: u32) -> Result<u64, Error> {
+    match format {
+        0x01 | 0x08 => Ok(1),
+        0x02 | 0x09 | 0x10 => Ok(2),
+        0x03 | 0x0a | 0x20 => Ok(4),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// Pitch, rows of a slice, and bytes in all. A size of zero is a dimension that is not there.
+fn measure(descriptor: &Wide3D) -> Result<(u64, u64, u64), Error> {
+    let is_layered = descriptor.flags & (LAYERED | CUBEMAP) != 0;
+    let is_flat = descriptor.height == 0 && descriptor.depth > 0 && !is_layered;
+    if descriptor.width == 0 || is_flat || descriptor.flags & !FLAGS != 0 {
+        return Err(INVALID_VALUE);
+    }
+    if ![1, 2, 4].contains(&descriptor.channels) {
+        return Err(INVALID_VALUE);
+    }
+    let element = channel_bytes(descriptor.format)? * u64::from(descriptor.channels);
+    let pitch = (descriptor.width as u64)
+        .checked_mul(element)
+        .ok_or(OUT_OF_MEMORY)?;
+    let height = descriptor.height.max(1) as u64;
+    let bytes = pitch.checked_mul(height).and_then(|slice| {
+        slice
+            .checked_mul(descriptor.depth.max(1) as u64)?
+            .checked_next_multiple_of(ALIGNMENT)
+    });
+    Ok((pitch, height, bytes.ok_or(OUT_OF_MEMORY)?))
+}
+
+fn create_from(out: Out<u64>, descriptor: Wide3D) -> Outcome {
+    out.check()?;
+    let (handle, context) = current()?;
+    let (pitch, height, bytes) = measure(&descriptor)?;
+    let reply = ask(Request::Allocate {
+        context: context.name,
+        bytes,
+        managed: false,
+    })?;
+    let kind = |allocation| Kind::Device { allocation };
+    let device = context.device;
+    let address = enter_allocation(&reply, bytes, handle, device, kind, mapping::lazy)?;
+    let layout = Layout {
+        address,
+        pitch,
+        height,
+        bytes,
+    };
+    let mut tables = tables();
+    let handle = tables.fresh();
+    tables.arrays.insert(
+        handle,
+        Array {
+            descriptor,
+            layout,
+            device,
+        },
+    );
+    out.put(handle)
+}
+
+fn create(out: Out<u64>, descriptor: In<Wide>) -> Outcome {
+    let Descriptor {
+        width,
+        height,
+        format,
+        channels,
+    } = descriptor.get()?;
+    create_from(
+        out,
+        Descriptor3D {
+            width,
+            height,
+            depth: 0,
+            format,
+            channels,
+            flags: 0,
+        },
+    )
+}
+
+fn create_v1(out: Out<u64>, descriptor: In<Narrow>) -> Outcome {
+    let Descriptor {
+        width,
+        height,
+        format,
+        channels,
+    } = descriptor.get()?;
+    let (width, height) = (width as usize, height as usize);
+    create_from(
+        out,
+        Descriptor3D {
+            width,
+            height,
+            depth: 0,
+            format,
+            channels,
+            flags: 0,
+        },
+    )
+}
+
+fn create_3d(out: Out<u64>, descriptor: In<Wide3D>) -> Outcome {
+    create_from(out, descriptor.get()?)
+}
+
+fn create_3d_v1(out: Out<u64>, descriptor: In<Narrow3D>) -> Outcome {
+    let Descriptor3D {
+        width,
+        height,
+        depth,
+        format,
+        channels,
+        flags,
+    } = descriptor.get()?;
+    let (width, height, depth) = (width as usize, height as usize, depth as usize);
+    create_from(
+        out,
+        Descriptor3D {
+            width,
+            height,
+            depth,
+            format,
+            channels,
+            flags,
+        },
+    )
+}
+
+fn get(out: Out<Wide>, handle: u64) -> Outcome {
+    let Descriptor3D {
+        width,
+        height,
+        format,
+        channels,
+        ..
+    } = array(handle)?.descriptor;
+    out.put(Descriptor {
+        width,
+        height,
+        format,
+        channels,
+    })
+}
+
+fn get_v1(out: Out<Narrow>, handle: u64) -> Outcome {
+    let Descriptor3D {
+        width,
+        height,
+        format,
+        channels,
+        ..
+    } = array(handle)?.descriptor;
+    out.put(Descriptor {
+        width: narrow(width)?,
+        height: narrow(height)?,
+        format,
+        channels,
+    })
+}
+
+fn get_3d(out: Out<Wide3D>, handle: u64) -> Outcome {
+    out.put(array(handle)?.descriptor)
+}
+
+fn get_3d_v1(out: Out<Narrow3D>, handle: u64) -> Outcome {
+    let Descriptor3D {
+        width,
+        height,
+        depth,
+        format,
+        channels,
+        flags,
+    } = array(handle)?.descriptor;
+    let (width, height, depth) = (narrow(width)?, narrow(height)?, narrow(depth)?);
+    out.put(Descriptor3D {
+        width,
+        height,
+        depth,
+        format,
+        channels,
+        flags,
+    })
+}
+
+fn narrow(size: usize) -> Result<u32, Error> {
+    u32::try_from(size).map_err(|_| UNKNOWN)
+}
+
+fn get_requirements(out: Out<Requirements>, handle: u64, device: i32) -> Outcome {
+    driver()?.card(device)?;
+    let array = array(handle)?;
+    if array.device != device {
+        return Err(INVALID_VALUE);
+    }
+    let (bytes, alignment) = (array.layout.bytes as usize, ALIGNMENT as usize);
+    out.put(Requirements {
+        bytes,
+        alignment,
+        reserved: [0; 4],
+    })
+}
+
+fn destroy(handle: u64) -> Outcome {
+    let address = layout(handle)?.address;
+    let range = tables().ranges.get(&address).copied();
+    if let Some(range) = range
+        && let Kind::Device { allocation } = range.kind
+    {
+        crate::memory::free_allocation(address, range, allocation)?;
+    }
+    tables()
+        .arrays
+        .remove(&handle)
+        .map(drop)
+        .ok_or(INVALID_HANDLE)
+}

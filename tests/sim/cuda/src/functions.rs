@@ -1,0 +1,314 @@
+//! Functions and their launches. A kernel does nothing and takes as long as its name says:
+//! `spin_50us` keeps a core busy for 50 microseconds, `busy_2ms` waits for two milliseconds, and any
+//! other name takes no time.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::context::current;
+use crate::driver::tables;
+use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome};
+use crate::export::exports;
+use crate::pointer::{In, Out};
+use crate::stream::stream;
+
+/// The functions of a process by handle.
+pub(crate) type Functions = HashMap<u64, Function>;
+
+/// A function that the program has asked for.
+#[derive(Debug)]
+pub(crate) struct Function {
+    name: &'static CStr,
+    module: u64,
+    cost: Cost,
+    attributes: HashMap<u32, i32>,
+}
+
+/// What a launch takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cost {
+    Nothing,
+    Spin(Duration),
+    Wait(Duration),
+}
+
+/// `CUlaunchConfig`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct LaunchConfig {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    stream: u64,
+    attributes: u64,
+    count: u32,
+}
+
+/// A block has at most so many threads.
+const BLOCK_THREADS: u32 = 1024;
+
+exports! {
+    cuFuncGetAttribute(value: Out<i32>, attribute: u32, function: u64) = get_attribute => "cuFuncGetAttribute" @ 2020;
+    cuFuncSetAttribute(function: u64, attribute: u32, value: i32) = set_attribute => "cuFuncSetAttribute" @ 9000;
+    cuFuncSetCacheConfig(function: u64, config: u32) = set_config => "cuFuncSetCacheConfig" @ 3000;
+    cuFuncSetSharedMemConfig(function: u64, config: u32) = set_config => "cuFuncSetSharedMemConfig" @ 4020;
+    cuFuncGetModule(module: Out<u64>, function: u64) = get_module => "cuFuncGetModule" @ 11000;
+    cuFuncGetName(name: Out<*const c_char>, function: u64) = get_name => "cuFuncGetName" @ 12030;
+    cuFuncGetParamInfo(function: u64, index: usize, offset: Out<usize>, bytes: Out<usize>) = get_parameter => "cuFuncGetParamInfo" @ 12040;
+    cuFuncIsLoaded(state: Out<u32>, function: u64) = is_loaded => "cuFuncIsLoaded" @ 12040;
+    cuFuncLoad(function: u64) = load => "cuFuncLoad" @ 12040;
+    cuKernelGetName(name: Out<*const c_char>, kernel: u64) = get_name => "cuKernelGetName" @ 12030;
+    cuKernelGetAttribute(value: Out<i32>, attribute: u32, kernel: u64, device: i32) = get_kernel_attribute => "cuKernelGetAttribute" @ 12000;
+    cuKernelSetAttribute(attribute: u32, value: i32, kernel: u64, device: i32) = set_kernel_attribute => "cuKernelSetAttribute" @ 12000;
+    cuKernelSetCacheConfig(kernel: u64, config: u32, device: i32) = set_kernel_config => "cuKernelSetCacheConfig" @ 12000;
+    cuKernelGetParamInfo(kernel: u64, index: usize, offset: Out<usize>, bytes: Out<usize>) = get_parameter => "cuKernelGetParamInfo" @ 12040;
+    cuLaunchKernel(function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: u64, parameters: In<u64>, extra: In<u64>) = launch => "cuLaunchKernel" @ 4000 | cuLaunchKernel_ptsz @ 7000;
+    cuLaunchKernelEx(config: In<LaunchConfig>, function: u64, parameters: In<u64>, extra: In<u64>) = launch_with_config => "cuLaunchKernelEx" @ 11060 | cuLaunchKernelEx_ptsz @ 11060;
+    cuLaunchCooperativeKernel(function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: u64, parameters: In<u64>) = launch_cooperative => "cuLaunchCooperativeKernel" @ 9000 | cuLaunchCooperativeKernel_ptsz @ 9000;
+}
+
+impl Function {
+    /// The handle of the module that it is from.
+    pub(crate) fn module(&self) -> u64 {
+        self.module
+    }
+}
+
+impl Cost {
+    fn of(name: &str) -> Self {
+        let time = |prefix| duration(name.split_once(prefix)?.1);
+        if let Some(time) = time("spin_") {
+            Self::Spin(time)
+        } else if let Some(time) = time("busy_") {
+            Self::Wait(time)
+        } else {
+            Self::Nothing
+        }
+    }
+
+    fn pay(self) {
+        match self {
+            Self::Nothing => {}
+            Self::Wait(time) => thread::sleep(time),
+            Self::Spin(time) => {
+                let start = Instant::now();
+                while start.elapsed() < time {
+                    std::hint::spin_loop();
+                }
+            }
+        }
+    }
+}
+
+/// Reads `50us`, `2ms` or `1s` at the start of a text.
+fn duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
+    let (number, unit) = text.split_at(digits);
+    let number = number.parse().ok()?;
+    match unit {
+        _ if unit.starts_with("us") => Some(Duration::from_micros(number)),
+        _ if unit.starts_with("ms") => Some(Duration::from_millis(number)),
+        _ if unit.starts_with('s') => Some(Duration::from_secs(number)),
+        _ => None,
+    }
+}
+
+/// The handle of a module's function, the same for the same name.
+pub(crate) fn function(module: u64, name: &str) -> Result<u64, Error> {
+    let mut tables = tables();
+    let same =
+        |known: &Function| known.module == module && known.name.to_bytes() == name.as_bytes();
+    if let Some((handle, _)) = tables.functions.iter().find(|(_, known)| same(known)) {
+        return Ok(*handle);
+    }
+    let cost = Cost::of(name);
+    let name = CString::new(name).map_err(|_| INVALID_VALUE)?;
+    // Programs keep the pointer to a name for as long as they like.
+    let name: &'static CStr = Box::leak(name.into_boxed_c_str());
+    let handle = tables.fresh();
+    tables.functions.insert(
+        handle,
+        Function {
+            name,
+            module,
+            cost,
+            attributes: HashMap::new(),
+        },
+    );
+    Ok(handle)
+}
+
+/// The name of a function that exists.
+pub(crate) fn name(handle: u64) -> Result<&'static CStr, Error> {
+    Ok(tables().functions.get(&handle).ok_or(INVALID_HANDLE)?.name)
+}
+
+/// `CU_FUNC_ATTRIBUTE_*` and what each is at first.
+fn first_value(attribute: u32) -> Result<i32, Error> {
+    match attribute {
+        0 => Ok(1024),
+        1..=3 | 7 | 8 | 10..=17 => Ok(0),
+        4 => Ok(32),
+        5 | 6 => Ok(90),
+        9 => Ok(-1),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+fn get_attribute(value: Out<i32>, attribute: u32, handle: u64) -> Outcome {
+    let first = first_value(attribute)?;
+    let tables = tables();
+    let function = tables.functions.get(&handle).ok_or(INVALID_HANDLE)?;
+    value.put(
+        function
+            .attributes
+            .get(&attribute)
+            .copied()
+            .unwrap_or(first),
+    )
+}
+
+/// What the code itself decides cannot be set.
+fn set_attribute(handle: u64, attribute: u32, value: i32) -> Outcome {
+    first_value(attribute)?;
+    let mut tables = tables();
+    let function = tables.functions.get_mut(&handle).ok_or(INVALID_HANDLE)?;
+    if attribute < 8 {
+        return Err(INVALID_VALUE);
+    }
+    function.attributes.insert(attribute, value);
+    Ok(())
+}
+
+fn set_config(handle: u64, _config: u32) -> Outcome {
+    name(handle).map(drop)
+}
+
+fn get_module(module: Out<u64>, handle: u64) -> Outcome {
+    module.put(
+        tables()
+            .functions
+            .get(&handle)
+            .ok_or(INVALID_HANDLE)?
+            .module,
+    )
+}
+
+fn get_name(out: Out<*const c_char>, handle: u64) -> Outcome {
+    out.put(name(handle)?.as_ptr())
+}
+
+/// No function is known to have parameters.
+fn get_parameter(handle: u64, _index: usize, _: Out<usize>, _: Out<usize>) -> Outcome {
+    name(handle)?;
+    Err(INVALID_VALUE)
+}
+
+fn is_loaded(state: Out<u32>, handle: u64) -> Outcome {
+    name(handle)?;
+    state.put(1)
+}
+
+fn load(handle: u64) -> Outcome {
+    name(handle).map(drop)
+}
+
+fn get_kernel_attribute(value: Out<i32>, attribute: u32, kernel: u64, device: i32) -> Outcome {
+    crate::driver::driver()?.card(device)?;
+    get_attribute(value, attribute, kernel)
+}
+
+fn set_kernel_attribute(attribute: u32, value: i32, kernel: u64, device: i32) -> Outcome {
+    crate::driver::driver()?.card(device)?;
+    set_attribute(kernel, attribute, value)
+}
+
+fn set_kernel_config(kernel: u64, config: u32, _device: i32) -> Outcome {
+    set_config(kernel, config)
+}
+
+fn run(handle: u64, grid: [u32; 3], block: [u32; 3], on: u64) -> Outcome {
+    current()?;
+    let cost = tables().functions.get(&handle).ok_or(INVALID_HANDLE)?.cost;
+    let threads = block
+        .iter()
+        .try_fold(1_u32, |all, side| all.checked_mul(*side));
+    let fits = threads.is_some_and(|threads| (1..=BLOCK_THREADS).contains(&threads));
+    if !fits || grid.contains(&0) {
+        return Err(INVALID_VALUE);
+    }
+    stream(on)?;
+    cost.pay();
+    Ok(())
+}
+
+#[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
+fn launch(
+    function: u64,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    _shared_bytes: u32,
+    on: u64,
+    _parameters: In<u64>,
+    _extra: In<u64>,
+) -> Outcome {
+    run(
+        function,
+        [grid_x, grid_y, grid_z],
+        [block_x, block_y, block_z],
+        on,
+    )
+}
+
+#[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
+fn launch_cooperative(
+    function: u64,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    _shared_bytes: u32,
+    on: u64,
+    _parameters: In<u64>,
+) -> Outcome {
+    run(
+        function,
+        [grid_x, grid_y, grid_z],
+        [block_x, block_y, block_z],
+        on,
+    )
+}
+
+fn launch_with_config(
+    config: In<LaunchConfig>,
+    function: u64,
+    _parameters: In<u64>,
+    _extra: In<u64>,
+) -> Outcome {
+    let config = config.get()?;
+    run(function, config.grid, config.block, config.stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_costs_what_its_name_says() {
+        assert_eq!(Cost::of("spin_50us"), Cost::Spin(Duration::from_micros(50)));
+        assert_eq!(
+            Cost::of("_Z8busy_2msPf"),
+            Cost::Wait(Duration::from_millis(2))
+        );
+        assert_eq!(Cost::of("saxpy"), Cost::Nothing);
+        assert_eq!(Cost::of("spin_fast"), Cost::Nothing);
+    }
+}

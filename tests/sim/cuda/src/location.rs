@@ -1,0 +1,68 @@
+//! `CUmemLocation` and the properties of memory that name one.
+
+use apportion_sim_machine::Location;
+
+use crate::driver::driver;
+use crate::error::{Error, INVALID_VALUE};
+
+/// `CUmemLocation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Place {
+    pub(crate) kind: u32,
+    pub(crate) id: i32,
+}
+
+/// `CUmemAccessDesc`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Access {
+    pub(crate) place: Place,
+    pub(crate) flags: u32,
+}
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE` and those of the host.
+pub(crate) const DEVICE: u32 = 1;
+pub(crate) const HOST: u32 = 2;
+pub(crate) const HOST_NODE: u32 = 3;
+pub(crate) const HOST_NODE_CURRENT: u32 = 4;
+
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE` has both bits.
+pub(crate) const READ: u32 = 1;
+pub(crate) const READ_WRITE: u32 = 3;
+
+impl Place {
+    /// The memory of a device.
+    pub(crate) fn of_device(device: i32) -> Self {
+        Self {
+            kind: DEVICE,
+            id: device,
+        }
+    }
+
+    /// What the machine calls it.
+    pub(crate) fn location(self) -> Result<Location, Error> {
+        match self.kind {
+            DEVICE => Ok(Location::Card(driver()?.card(self.id)?)),
+            HOST | HOST_NODE | HOST_NODE_CURRENT => Ok(Location::Host),
+            _ => Err(INVALID_VALUE),
+        }
+    }
+
+    /// The device, if it is one; memory of the host is nobody's.
+    pub(crate) fn device(self) -> i32 {
+        if self.kind == DEVICE { self.id } else { -1 }
+    }
+}
+
+impl Access {
+    /// What the API allows: nothing, reading, or both.
+    pub(crate) fn checked(self) -> Result<Self, Error> {
+        self.place.location()?;
+        if [0, READ, READ_WRITE].contains(&self.flags) {
+            Ok(self)
+        } else {
+            Err(INVALID_VALUE)
+        }
+    }
+}

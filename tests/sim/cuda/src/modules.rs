@@ -1,0 +1,184 @@
+//! Modules: code that is loaded into a context. A module takes memory of the card; its kernels are
+//! there under any name that is asked for.
+
+use std::collections::HashMap;
+
+use apportion_sim_machine::Request;
+
+use crate::context::current;
+use crate::driver::{ask, create, tables};
+use crate::error::{Error, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE, NOT_FOUND, Outcome};
+use crate::export::exports;
+use crate::functions;
+use crate::image::Image;
+use crate::mapping;
+use crate::pointer::{In, Out, Text};
+
+/// The modules of a process by handle.
+pub(crate) type Modules = HashMap<u64, Module>;
+
+/// A module that the program has loaded.
+#[derive(Debug)]
+pub(crate) struct Module {
+    /// The context's name in the machine, and the module's.
+    context: u64,
+    name: u64,
+    image: Image,
+    /// Where variables are, from the first time that a program asks for one.
+    variables: HashMap<String, u64>,
+}
+
+exports! {
+    cuModuleLoad(out: Out<u64>, path: Text) = load_file => "cuModuleLoad" @ 2000;
+    cuModuleLoadData(out: Out<u64>, image: In<u8>) = load => "cuModuleLoadData" @ 2000;
+    cuModuleLoadDataEx(out: Out<u64>, image: In<u8>, count: u32, options: In<u32>, values: In<u64>) = load_with_options => "cuModuleLoadDataEx" @ 2010;
+    cuModuleLoadFatBinary(out: Out<u64>, image: In<u8>) = load => "cuModuleLoadFatBinary" @ 2000;
+    cuModuleUnload(module: u64) = unload => "cuModuleUnload" @ 2000;
+    cuModuleGetLoadingMode(mode: Out<u32>) = get_loading_mode => "cuModuleGetLoadingMode" @ 11070;
+    cuModuleGetFunction(out: Out<u64>, module: u64, name: Text) = get_function => "cuModuleGetFunction" @ 2000;
+    cuModuleGetFunctionCount(count: Out<u32>, module: u64) = get_function_count => "cuModuleGetFunctionCount" @ 12040;
+    cuModuleEnumerateFunctions(functions: Out<u64>, room: u32, module: u64) = enumerate => "cuModuleEnumerateFunctions" @ 12040;
+    cuModuleGetGlobal(address: Out<u32>, bytes: Out<u32>, module: u64, name: Text) = get_global_v1 => "cuModuleGetGlobal" @ 2000;
+    cuModuleGetGlobal_v2(address: Out<u64>, bytes: Out<usize>, module: u64, name: Text) = get_global => "cuModuleGetGlobal" @ 3020;
+}
+
+/// `CU_MODULE_EAGER_LOADING`: what is loaded takes its memory at once.
+const EAGER: u32 = 1;
+
+/// Loads an image into the current context.
+pub(crate) fn load_image(image: Image) -> Result<u64, Error> {
+    let (_, context) = current()?;
+    let request = Request::ModuleLoad {
+        context: context.name,
+        bytes: image.device_bytes(),
+    };
+    let name = create(request)?;
+    let mut tables = tables();
+    let handle = tables.fresh();
+    let module = Module {
+        context: context.name,
+        name,
+        image,
+        variables: HashMap::new(),
+    };
+    tables.modules.insert(handle, module);
+    Ok(handle)
+}
+
+/// Reads an image from a file.
+pub(crate) fn read_image(path: &str) -> Result<Image, Error> {
+    std::fs::read(path)
+        .map(|content| Image::of_file(&content))
+        .map_err(|_| FILE_NOT_FOUND)
+}
+
+/// The names of a module's kernels, as far as they are known.
+pub(crate) fn kernels(handle: u64) -> Result<Vec<String>, Error> {
+    let tables = tables();
+    Ok(tables
+        .modules
+        .get(&handle)
+        .ok_or(INVALID_HANDLE)?
+        .image
+        .kernels
+        .clone())
+}
+
+/// Unloads a module, its functions included. That its context is gone already is no error.
+pub(crate) fn unload(handle: u64) -> Outcome {
+    let (context, module) = match tables().modules.get(&handle) {
+        Some(module) => (module.context, module.name),
+        None => return Err(INVALID_HANDLE),
+    };
+    match ask(Request::ModuleUnload { context, module }) {
+        Ok(_) | Err(crate::error::INVALID_CONTEXT) => {}
+        Err(other) => return Err(other),
+    }
+    let mut tables = tables();
+    tables
+        .functions
+        .retain(|_, function| function.module() != handle);
+    if let Some(module) = tables.modules.remove(&handle) {
+        for (name, address) in module.variables {
+            let bytes = module.image.variables.iter().find(|known| known.0 == name);
+            mapping::unmap(address, bytes.map_or(1, |known| known.1.max(1)));
+            tables.ranges.remove(&address);
+        }
+    }
+    Ok(())
+}
+
+/// A variable's address and size. Its memory is part of the module's, so the machine knows of it.
+pub(crate) fn variable(handle: u64, name: &str) -> Result<(u64, u64), Error> {
+    let mut tables = tables();
+    let module = tables.modules.get_mut(&handle).ok_or(INVALID_HANDLE)?;
+    let known = module.image.variables.iter().find(|known| known.0 == name);
+    let bytes = known.ok_or(NOT_FOUND)?.1;
+    if let Some(address) = module.variables.get(name) {
+        return Ok((*address, bytes));
+    }
+    let address = mapping::lazy(bytes.max(1))?;
+    module.variables.insert(name.to_owned(), address);
+    let context = module.context;
+    tables.enter_variable(address, bytes, context);
+    Ok((address, bytes))
+}
+
+fn load(out: Out<u64>, image: In<u8>) -> Outcome {
+    out.check()?;
+    if image.is_null() {
+        return Err(crate::error::INVALID_VALUE);
+    }
+    out.put(load_image(Image::at(image).ok_or(INVALID_IMAGE)?)?)
+}
+
+fn load_with_options(
+    out: Out<u64>,
+    image: In<u8>,
+    _count: u32,
+    _options: In<u32>,
+    _values: In<u64>,
+) -> Outcome {
+    load(out, image)
+}
+
+fn load_file(out: Out<u64>, path: Text) -> Outcome {
+    out.check()?;
+    out.put(load_image(read_image(path.get()?)?)?)
+}
+
+fn get_loading_mode(mode: Out<u32>) -> Outcome {
+    mode.put(EAGER)
+}
+
+fn get_function(out: Out<u64>, module: u64, name: Text) -> Outcome {
+    out.check()?;
+    let name = name.get()?;
+    kernels(module)?;
+    out.put(functions::function(module, name)?)
+}
+
+fn get_function_count(count: Out<u32>, module: u64) -> Outcome {
+    count.put(u32::try_from(kernels(module)?.len()).unwrap_or(u32::MAX))
+}
+
+fn enumerate(functions: Out<u64>, room: u32, module: u64) -> Outcome {
+    for (at, name) in kernels(module)?.iter().take(room as usize).enumerate() {
+        functions.put_at(at, functions::function(module, name)?)?;
+    }
+    Ok(())
+}
+
+fn get_global(address: Out<u64>, bytes: Out<usize>, module: u64, name: Text) -> Outcome {
+    let (start, size) = variable(module, name.get()?)?;
+    address.offer(start);
+    bytes.offer(size as usize);
+    Ok(())
+}
+
+/// Variables lie where 32 bits do not reach.
+fn get_global_v1(_: Out<u32>, bytes: Out<u32>, module: u64, name: Text) -> Outcome {
+    let (_, size) = variable(module, name.get()?)?;
+    bytes.offer(u32::try_from(size).unwrap_or(u32::MAX));
+    Err(crate::error::NOT_SUPPORTED)
+}

@@ -1,0 +1,335 @@
+//! Stream-ordered allocation and the pools that it draws from.
+
+use std::collections::HashMap;
+
+use apportion_sim_machine::{PoolAttribute, Reply, Request};
+
+use crate::driver::{ask, create as create_in_machine, driver, tables};
+use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
+use crate::export::exports;
+use crate::location::{Access, Place, READ_WRITE};
+use crate::mapping;
+use crate::memory::{enter_allocation, free_allocation};
+use crate::pointer::{In, Out};
+use crate::stream::{device_of, stream};
+use crate::tables::Kind;
+
+/// The pools of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Pools {
+    by_handle: HashMap<u64, Pool>,
+    defaults: HashMap<i32, u64>,
+    current: HashMap<i32, u64>,
+}
+
+/// A pool. The machine forgets a default pool with the last context of its device, the program does
+/// not; so such a pool is without a name until it is needed again.
+#[derive(Debug, Clone)]
+struct Pool {
+    name: Option<u64>,
+    place: Place,
+    is_default: bool,
+    reuse: [i32; 3],
+    access: HashMap<i32, u32>,
+}
+
+/// `CUmemPoolProps`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Properties {
+    kind: u32,
+    handle_types: u32,
+    place: Place,
+    security: u64,
+    max_bytes: usize,
+    usage: u16,
+    is_rdma_capable: u8,
+    reserved: [u8; 53],
+}
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED` and `_MANAGED`.
+const KINDS: [u32; 2] = [1, 2];
+
+exports! {
+    cuDeviceGetDefaultMemPool(out: Out<u64>, device: i32) = get_default => "cuDeviceGetDefaultMemPool" @ 11020;
+    cuDeviceGetMemPool(out: Out<u64>, device: i32) = get_current => "cuDeviceGetMemPool" @ 11020;
+    cuDeviceSetMemPool(device: i32, pool: u64) = set_current => "cuDeviceSetMemPool" @ 11020;
+    cuMemGetDefaultMemPool(out: Out<u64>, place: In<Place>, kind: u32) = get_default_at => "cuMemGetDefaultMemPool" @ 13000;
+    cuMemGetMemPool(out: Out<u64>, place: In<Place>, kind: u32) = get_current_at => "cuMemGetMemPool" @ 13000;
+    cuMemSetMemPool(place: In<Place>, kind: u32, pool: u64) = set_current_at => "cuMemSetMemPool" @ 13000;
+    cuMemPoolCreate(out: Out<u64>, properties: In<Properties>) = create => "cuMemPoolCreate" @ 11020;
+    cuMemPoolDestroy(pool: u64) = destroy => "cuMemPoolDestroy" @ 11020;
+    cuMemPoolGetAttribute(pool: u64, attribute: u32, value: Out<u64>) = get_attribute => "cuMemPoolGetAttribute" @ 11020;
+    cuMemPoolSetAttribute(pool: u64, attribute: u32, value: In<u64>) = set_attribute => "cuMemPoolSetAttribute" @ 11020;
+    cuMemPoolTrimTo(pool: u64, keep: usize) = trim => "cuMemPoolTrimTo" @ 11020;
+    cuMemPoolSetAccess(pool: u64, access: In<Access>, count: usize) = set_access => "cuMemPoolSetAccess" @ 11020;
+    cuMemPoolGetAccess(flags: Out<u32>, pool: u64, place: In<Place>) = get_access => "cuMemPoolGetAccess" @ 11020;
+    cuMemAllocAsync(out: Out<u64>, bytes: usize, stream: u64) = allocate => "cuMemAllocAsync" @ 11020 | cuMemAllocAsync_ptsz @ 11020;
+    cuMemAllocFromPoolAsync(out: Out<u64>, bytes: usize, pool: u64, stream: u64) = allocate_from => "cuMemAllocFromPoolAsync" @ 11020 | cuMemAllocFromPoolAsync_ptsz @ 11020;
+    cuMemFreeAsync(address: u64, stream: u64) = free => "cuMemFreeAsync" @ 11020 | cuMemFreeAsync_ptsz @ 11020;
+}
+
+impl Pools {
+    /// The machine has forgotten the default pools of devices without a context.
+    pub(crate) fn forget_names(&mut self) {
+        for pool in self.by_handle.values_mut().filter(|pool| pool.is_default) {
+            pool.name = None;
+        }
+    }
+
+    fn pool(&self, handle: u64) -> Result<&Pool, Error> {
+        self.by_handle.get(&handle).ok_or(INVALID_VALUE)
+    }
+
+    fn pool_mut(&mut self, handle: u64) -> Result<&mut Pool, Error> {
+        self.by_handle.get_mut(&handle).ok_or(INVALID_VALUE)
+    }
+}
+
+impl Pool {
+    fn new(name: Option<u64>, place: Place, is_default: bool) -> Self {
+        Self {
+            name,
+            place,
+            is_default,
+            reuse: [1; 3],
+            access: HashMap::new(),
+        }
+    }
+}
+
+/// The handle of a device's default pool.
+fn default_of(device: i32) -> Result<u64, Error> {
+    driver()?.card(device)?;
+    let mut tables = tables();
+    if let Some(handle) = tables.pools.defaults.get(&device) {
+        return Ok(*handle);
+    }
+    let handle = tables.fresh();
+    tables
+        .pools
+        .by_handle
+        .insert(handle, Pool::new(None, Place::of_device(device), true));
+    tables.pools.defaults.insert(device, handle);
+    Ok(handle)
+}
+
+fn current_of(device: i32) -> Result<u64, Error> {
+    let default = default_of(device)?;
+    Ok(tables()
+        .pools
+        .current
+        .get(&device)
+        .copied()
+        .unwrap_or(default))
+}
+
+/// What the machine calls a pool.
+fn name_of(handle: u64) -> Result<u64, Error> {
+    let pool = tables().pools.pool(handle)?.clone();
+    if let Some(name) = pool.name {
+        return Ok(name);
+    }
+    let card = driver()?.card(pool.place.id)?;
+    let name = create_in_machine(Request::DefaultPool(card))?;
+    tables().pools.pool_mut(handle)?.name = Some(name);
+    Ok(name)
+}
+
+fn get_default(out: Out<u64>, device: i32) -> Outcome {
+    out.check()?;
+    out.put(default_of(device)?)
+}
+
+fn get_current(out: Out<u64>, device: i32) -> Outcome {
+    out.check()?;
+    out.put(current_of(device)?)
+}
+
+fn set_current(device: i32, pool: u64) -> Outcome {
+    driver()?.card(device)?;
+    let mut tables = tables();
+    if tables.pools.pool(pool)?.place != Place::of_device(device) {
+        return Err(INVALID_VALUE);
+    }
+    tables.pools.current.insert(device, pool);
+    Ok(())
+}
+
+/// Only devices have default pools here.
+fn device_at(place: In<Place>, kind: u32) -> Result<i32, Error> {
+    let place = place.get()?;
+    place.location()?;
+    if KINDS.contains(&kind) && place.device() >= 0 {
+        Ok(place.id)
+    } else {
+        Err(INVALID_VALUE)
+    }
+}
+
+fn get_default_at(out: Out<u64>, place: In<Place>, kind: u32) -> Outcome {
+    get_default(out, device_at(place, kind)?)
+}
+
+fn get_current_at(out: Out<u64>, place: In<Place>, kind: u32) -> Outcome {
+    get_current(out, device_at(place, kind)?)
+}
+
+fn set_current_at(place: In<Place>, kind: u32, pool: u64) -> Outcome {
+    set_current(device_at(place, kind)?, pool)
+}
+
+/// Pools that other processes can import are not simulated, as the device attributes say.
+fn create(out: Out<u64>, properties: In<Properties>) -> Outcome {
+    out.check()?;
+    let properties = properties.get()?;
+    if !KINDS.contains(&properties.kind) || properties.handle_types != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let location = properties.place.location()?;
+    let max_bytes = properties.max_bytes as u64;
+    let name = create_in_machine(Request::PoolCreate {
+        location,
+        max_bytes,
+    })?;
+    let mut tables = tables();
+    let handle = tables.fresh();
+    tables
+        .pools
+        .by_handle
+        .insert(handle, Pool::new(Some(name), properties.place, false));
+    out.put(handle)
+}
+
+fn destroy(handle: u64) -> Outcome {
+    if tables().pools.pool(handle)?.is_default {
+        return Err(INVALID_VALUE);
+    }
+    ask(Request::PoolDestroy(name_of(handle)?))?;
+    let mut tables = tables();
+    tables.pools.by_handle.remove(&handle);
+    tables.pools.current.retain(|_, current| *current != handle);
+    Ok(())
+}
+
+/// `CU_MEMPOOL_ATTR_*` that the machine knows.
+fn attribute(number: u32) -> Result<PoolAttribute, Error> {
+    match number {
+        4 => Ok(PoolAttribute::ReleaseThreshold),
+        5 => Ok(PoolAttribute::Reserved),
+        6 => Ok(PoolAttribute::ReservedHigh),
+        7 => Ok(PoolAttribute::Used),
+        8 => Ok(PoolAttribute::UsedHigh),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// Attributes 1 to 3 say how memory is used again and are numbers of 32 bits.
+fn get_attribute(handle: u64, number: u32, value: Out<u64>) -> Outcome {
+    value.check()?;
+    if let 1..=3 = number {
+        let reuse = tables().pools.pool(handle)?.reuse[number as usize - 1];
+        return value.cast::<i32>().put(reuse);
+    }
+    let request = Request::PoolGet(name_of(handle)?, attribute(number)?);
+    match ask(request)? {
+        Reply::Value(current) => value.put(current),
+        _ => Err(UNKNOWN),
+    }
+}
+
+fn set_attribute(handle: u64, number: u32, value: In<u64>) -> Outcome {
+    if let 1..=3 = number {
+        let reuse = i32::from(value.cast::<i32>().get()? != 0);
+        tables().pools.pool_mut(handle)?.reuse[number as usize - 1] = reuse;
+        return Ok(());
+    }
+    let value = value.get()?;
+    ask(Request::PoolSet(
+        name_of(handle)?,
+        attribute(number)?,
+        value,
+    ))?;
+    tables().touch_pools();
+    Ok(())
+}
+
+fn trim(handle: u64, keep: usize) -> Outcome {
+    ask(Request::PoolTrim {
+        pool: name_of(handle)?,
+        keep: keep as u64,
+    })
+    .map(drop)
+}
+
+/// A device always reaches its own pools.
+fn set_access(handle: u64, access: In<Access>, count: usize) -> Outcome {
+    for at in 0..count {
+        let access = access.at(at)?.checked()?;
+        let mut tables = tables();
+        let pool = tables.pools.pool_mut(handle)?;
+        if access.place == pool.place && access.flags != READ_WRITE {
+            return Err(INVALID_VALUE);
+        }
+        pool.access.insert(access.place.device(), access.flags);
+    }
+    Ok(())
+}
+
+fn get_access(flags: Out<u32>, handle: u64, place: In<Place>) -> Outcome {
+    let place = place.get()?;
+    place.location()?;
+    let tables = tables();
+    let pool = tables.pools.pool(handle)?;
+    let granted = pool.access.get(&place.device()).copied().unwrap_or(0);
+    flags.put(if place == pool.place {
+        READ_WRITE
+    } else {
+        granted
+    })
+}
+
+fn allocate(out: Out<u64>, bytes: usize, on: u64) -> Outcome {
+    out.check()?;
+    allocate_from(out, bytes, current_of(device_of(on)?)?, on)
+}
+
+fn allocate_from(out: Out<u64>, bytes: usize, handle: u64, on: u64) -> Outcome {
+    out.check()?;
+    stream(on)?;
+    let bytes = bytes as u64;
+    if bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let place = tables().pools.pool(handle)?.place;
+    let reply = ask(Request::PoolAllocate {
+        pool: name_of(handle)?,
+        bytes,
+    })?;
+    let kind = |allocation| Kind::Pooled {
+        allocation,
+        pool: handle,
+    };
+    let device = place.device();
+    let address = enter_allocation(&reply, bytes, 0, device, kind, mapping::lazy)?;
+    tables().touch_pools();
+    out.put(address)
+}
+
+fn free(address: u64, on: u64) -> Outcome {
+    stream(on)?;
+    if address == 0 {
+        return Ok(());
+    }
+    let range = tables()
+        .ranges
+        .get(&address)
+        .copied()
+        .ok_or(INVALID_VALUE)?;
+    let Kind::Pooled { allocation, .. } = range.kind else {
+        return Err(INVALID_VALUE);
+    };
+    free_allocation(address, range, allocation)?;
+    tables().touch_pools();
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! Streams. Every call does its work before it returns, so a stream is a name with properties that is
+//! empty at any time; a synchronisation is still a point at which pools shrink.
+
+use std::collections::HashMap;
+
+use crate::context::current;
+use crate::driver::{self, tables};
+use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Outcome};
+use crate::export::exports;
+use crate::mapping;
+use crate::pointer::{In, Out};
+
+/// The streams of a process by handle.
+pub(crate) type Streams = HashMap<u64, Stream>;
+
+/// A stream that the program has created.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stream {
+    context: u64,
+    flags: u32,
+    priority: i32,
+    id: u64,
+}
+
+/// `CUstreamCallback`.
+type StreamCallback = Option<unsafe extern "C" fn(stream: u64, status: i32, data: u64)>;
+/// `CUhostFn`.
+type HostFunction = Option<unsafe extern "C" fn(data: u64)>;
+
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`; the null stream is one of them.
+const LAST_SPECIAL: u64 = 2;
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u32 = 1;
+/// The highest priority, as `cuCtxGetStreamPriorityRange` says.
+const GREATEST_PRIORITY: i32 = -5;
+
+exports! {
+    cuStreamCreate(out: Out<u64>, flags: u32) = create => "cuStreamCreate" @ 2000;
+    cuStreamCreateWithPriority(out: Out<u64>, flags: u32, priority: i32) = create_with_priority => "cuStreamCreateWithPriority" @ 5050;
+    cuStreamDestroy(stream: u64) = destroy => "cuStreamDestroy" @ 2000;
+    cuStreamDestroy_v2(stream: u64) = destroy => "cuStreamDestroy" @ 4000;
+    cuStreamQuery(stream: u64) = query => "cuStreamQuery" @ 2000 | cuStreamQuery_ptsz @ 7000;
+    cuStreamSynchronize(stream: u64) = synchronize => "cuStreamSynchronize" @ 2000 | cuStreamSynchronize_ptsz @ 7000;
+    cuStreamWaitEvent(stream: u64, event: u64, flags: u32) = wait_event => "cuStreamWaitEvent" @ 3020 | cuStreamWaitEvent_ptsz @ 7000;
+    cuStreamGetFlags(stream: u64, flags: Out<u32>) = get_flags => "cuStreamGetFlags" @ 5050 | cuStreamGetFlags_ptsz @ 7000;
+    cuStreamGetPriority(stream: u64, priority: Out<i32>) = get_priority => "cuStreamGetPriority" @ 5050 | cuStreamGetPriority_ptsz @ 7000;
+    cuStreamGetId(stream: u64, id: Out<u64>) = get_id => "cuStreamGetId" @ 12000 | cuStreamGetId_ptsz @ 12000;
+    cuStreamGetCtx(stream: u64, context: Out<u64>) = get_context_v1 => "cuStreamGetCtx" @ 9020 | cuStreamGetCtx_ptsz @ 9020;
+    cuStreamGetCtx_v2(stream: u64, context: Out<u64>, green: Out<u64>) = get_context => "cuStreamGetCtx" @ 12050 | cuStreamGetCtx_v2_ptsz @ 12050;
+    cuStreamGetDevice(stream: u64, device: Out<i32>) = get_device => "cuStreamGetDevice" @ 12080 | cuStreamGetDevice_ptsz @ 12080;
+    cuStreamIsCapturing(stream: u64, status: Out<u32>) = is_capturing => "cuStreamIsCapturing" @ 10000 | cuStreamIsCapturing_ptsz @ 10000;
+    cuStreamGetCaptureInfo(stream: u64, status: Out<u32>, id: Out<u64>) = get_capture_v1 => "cuStreamGetCaptureInfo" @ 10010 | cuStreamGetCaptureInfo_ptsz @ 10010;
+    cuStreamGetCaptureInfo_v2(stream: u64, status: Out<u32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, count: Out<usize>) = get_capture_v2 => "cuStreamGetCaptureInfo" @ 11030 | cuStreamGetCaptureInfo_v2_ptsz @ 11030;
+    cuStreamGetCaptureInfo_v3(stream: u64, status: Out<u32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, edges: Out<u64>, count: Out<usize>) = get_capture => "cuStreamGetCaptureInfo" @ 12030 | cuStreamGetCaptureInfo_v3_ptsz @ 12030;
+    cuThreadExchangeStreamCaptureMode(mode: Out<u32>) = exchange_capture_mode => "cuThreadExchangeStreamCaptureMode" @ 10010;
+    cuStreamAddCallback(stream: u64, callback: StreamCallback, data: u64, flags: u32) = add_callback => "cuStreamAddCallback" @ 5000 | cuStreamAddCallback_ptsz @ 7000;
+    cuLaunchHostFunc(stream: u64, function: HostFunction, data: u64) = launch_host_v1 => "cuLaunchHostFunc" @ 10000 | cuLaunchHostFunc_ptsz @ 10000;
+    cuLaunchHostFunc_v2(stream: u64, function: HostFunction, data: u64, mode: u32) = launch_host => "cuLaunchHostFunc" @ 13010 | cuLaunchHostFunc_v2_ptsz @ 13010;
+    cuStreamAttachMemAsync(stream: u64, address: u64, bytes: usize, flags: u32) = attach_memory => "cuStreamAttachMemAsync" @ 6000 | cuStreamAttachMemAsync_ptsz @ 7000;
+    cuStreamCopyAttributes(to: u64, from: u64) = copy_attributes => "cuStreamCopyAttributes" @ 11000 | cuStreamCopyAttributes_ptsz @ 11000;
+    cuStreamGetAttribute(stream: u64, attribute: u32, value: Out<u32>) = get_attribute => "cuStreamGetAttribute" @ 11000 | cuStreamGetAttribute_ptsz @ 11000;
+    cuStreamSetAttribute(stream: u64, attribute: u32, value: In<u32>) = set_attribute => "cuStreamSetAttribute" @ 11000 | cuStreamSetAttribute_ptsz @ 11000;
+    cuStreamWaitValue32(stream: u64, address: u64, value: u32, flags: u32) = wait_value => "cuStreamWaitValue32" @ 8000 | cuStreamWaitValue32_ptsz @ 8000;
+    cuStreamWaitValue32_v2(stream: u64, address: u64, value: u32, flags: u32) = wait_value => "cuStreamWaitValue32" @ 11070 | cuStreamWaitValue32_v2_ptsz @ 11070;
+    cuStreamWaitValue64(stream: u64, address: u64, value: u64, flags: u32) = wait_value => "cuStreamWaitValue64" @ 9000 | cuStreamWaitValue64_ptsz @ 9000;
+    cuStreamWaitValue64_v2(stream: u64, address: u64, value: u64, flags: u32) = wait_value => "cuStreamWaitValue64" @ 11070 | cuStreamWaitValue64_v2_ptsz @ 11070;
+    cuStreamWriteValue32(stream: u64, address: u64, value: u32, flags: u32) = write_value_32 => "cuStreamWriteValue32" @ 8000 | cuStreamWriteValue32_ptsz @ 8000;
+    cuStreamWriteValue32_v2(stream: u64, address: u64, value: u32, flags: u32) = write_value_32 => "cuStreamWriteValue32" @ 11070 | cuStreamWriteValue32_v2_ptsz @ 11070;
+    cuStreamWriteValue64(stream: u64, address: u64, value: u64, flags: u32) = write_value_64 => "cuStreamWriteValue64" @ 9000 | cuStreamWriteValue64_ptsz @ 9000;
+    cuStreamWriteValue64_v2(stream: u64, address: u64, value: u64, flags: u32) = write_value_64 => "cuStreamWriteValue64" @ 11070 | cuStreamWriteValue64_v2_ptsz @ 11070;
+}
+
+/// The properties of a stream; those of a default stream depend on the current context.
+pub(crate) fn stream(handle: u64) -> Result<Stream, Error> {
+    if handle <= LAST_SPECIAL {
+        let (context, _) = current()?;
+        return Ok(Stream {
+            context,
+            flags: 0,
+            priority: 0,
+            id: handle.max(1),
+        });
+    }
+    tables().streams.get(&handle).copied().ok_or(INVALID_HANDLE)
+}
+
+/// The device that a stream's work is done on.
+pub(crate) fn device_of(handle: u64) -> Result<i32, Error> {
+    let context = stream(handle)?.context;
+    Ok(tables().context(context)?.device)
+}
+
+fn create(out: Out<u64>, flags: u32) -> Outcome {
+    create_with_priority(out, flags, 0)
+}
+
+/// A priority outside of the range counts as the nearest one inside.
+fn create_with_priority(out: Out<u64>, flags: u32, priority: i32) -> Outcome {
+    out.check()?;
+    let (context, _) = current()?;
+    if flags > NON_BLOCKING {
+        return Err(INVALID_VALUE);
+    }
+    let priority = priority.clamp(GREATEST_PRIORITY, 0);
+    let mut tables = tables();
+    let (handle, id) = (
+        tables.fresh(),
+        tables.streams.len() as u64 + LAST_SPECIAL + 1,
+    );
+    tables.streams.insert(
+        handle,
+        Stream {
+            context,
+            flags,
+            priority,
+            id,
+        },
+    );
+    out.put(handle)
+}
+
+fn destroy(handle: u64) -> Outcome {
+    tables()
+        .streams
+        .remove(&handle)
+        .map(drop)
+        .ok_or(INVALID_HANDLE)
+}
+
+fn query(handle: u64) -> Outcome {
+    stream(handle).map(drop)
+}
+
+fn synchronize(handle: u64) -> Outcome {
+    stream(handle)?;
+    driver::synchronize()
+}
+
+fn wait_event(handle: u64, event: u64, flags: u32) -> Outcome {
+    if flags > 1 {
+        return Err(INVALID_VALUE);
+    }
+    stream(handle)?;
+    if tables().events.contains_key(&event) {
+        Ok(())
+    } else {
+        Err(INVALID_HANDLE)
+    }
+}
+
+fn get_flags(handle: u64, flags: Out<u32>) -> Outcome {
+    flags.put(stream(handle)?.flags)
+}
+
+fn get_priority(handle: u64, priority: Out<i32>) -> Outcome {
+    priority.put(stream(handle)?.priority)
+}
+
+fn get_id(handle: u64, id: Out<u64>) -> Outcome {
+    id.put(stream(handle)?.id)
+}
+
+fn get_context_v1(handle: u64, context: Out<u64>) -> Outcome {
+    context.put(stream(handle)?.context)
+}
+
+fn get_context(handle: u64, context: Out<u64>, green: Out<u64>) -> Outcome {
+    context.offer(stream(handle)?.context);
+    green.offer(0);
+    Ok(())
+}
+
+fn get_device(handle: u64, device: Out<i32>) -> Outcome {
+    device.put(device_of(handle)?)
+}
+
+/// No stream captures: graphs are not simulated yet.
+fn is_capturing(handle: u64, status: Out<u32>) -> Outcome {
+    stream(handle)?;
+    status.put(0)
+}
+
+fn get_capture_v1(handle: u64, status: Out<u32>, id: Out<u64>) -> Outcome {
+    id.offer(0);
+    is_capturing(handle, status)
+}
+
+fn get_capture_v2(
+    handle: u64,
+    status: Out<u32>,
+    id: Out<u64>,
+    graph: Out<u64>,
+    dependencies: Out<u64>,
+    count: Out<usize>,
+) -> Outcome {
+    graph.offer(0);
+    dependencies.offer(0);
+    count.offer(0);
+    get_capture_v1(handle, status, id)
+}
+
+fn get_capture(
+    handle: u64,
+    status: Out<u32>,
+    id: Out<u64>,
+    graph: Out<u64>,
+    dependencies: Out<u64>,
+    edges: Out<u64>,
+    count: Out<usize>,
+) -> Outcome {
+    edges.offer(0);
+    get_capture_v2(handle, status, id, graph, dependencies, count)
+}
+
+/// Every thread starts in the global mode, and with nothing to capture stays there.
+fn exchange_capture_mode(mode: Out<u32>) -> Outcome {
+    mode.put(0)
+}
+
+fn add_callback(handle: u64, callback: StreamCallback, data: u64, flags: u32) -> Outcome {
+    let callback = callback.filter(|_| flags == 0).ok_or(INVALID_VALUE)?;
+    stream(handle)?;
+    // SAFETY: the caller gives a function to be called once, with this data, when the stream gets
+    // there, which is now.
+    unsafe { callback(handle, 0, data) };
+    Ok(())
+}
+
+fn launch_host_v1(handle: u64, function: HostFunction, data: u64) -> Outcome {
+    let function = function.ok_or(INVALID_VALUE)?;
+    stream(handle)?;
+    // SAFETY: as for `add_callback`.
+    unsafe { function(data) };
+    Ok(())
+}
+
+fn launch_host(handle: u64, function: HostFunction, data: u64, _mode: u32) -> Outcome {
+    launch_host_v1(handle, function, data)
+}
+
+fn attach_memory(handle: u64, address: u64, _bytes: usize, _flags: u32) -> Outcome {
+    stream(handle)?;
+    tables().range_of(address).map(drop)
+}
+
+fn copy_attributes(to: u64, from: u64) -> Outcome {
+    stream(to)?;
+    stream(from).map(drop)
+}
+
+/// `CUstreamAttrID`: the priority is the only one with something behind it.
+fn get_attribute(handle: u64, attribute: u32, value: Out<u32>) -> Outcome {
+    let stream = stream(handle)?;
+    match attribute {
+        3 => value.put(1),
+        8 => value.put(stream.priority.cast_unsigned()),
+        1 | 9 | 10 => value.put(0),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+fn set_attribute(handle: u64, attribute: u32, value: In<u32>) -> Outcome {
+    stream(handle)?;
+    value.get()?;
+    if [1, 3, 8, 9, 10].contains(&attribute) {
+        Ok(())
+    } else {
+        Err(INVALID_VALUE)
+    }
+}
+
+/// Nobody can write the value while the caller waits for itself, so waiting is not offered; neither
+/// do the device attributes promise it.
+fn wait_value<T>(handle: u64, _address: u64, _value: T, _flags: u32) -> Outcome {
+    stream(handle)?;
+    Err(NOT_SUPPORTED)
+}
+
+fn write_value_32(handle: u64, address: u64, value: u32, _flags: u32) -> Outcome {
+    write_value(handle, address, &value.to_le_bytes())
+}
+
+fn write_value_64(handle: u64, address: u64, value: u64, _flags: u32) -> Outcome {
+    write_value(handle, address, &value.to_le_bytes())
+}
+
+fn write_value(handle: u64, address: u64, bytes: &[u8]) -> Outcome {
+    stream(handle)?;
+    if !tables().covers(address, bytes.len() as u64) {
+        return Err(INVALID_VALUE);
+    }
+    mapping::fill(address, bytes, 1);
+    Ok(())
+}

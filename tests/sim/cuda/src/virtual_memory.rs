@@ -1,0 +1,428 @@
+//! Virtual memory: addresses without memory, memory without addresses, and mappings between them.
+//!
+//! Physical memory is a memory file, so the same bytes can be mapped twice and in several processes.
+//! The file's name carries what the machine calls the memory; that is how an importer, which gets
+//! nothing but a descriptor, finds it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+use apportion_sim_machine::{Location, Reply, Request};
+
+use crate::driver::{ask, create as create_in_machine, driver, tables};
+use crate::error::{
+    Error, INVALID_VALUE, NOT_SUPPORTED, OPERATING_SYSTEM, OUT_OF_MEMORY, Outcome, UNKNOWN,
+};
+use crate::export::exports;
+use crate::location::{Access, HOST, Place, READ, READ_WRITE};
+use crate::mapping;
+use crate::pointer::{In, Out};
+use crate::tables::{Kind, Range, Tables};
+
+/// The virtual memory of a process.
+#[derive(Debug, Default)]
+pub(crate) struct VirtualMemory {
+    physical: HashMap<u64, Physical>,
+    reserved: BTreeMap<u64, u64>,
+}
+
+/// Physical memory that this process refers to.
+#[derive(Debug)]
+struct Physical {
+    name: u64,
+    file: OwnedFd,
+    bytes: u64,
+    properties: Properties,
+    handles: u32,
+    mappings: u32,
+}
+
+/// `CUmemAllocationProp`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Properties {
+    kind: u32,
+    handle_types: u32,
+    place: Place,
+    metadata: u64,
+    compression: u8,
+    is_rdma_capable: u8,
+    usage: u16,
+    reserved: [u8; 4],
+}
+
+/// Sizes and addresses are multiples of this.
+const GRANULE: u64 = 2 << 20;
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
+const PINNED: u32 = 1;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, the only one here.
+const DESCRIPTOR: u32 = 1;
+/// The part of a memory file's name before the memory's own.
+const FILE_PREFIX: &str = "apportion-sim-";
+
+exports! {
+    cuMemAddressReserve(out: Out<u64>, bytes: usize, alignment: usize, wish: u64, flags: u64) = reserve => "cuMemAddressReserve" @ 10020;
+    cuMemAddressFree(address: u64, bytes: usize) = free_addresses => "cuMemAddressFree" @ 10020;
+    cuMemCreate(out: Out<u64>, bytes: usize, properties: In<Properties>, flags: u64) = create => "cuMemCreate" @ 10020;
+    cuMemRelease(handle: u64) = release => "cuMemRelease" @ 10020;
+    cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) = map => "cuMemMap" @ 10020;
+    cuMemUnmap(address: u64, bytes: usize) = unmap => "cuMemUnmap" @ 10020;
+    cuMemSetAccess(address: u64, bytes: usize, access: In<Access>, count: usize) = set_access => "cuMemSetAccess" @ 10020;
+    cuMemGetAccess(flags: Out<u64>, place: In<Place>, address: u64) = get_access => "cuMemGetAccess" @ 10020;
+    cuMemExportToShareableHandle(out: Out<i32>, handle: u64, kind: u32, flags: u64) = export => "cuMemExportToShareableHandle" @ 10020;
+    cuMemImportFromShareableHandle(out: Out<u64>, descriptor: usize, kind: u32) = import => "cuMemImportFromShareableHandle" @ 10020;
+    cuMemRetainAllocationHandle(out: Out<u64>, address: u64) = retain => "cuMemRetainAllocationHandle" @ 11000;
+    cuMemGetAllocationGranularity(out: Out<usize>, properties: In<Properties>, option: u32) = get_granularity => "cuMemGetAllocationGranularity" @ 10020;
+    cuMemGetAllocationPropertiesFromHandle(out: Out<Properties>, handle: u64) = get_properties => "cuMemGetAllocationPropertiesFromHandle" @ 10020;
+}
+
+impl Tables {
+    fn physical(&mut self, handle: u64) -> Result<&mut Physical, Error> {
+        self.virtual_memory
+            .physical
+            .get_mut(&handle)
+            .ok_or(INVALID_VALUE)
+    }
+
+    /// A handle that the program holds, not only a mapping of what it named.
+    fn held(&mut self, handle: u64) -> Result<&mut Physical, Error> {
+        self.physical(handle)
+            .and_then(|physical| match physical.handles {
+                0 => Err(INVALID_VALUE),
+                _ => Ok(physical),
+            })
+    }
+
+    fn forget_if_unused(&mut self, handle: u64) {
+        if let Ok(physical) = self.physical(handle)
+            && physical.handles == 0
+            && physical.mappings == 0
+        {
+            self.virtual_memory.physical.remove(&handle);
+        }
+    }
+
+    /// The mappings that fill a range from its first to its last byte.
+    fn mappings(&self, address: u64, bytes: u64) -> Result<Vec<(u64, Range, u64)>, Error> {
+        let end = address
+            .checked_add(bytes)
+            .filter(|_| bytes > 0)
+            .ok_or(INVALID_VALUE)?;
+        let mut next = address;
+        let mut found = Vec::new();
+        for (&base, range) in self.ranges.range(address..end) {
+            let Kind::Mapped { handle, .. } = range.kind else {
+                return Err(INVALID_VALUE);
+            };
+            if base != next {
+                return Err(INVALID_VALUE);
+            }
+            next = base + range.bytes;
+            found.push((base, *range, handle));
+        }
+        if next == end {
+            Ok(found)
+        } else {
+            Err(INVALID_VALUE)
+        }
+    }
+}
+
+fn granular(bytes: usize) -> Result<u64, Error> {
+    let bytes = bytes as u64;
+    if bytes > 0 && bytes.is_multiple_of(GRANULE) {
+        Ok(bytes)
+    } else {
+        Err(INVALID_VALUE)
+    }
+}
+
+fn reserve(out: Out<u64>, bytes: usize, alignment: usize, wish: u64, flags: u64) -> Outcome {
+    out.check()?;
+    let bytes = granular(bytes)?;
+    let alignment = (alignment as u64).max(GRANULE);
+    if flags != 0 || !alignment.is_power_of_two() {
+        return Err(INVALID_VALUE);
+    }
+    let address = mapping::reserve(bytes, alignment, wish)?;
+    tables().virtual_memory.reserved.insert(address, bytes);
+    out.put(address)
+}
+
+fn free_addresses(address: u64, bytes: usize) -> Outcome {
+    let bytes = bytes as u64;
+    let mut tables = tables();
+    let is_whole = tables.virtual_memory.reserved.get(&address) == Some(&bytes);
+    if !is_whole
+        || tables
+            .ranges
+            .range(address..address + bytes)
+            .next()
+            .is_some()
+    {
+        return Err(INVALID_VALUE);
+    }
+    tables.virtual_memory.reserved.remove(&address);
+    drop(tables);
+    mapping::unmap(address, bytes);
+    Ok(())
+}
+
+fn check(properties: &Properties) -> Result<Location, Error> {
+    if properties.kind != PINNED || properties.handle_types & !DESCRIPTOR != 0 {
+        return Err(INVALID_VALUE);
+    }
+    properties.place.location()
+}
+
+fn create(out: Out<u64>, bytes: usize, properties: In<Properties>, flags: u64) -> Outcome {
+    out.check()?;
+    let properties = properties.get()?;
+    let (location, bytes) = (check(&properties)?, granular(bytes)?);
+    if flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let name = create_in_machine(Request::HandleCreate { location, bytes })?;
+    let Ok(file) = memory_file(name, bytes) else {
+        ask(Request::HandleRelease(name))?;
+        return Err(OUT_OF_MEMORY);
+    };
+    let mut tables = tables();
+    let handle = tables.fresh();
+    let physical = Physical {
+        name,
+        file,
+        bytes,
+        properties,
+        handles: 1,
+        mappings: 0,
+    };
+    tables.virtual_memory.physical.insert(handle, physical);
+    out.put(handle)
+}
+
+fn release(handle: u64) -> Outcome {
+    let name = tables().held(handle)?.name;
+    ask(Request::HandleRelease(name))?;
+    let mut tables = tables();
+    tables.held(handle)?.handles -= 1;
+    tables.forget_if_unused(handle);
+    Ok(())
+}
+
+fn map(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> Outcome {
+    let bytes = granular(bytes)?;
+    let end = address.checked_add(bytes).ok_or(INVALID_VALUE)?;
+    let (name, fd, place) = {
+        let mut tables = tables();
+        let before = tables.virtual_memory.reserved.range(..=address).next_back();
+        let is_reserved = before.is_some_and(|(base, room)| end <= base + room);
+        let is_free =
+            tables.range_of(address).is_err() && tables.ranges.range(address..end).next().is_none();
+        let physical = tables.held(handle)?;
+        let fits = offset == 0 && bytes <= physical.bytes && address.is_multiple_of(GRANULE);
+        if flags != 0 || !fits || !is_reserved || !is_free {
+            return Err(INVALID_VALUE);
+        }
+        (
+            physical.name,
+            physical.file.as_raw_fd(),
+            physical.properties.place,
+        )
+    };
+    ask(Request::Map(name))?;
+    if mapping::place(address, bytes, fd).is_err() {
+        ask(Request::Unmap(name))?;
+        return Err(OUT_OF_MEMORY);
+    }
+    let mut tables = tables();
+    tables.physical(handle)?.mappings += 1;
+    let (serial, kind) = (tables.fresh(), Kind::Mapped { handle, access: 0 });
+    let range = Range {
+        bytes,
+        kind,
+        device: place.device(),
+        context: 0,
+        serial,
+    };
+    tables.ranges.insert(address, range);
+    Ok(())
+}
+
+/// Only whole mappings can be taken away, but several at once.
+fn unmap(address: u64, bytes: usize) -> Outcome {
+    let mappings = tables().mappings(address, bytes as u64)?;
+    for (base, range, handle) in mappings {
+        let name = tables().physical(handle)?.name;
+        ask(Request::Unmap(name))?;
+        mapping::clear(base, range.bytes)?;
+        let mut tables = tables();
+        tables.ranges.remove(&base);
+        tables.physical(handle)?.mappings -= 1;
+        tables.forget_if_unused(handle);
+    }
+    Ok(())
+}
+
+/// The process is one for all devices, so memory can be touched if any device may.
+fn set_access(address: u64, bytes: usize, access: In<Access>, count: usize) -> Outcome {
+    let mut flags = 0;
+    for at in 0..count {
+        flags |= access.at(at)?.checked()?.flags;
+    }
+    if count == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let mut tables = tables();
+    for (base, mut range, handle) in tables.mappings(address, bytes as u64)? {
+        mapping::protect(base, range.bytes, flags & READ != 0, flags == READ_WRITE)?;
+        range.kind = Kind::Mapped {
+            handle,
+            access: flags,
+        };
+        tables.ranges.insert(base, range);
+    }
+    Ok(())
+}
+
+fn get_access(flags: Out<u64>, place: In<Place>, address: u64) -> Outcome {
+    place.get()?.location()?;
+    let range = tables().range_of(address)?.1;
+    match range.kind {
+        Kind::Mapped { access, .. } => flags.put(u64::from(access)),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+fn export(out: Out<i32>, handle: u64, kind: u32, flags: u64) -> Outcome {
+    out.check()?;
+    if kind != DESCRIPTOR {
+        return Err(NOT_SUPPORTED);
+    }
+    let mut tables = tables();
+    let physical = tables.held(handle)?;
+    if flags != 0 || physical.properties.handle_types & kind == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let copy = physical.file.try_clone().map_err(|_| OPERATING_SYSTEM)?;
+    out.put(copy.into_raw_fd())
+}
+
+/// The descriptor stays the caller's.
+fn import(out: Out<u64>, descriptor: usize, kind: u32) -> Outcome {
+    out.check()?;
+    if kind != DESCRIPTOR {
+        return Err(NOT_SUPPORTED);
+    }
+    let fd = RawFd::try_from(descriptor).map_err(|_| INVALID_VALUE)?;
+    let (name, file) = opened(fd)?;
+    let Reply::Imported { location, bytes } = ask(Request::HandleImport(name))? else {
+        return Err(UNKNOWN);
+    };
+    let place = place_of(location)?;
+    let mut tables = tables();
+    let known = tables
+        .virtual_memory
+        .physical
+        .iter_mut()
+        .find(|(_, known)| known.name == name);
+    if let Some((handle, known)) = known {
+        known.handles += 1;
+        return out.put(*handle);
+    }
+    let handle = tables.fresh();
+    let properties = Properties {
+        kind: PINNED,
+        handle_types: DESCRIPTOR,
+        place,
+        metadata: 0,
+        compression: 0,
+        is_rdma_capable: 0,
+        usage: 0,
+        reserved: [0; 4],
+    };
+    let physical = Physical {
+        name,
+        file,
+        bytes,
+        properties,
+        handles: 1,
+        mappings: 0,
+    };
+    tables.virtual_memory.physical.insert(handle, physical);
+    out.put(handle)
+}
+
+fn retain(out: Out<u64>, address: u64) -> Outcome {
+    out.check()?;
+    let range = tables().range_of(address)?.1;
+    let Kind::Mapped { handle, .. } = range.kind else {
+        return Err(INVALID_VALUE);
+    };
+    let name = tables().physical(handle)?.name;
+    ask(Request::HandleRetain(name))?;
+    tables().physical(handle)?.handles += 1;
+    out.put(handle)
+}
+
+fn get_granularity(out: Out<usize>, properties: In<Properties>, option: u32) -> Outcome {
+    check(&properties.get()?)?;
+    if option > 1 {
+        Err(INVALID_VALUE)
+    } else {
+        out.put(GRANULE as usize)
+    }
+}
+
+fn get_properties(out: Out<Properties>, handle: u64) -> Outcome {
+    out.put(tables().held(handle)?.properties)
+}
+
+/// A card that the process does not see is still where the memory is.
+fn place_of(location: Location) -> Result<Place, Error> {
+    let Location::Card(card) = location else {
+        return Ok(Place { kind: HOST, id: 0 });
+    };
+    let driver = driver()?;
+    let mut devices = 0..i32::try_from(driver.count()).unwrap_or(i32::MAX);
+    let device = devices.find(|device| driver.card(*device) == Ok(card));
+    device
+        .map(Place::of_device)
+        .ok_or(crate::error::INVALID_DEVICE)
+}
+
+fn memory_file(name: u64, bytes: u64) -> Result<OwnedFd, Error> {
+    let title = CString::new(format!("{FILE_PREFIX}{name}")).map_err(|_| UNKNOWN)?;
+    // SAFETY: the title is a C string that lives for the call.
+    let fd = unsafe { libc::memfd_create(title.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(OPERATING_SYSTEM);
+    }
+    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    let file = unsafe { OwnedFd::from_raw_fd(fd) };
+    let file = fs::File::from(file);
+    file.set_len(bytes).map_err(|_| OUT_OF_MEMORY)?;
+    Ok(file.into())
+}
+
+/// What a descriptor of another process's memory file names, and a descriptor of our own.
+fn opened(fd: RawFd) -> Result<(u64, OwnedFd), Error> {
+    let link = fs::read_link(format!("/proc/self/fd/{fd}")).map_err(|_| INVALID_VALUE)?;
+    let link = link.to_str().ok_or(INVALID_VALUE)?;
+    let title = link
+        .strip_prefix("/memfd:")
+        .and_then(|rest| rest.strip_prefix(FILE_PREFIX));
+    let name = title
+        .and_then(|title| title.split(' ').next())
+        .and_then(|name| name.parse().ok());
+    // SAFETY: `fcntl` with F_DUPFD_CLOEXEC takes two integers and touches no memory of ours.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    if copy < 0 {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    let file = unsafe { OwnedFd::from_raw_fd(copy) };
+    name.map(|name| (name, file)).ok_or(INVALID_VALUE)
+}
