@@ -1,0 +1,84 @@
+//! Contexts: what they cost, and what ends with them.
+
+use std::ptr::null_mut;
+
+use crate::cuda::OUT_OF_MEMORY;
+use crate::stage::{CONTEXT, MIB, held, limited};
+
+#[test]
+fn a_retained_context_is_charged_once() {
+    limited(&[1000], |cuda, account| {
+        let mut context = null_mut();
+        assert_eq!(cuda.primary_retain(&raw mut context, 0), 0);
+        assert_eq!(account.claimed(0), CONTEXT);
+        assert_eq!(cuda.primary_release(0), 0);
+        assert_eq!(account.claimed(0), CONTEXT);
+        assert_eq!(account.usage.usage().used(0).reserve.0, CONTEXT);
+        assert_eq!(cuda.primary_release(0), 0);
+        assert_eq!(account.claimed(0), 0);
+        assert_eq!(account.usage.usage().used(0).reserve.0, 0);
+        assert_eq!(held(0), 0);
+    });
+}
+
+#[test]
+fn all_that_was_in_a_context_ends_with_it() {
+    limited(&[2000], |cuda, account| {
+        let mut context = null_mut();
+        assert_eq!(cuda.create_context(&raw mut context, 0, 0), 0);
+        for bytes in [100, 70_000, 3 * MIB] {
+            cuda.alloc(bytes).expect("it fits");
+        }
+        assert!(account.claimed(0) > 2 * CONTEXT);
+        assert_eq!(cuda.destroy_context(context), 0);
+        assert_eq!(account.claimed(0), CONTEXT);
+    });
+}
+
+#[test]
+fn a_reset_gives_everything_back() {
+    limited(&[2000], |cuda, account| {
+        cuda.alloc(1000 * MIB).expect("it fits");
+        assert_eq!(cuda.primary_reset(0), 0);
+        assert_eq!((account.claimed(0), held(0)), (0, 0));
+    });
+}
+
+#[test]
+fn a_context_that_does_not_fit_is_refused() {
+    limited(&[500], |cuda, account| {
+        let mut context = null_mut();
+        let status = cuda.create_context(&raw mut context, 0, 0);
+        assert_eq!((status, context.is_null()), (OUT_OF_MEMORY, true));
+        assert_eq!(account.claimed(0), CONTEXT);
+    });
+}
+
+#[test]
+fn memory_is_charged_to_the_card_of_its_context() {
+    limited(&[1000, 3000], |cuda, account| {
+        let mut context = null_mut();
+        assert_eq!(cuda.primary_retain(&raw mut context, 1), 0);
+        assert_eq!(cuda.set_current(context), 0);
+        let address = cuda.alloc(2000 * MIB).expect("it fits on the second card");
+        assert_eq!(account.claimed(0), CONTEXT);
+        assert_eq!(account.claimed(1), CONTEXT + 2000 * MIB);
+        assert_eq!(cuda.primary_retain(&raw mut context, 0), 0);
+        assert_eq!(cuda.set_current(context), 0);
+        assert_eq!(cuda.mem_free(address), 0);
+        assert_eq!(account.claimed(1), CONTEXT);
+    });
+}
+
+#[test]
+fn a_card_that_the_account_does_not_name_is_left_alone() {
+    limited(&[1000], |cuda, account| {
+        let mut context = null_mut();
+        assert_eq!(cuda.primary_retain(&raw mut context, 1), 0);
+        assert_eq!(cuda.set_current(context), 0);
+        cuda.alloc(4000 * MIB)
+            .expect("there is no limit on this card");
+        assert_eq!(cuda.info().1, 8192 * MIB);
+        assert_eq!(account.claimed(0), CONTEXT);
+    });
+}

@@ -1,0 +1,25 @@
+//! The preloaded library in real processes, over the simulated driver: limits, doors, and doing no harm.
+//!
+//! Most tests run twice. Outside, a test starts a machine and an account and starts itself again with the
+//! library preloaded; inside, it is the program under the limit. The programs come from the staged tree
+//! (`cargo xtask build`).
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that panics has found something"
+)]
+
+mod contexts;
+mod cuda;
+mod doors;
+mod harmless;
+mod library;
+mod linear;
+mod lookup;
+mod pools;
+mod queries;
+mod shared;
+mod signatures;
+mod stage;
+mod virtual_memory;
