@@ -4,10 +4,14 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use apportion_abi::account::{LimitsMap, NewCard, UsageMap};
 use apportion_abi::place::{LIMITS_FILE, USAGE_FILE};
 use apportion_abi::{Bytes, CardUuid};
+
+fn at(folder: &Path, name: &str) -> Result<CString> {
+    Ok(CString::new(folder.join(name).as_os_str().as_bytes())?)
+}
 
 /// Makes an account of one card in an empty folder.
 pub(crate) fn create(folder: &Path, card: [u8; 16]) -> Result<()> {
@@ -17,8 +21,19 @@ pub(crate) fn create(folder: &Path, card: [u8; 16]) -> Result<()> {
         limit: Bytes(Bytes::GIB << 9),
         context_reserve: Bytes(0),
     };
-    let at = |name| CString::new(folder.join(name).as_os_str().as_bytes());
-    LimitsMap::create(&at(LIMITS_FILE)?, &[card]).map_err(|error| anyhow!("{error}"))?;
-    UsageMap::create(&at(USAGE_FILE)?, 1).map_err(|error| anyhow!("{error}"))?;
+    let (limits, usage) = (at(folder, LIMITS_FILE)?, at(folder, USAGE_FILE)?);
+    LimitsMap::create(&limits, &[card]).map_err(|error| anyhow!("{error}"))?;
+    UsageMap::create(&usage, 1).map_err(|error| anyhow!("{error}"))?;
+    Ok(())
+}
+
+/// Fails unless something was charged: a hook that does nothing is quick.
+pub(crate) fn was_charged(folder: &Path) -> Result<()> {
+    let usage = UsageMap::open(&at(folder, USAGE_FILE)?).map_err(|error| anyhow!("{error}"))?;
+    let peak = usage.usage().used(0).peak;
+    ensure!(
+        peak > Bytes::ZERO,
+        "the library charged nothing, so its figures mean nothing"
+    );
     Ok(())
 }

@@ -26,6 +26,11 @@ const ROWS: &[Row] = &[
         budget: Some(300.0),
     },
     Row {
+        what: "alloc+free of 4 KiB among 10 000 others",
+        work: Work::AllocAmong,
+        budget: Some(300.0),
+    },
+    Row {
         what: "alloc+free of 4 KiB in stream order",
         work: Work::AllocAsync,
         budget: Some(300.0),

@@ -11,18 +11,51 @@ use crate::spread::Spread;
 use crate::table::{Pair, heading, time};
 use crate::worker::{Answer, Work};
 
-/// How many at once, and the budget of one operation in nanoseconds.
-const CROWDS: [(usize, f64); 3] = [(1, 300.0), (8, 2000.0), (64, 2000.0)];
+/// Who allocates and frees at once.
+struct Row {
+    what: &'static str,
+    work: Work,
+    processes: usize,
+    /// For one operation, in nanoseconds.
+    budget: f64,
+}
 
-/// Prints a pair for each crowd.
+const ROWS: &[Row] = &[
+    Row {
+        what: "1 process",
+        work: Work::Contend,
+        processes: 1,
+        budget: 300.0,
+    },
+    Row {
+        what: "8 processes",
+        work: Work::Contend,
+        processes: 8,
+        budget: 2000.0,
+    },
+    Row {
+        what: "64 processes",
+        work: Work::Contend,
+        processes: 64,
+        budget: 2000.0,
+    },
+    Row {
+        what: "8 threads of one process",
+        work: Work::ContendThreads,
+        processes: 1,
+        budget: 2000.0,
+    },
+];
+
+/// Prints a pair for each row.
 pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
     let rounds = rounds.div_ceil(3);
-    heading("alloc+free of 2 MiB by many processes with one account, processor time");
-    for (crowd, budget) in CROWDS {
+    heading("alloc+free of 2 MiB at once with one account, processor time");
+    for row in ROWS {
         let (mut pair, mut clock) = (Pair::default(), [Vec::new(), Vec::new()]);
         for _ in 0..rounds {
             for hooked in [false, true] {
-                for (spread, processor) in at_once(setting, crowd, hooked)? {
+                for (spread, processor) in at_once(setting, row, hooked)? {
                     let side = if hooked {
                         &mut pair.with
                     } else {
@@ -33,20 +66,18 @@ pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
                 }
             }
         }
-        pair.print(&format!("{crowd} at once"), Some(budget));
+        pair.print(row.what, Some(row.budget));
         let [without, with] = clock.map(|samples| time(Spread::of(samples).middle));
-        println!(
-            "{:<44} {without:>10} {with:>10}",
-            "  nine in ten take less, by the clock"
-        );
+        let clock = "  nine in ten take less, by the clock";
+        println!("{clock:<44} {without:>10} {with:>10}");
     }
     Ok(())
 }
 
 /// Starts all, lets them begin together, and collects what they say.
-fn at_once(setting: &Setting, crowd: usize, hooked: bool) -> Result<Vec<(Spread, f64)>> {
-    let workers: Result<Vec<_>> = (0..crowd)
-        .map(|_| setting.worker(Work::Contend, Driver::Null, hooked))
+fn at_once(setting: &Setting, row: &Row, hooked: bool) -> Result<Vec<(Spread, f64)>> {
+    let workers: Result<Vec<_>> = (0..row.processes)
+        .map(|_| setting.worker(row.work, Driver::Null, hooked))
         .collect();
     let mut workers = workers?;
     for worker in &mut workers {

@@ -89,6 +89,11 @@ impl Cuda {
         Ok(function)
     }
 
+    /// Allocates for good.
+    pub(crate) fn keep(&self, bytes: usize) -> i32 {
+        (self.alloc)(&mut 0, bytes)
+    }
+
     /// Allocates and frees.
     pub(crate) fn alloc_and_free(&self, bytes: usize) -> i32 {
         let mut address = 0;

@@ -66,6 +66,7 @@ fn main() -> ExitCode {
 fn perform(arguments: &Arguments) -> Result<()> {
     let setting = Setting::find()?;
     let rounds = arguments.rounds.max(1);
+    println!("{}", surroundings(rounds));
     let wanted = |section| arguments.sections.is_empty() || arguments.sections.contains(&section);
     if wanted(Section::Calls) {
         calls::compare(&setting, rounds)?;
@@ -77,4 +78,12 @@ fn perform(arguments: &Arguments) -> Result<()> {
         starts::compare(&setting, rounds)?;
     }
     Ok(())
+}
+
+/// What the figures were measured in.
+fn surroundings(rounds: usize) -> String {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or_default();
+    format!("{processors} processors, load {load} at the start, {rounds} rounds")
 }

@@ -74,6 +74,8 @@ impl Setting {
             let account = setting.account(driver);
             std::fs::create_dir(&account)?;
             account::create(&account, card)?;
+            setting.samples(Work::FirstUse, driver, true)?;
+            account::was_charged(&account)?;
         }
         Ok(setting)
     }

@@ -2,9 +2,10 @@
 
 use std::hint::black_box;
 use std::io::Read;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,8 @@ pub(crate) enum Work {
     AllocSmall,
     /// Allocating and freeing 2 MiB
     AllocLarge,
+    /// Allocating and freeing 4 KiB while ten thousand others are held
+    AllocAmong,
     /// Allocating and freeing 4 KiB in stream order
     AllocAsync,
     /// Asking for free and total memory
@@ -26,6 +29,8 @@ pub(crate) enum Work {
     Launch,
     /// Allocating and freeing 2 MiB for a second from when the input ends
     Contend,
+    /// The same in eight threads
+    ContendThreads,
     /// Loading the driver and making the first allocation, once
     FirstUse,
     /// Saying which card is the first, once
@@ -55,6 +60,10 @@ const CONTENTION: Duration = Duration::from_secs(1);
 /// A batch is about this long, so that reading the clock does not show.
 const BATCH: Duration = Duration::from_micros(200);
 const KIB: usize = 1 << 10;
+/// How many other allocations a process holds.
+const OTHERS: usize = 10_000;
+/// How many threads contend in one process.
+const THREADS: usize = 8;
 
 /// Measures and prints.
 pub(crate) fn measure(work: Work) -> Result<()> {
@@ -67,9 +76,17 @@ pub(crate) fn measure(work: Work) -> Result<()> {
             must("an allocation", cuda.alloc_and_free(4 * KIB))?;
             Answer::Samples(vec![nanoseconds(begun.elapsed())])
         }
-        Work::Contend => contend(&cuda)?,
+        Work::Contend => contend(&cuda, 1)?,
+        Work::ContendThreads => contend(&cuda, THREADS)?,
         Work::AllocSmall => batches(&cuda, || cuda.alloc_and_free(4 * KIB))?,
         Work::AllocLarge => batches(&cuda, || cuda.alloc_and_free(2048 * KIB))?,
+        Work::AllocAmong => {
+            cuda.enter()?;
+            for _ in 0..OTHERS {
+                must("an allocation", cuda.keep(4 * KIB))?;
+            }
+            batches(&cuda, || cuda.alloc_and_free(4 * KIB))?
+        }
         Work::AllocAsync => batches(&cuda, || cuda.alloc_and_free_async(4 * KIB))?,
         Work::MemoryInfo => batches(&cuda, || cuda.ask_memory())?,
         Work::Launch => {
@@ -107,11 +124,33 @@ fn batches(cuda: &Cuda, mut operation: impl FnMut() -> i32) -> Result<Answer> {
     Ok(Answer::Samples(samples))
 }
 
-/// Every operation is timed, and one in sixteen kept.
-fn contend(cuda: &Cuda) -> Result<Answer> {
+/// Threads that begin when the input ends.
+fn contend(cuda: &Cuda, threads: usize) -> Result<Answer> {
     cuda.enter()?;
     must("an allocation", cuda.alloc_and_free(2048 * KIB))?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
+    let ends: Vec<Result<(Vec<f64>, f64)>> = thread::scope(|scope| {
+        let started: Vec<_> = (0..threads)
+            .map(|_| scope.spawn(|| alone_in_thread(cuda)))
+            .collect();
+        let joined = started.into_iter().map(|thread| thread.join());
+        joined
+            .map(|end| end.unwrap_or_else(|_| bail!("a thread panicked")))
+            .collect()
+    });
+    let (mut clock, mut processor) = (Vec::new(), 0.0);
+    for end in ends {
+        let (samples, each) = end?;
+        clock.extend(samples);
+        processor += each / threads as f64;
+    }
+    let clock = Spread::of(clock);
+    Ok(Answer::Contended { clock, processor })
+}
+
+/// Every operation is timed, and one in sixteen kept; the processor time of each beside them.
+fn alone_in_thread(cuda: &Cuda) -> Result<(Vec<f64>, f64)> {
+    cuda.enter()?;
     let (begun, processor) = (Instant::now(), processor_time()?);
     let (mut samples, mut count, mut before) = (Vec::new(), 0_u64, Instant::now());
     while begun.elapsed() < CONTENTION {
@@ -124,10 +163,7 @@ fn contend(cuda: &Cuda) -> Result<Answer> {
         before = now;
     }
     let spent = processor_time()? - processor;
-    Ok(Answer::Contended {
-        clock: Spread::of(samples),
-        processor: spent / count as f64,
-    })
+    Ok((samples, spent / count as f64))
 }
 
 /// Nanoseconds that this thread has been on a processor.

@@ -1,0 +1,60 @@
+//! On the simulated driver as it is: what CUDA documents holds there too.
+
+use std::process::Command;
+
+use crate::machine::{Machine, PROGRAM};
+
+pub(crate) fn cases() -> Vec<String> {
+    let list = Command::new(PROGRAM).arg("--list").output().unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    let names = list.lines().filter_map(|line| line.split(' ').next());
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_simulated_driver_does_what_cuda_documents() {
+    let machine = Machine::start();
+    let (held, out, err) = machine.ask(&[]);
+    assert!(held, "{err}");
+    let cases = cases();
+    assert!(cases.len() > 10);
+    for case in cases {
+        let record = format!("\"case\":\"{case}\"");
+        assert!(out.contains(&record), "{case} found nothing out");
+    }
+}
+
+#[test]
+fn a_machine_is_like_itself() {
+    let machine = Machine::start();
+    let (_, first, _) = machine.ask(&["rounding", "pools"]);
+    let record = machine.folder().join("first");
+    std::fs::write(&record, first).unwrap();
+    let record = record.to_str().unwrap();
+    let (_, _, err) = machine.ask(&["rounding", "pools", "--compare", record]);
+    assert!(!err.contains("differs:"), "{err}");
+}
+
+#[test]
+fn a_case_that_cannot_run_is_a_failure_and_not_a_pass() {
+    let machine = Machine::start();
+    let broken = r#"{"AddRule":{"function":"cuMemAlloc_v2","nth":3,"effect":{"error":999}}}"#;
+    let rule = Command::new(machine.library("apportion-simd"))
+        .arg("--socket")
+        .arg(machine.socket())
+        .args(["--ask", broken])
+        .output()
+        .unwrap();
+    assert!(rule.status.success(), "{rule:?}");
+    let (held, _, err) = machine.ask(&["rounding"]);
+    assert!(!held);
+    assert!(err.contains("cuMemAlloc_v2 returned 999"), "{err}");
+}
+
+#[test]
+fn an_unknown_case_is_bad_usage() {
+    let output = Command::new(PROGRAM).arg("nonsense").output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let sentence = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(sentence.lines().count(), 1, "{sentence}");
+}
