@@ -61,17 +61,14 @@ impl Account {
     /// Makes the account, or takes over the one that is there if it names the same cards.
     pub(crate) fn open(folder: PathBuf, cards: &[NewCard]) -> Result<Self, AccountError> {
         let was_there = folder.exists();
-        if let Some(mut account) = Self::adopt(folder.clone()) {
-            if account.cards.iter().eq(cards.iter().map(|card| &card.uuid)) {
-                for (place, card) in cards.iter().enumerate() {
-                    account.set(place, |words| words.set_limit(card.limit));
-                    account.set(place, |words| {
-                        words.set_context_reserve(card.context_reserve)
-                    });
-                }
-                account.was_recreated = false;
-                return Ok(account);
+        if let Some(account) = Self::adopt(folder.clone()).filter(|account| account.names(cards)) {
+            for (place, card) in cards.iter().enumerate() {
+                account.set(place, |words| words.set_limit(card.limit));
+                account.set(place, |words| {
+                    words.set_context_reserve(card.context_reserve)
+                });
             }
+            return Ok(account);
         }
         let mut account = Self::create(folder, cards)?;
         account.was_recreated = was_there;
@@ -129,6 +126,10 @@ impl Account {
         }
     }
 
+    fn names(&self, cards: &[NewCard]) -> bool {
+        self.cards.iter().eq(cards.iter().map(|card| &card.uuid))
+    }
+
     /// The folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
@@ -178,9 +179,10 @@ impl Account {
         }
         let usage = self.usage.usage();
         for process in usage.processes() {
-            let _ = (0..self.cards.len())
-                .map(|card| usage.take_high(process.owner, card))
-                .count();
+            for card in 0..self.cards.len() {
+                // From here on the high-water mark is that of this round.
+                let _ = usage.take_high(process.owner, card);
+            }
             let claimed = (0..self.cards.len()).map(|card| usage.claimed_by(process.owner, card).0);
             let key = (process.owner.slot(), process.owner.pid());
             self.begun.insert(key, claimed.collect());

@@ -59,7 +59,9 @@ impl Ledger {
                     effects.push(Effect::SetOverhead { id, card, overhead });
                 }
                 if grant.shrunk <= sample.generation {
-                    grant.held = grant.limit.max(view.claimed.plus(grant.overhead));
+                    // Claims are the programs' to inflate: they keep memory held and never hold more.
+                    let claimed = view.claimed.plus(grant.overhead).min(grant.held);
+                    grant.held = grant.limit.max(grant.nvml).max(claimed);
                 }
             }
             if !account.is_sound {

@@ -42,11 +42,11 @@ fn allocate(ledger: &mut Ledger, name: &str, bytes: u64) -> Result<AllocationId,
 }
 
 fn answer(effects: Vec<Effect>) -> Result<AllocationId, Refusal> {
-    let answers = effects.into_iter().filter_map(|effect| match effect {
+    let mut answers = effects.into_iter().filter_map(|effect| match effect {
         Effect::Answer(answer) => Some(answer),
         _ => None,
     });
-    answers.last().expect("requests are answered")
+    answers.next_back().expect("requests are answered")
 }
 
 fn resize(ledger: &mut Ledger, id: &AllocationId, bytes: u64) -> Result<AllocationId, Refusal> {
@@ -272,4 +272,11 @@ fn a_damaged_account_is_shown_as_missing() {
     sample.accounts[0].is_sound = false;
     let _ = ledger.apply(Time(0), Event::Sampled(sample));
     assert_eq!(enforcement(&ledger, &id), Enforcement::Missing);
+}
+
+#[test]
+fn claims_that_nothing_backs_take_nothing_from_others() {
+    let (mut ledger, id) = node(OffenderPolicy::Observe);
+    let _ = see(&mut ledger, &id, uses(&id, 100, Some(999_999)));
+    assert_eq!(ledger.free(CARD), Bytes(500));
 }

@@ -79,6 +79,7 @@ impl Agent {
         answered(outcome)?;
         if let apportion_ledger::Owner::Process(process) = owner {
             self.members.join(process, &id);
+            self.members.follow();
         }
         self.show();
         Ok(v1::CommitReply {

@@ -140,7 +140,7 @@ pub struct Holder {
 pub mod holder {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Kind {
-        /// A process of this machine and its descendants.
+        /// A process of this machine and its descendants; 0 is the caller itself, as the kernel names it.
         #[prost(uint32, tag = "1")]
         Pid(u32),
         /// A pod, by UID.

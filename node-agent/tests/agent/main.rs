@@ -1,0 +1,12 @@
+//! The agent as a process, over the simulated driver: what it answers, what it survives, what it sees.
+//! Programs under test hold real contexts of the simulated driver; what they claim in their accounts is
+//! written by the tests, so that both honest and dishonest programs can be played.
+
+#![forbid(unsafe_code)]
+
+mod book;
+mod host;
+mod offenders;
+mod reconcile;
+mod recovery;
+mod start;

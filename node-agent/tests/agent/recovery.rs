@@ -1,0 +1,140 @@
+//! Killing the agent: the next one has the same book, and the programs notice nothing.
+
+use std::fs;
+use std::path::Path;
+
+use apportion_proto::v1::{AllocationState, EnforcementState};
+
+use crate::host::{Host, MIB, allocate, card, commit, eventually, find, list};
+use crate::reconcile::{claim, context_cost};
+
+#[tokio::test]
+async fn a_killed_agents_book_is_taken_over_with_its_accounts() {
+    let host = Host::new(1);
+    let (mut agent, mut client) = host.agent(&[]).await;
+    let reserved = allocate(&mut client, "reserved", 100).await.unwrap();
+    let allocation = allocate(&mut client, "train", 4000).await.unwrap();
+    let cost = context_cost(&mut client).await;
+    let mut program = host.context(Some(Path::new(&allocation.account_dir)), "0");
+    let (usage, slot) = claim(&allocation.account_dir, &program, 100 * MIB);
+    commit(&mut client, &allocation.id, program.pid()).await;
+    eventually("the overhead shows", async || {
+        let found = find(&mut client, &allocation.id).await?;
+        (found.grants[0].overhead_bytes == cost - 100 * MIB).then_some(())
+    })
+    .await;
+    let before = list(&mut client).await;
+    agent.kill();
+    // Nobody watches, and the program goes on.
+    assert!(
+        usage
+            .usage()
+            .claim_anyway(slot, 0, apportion_abi::Bytes(10 * MIB))
+    );
+
+    let (_agent, mut client) = host.agent(&[]).await;
+    let after = list(&mut client).await;
+    let names = |list: &apportion_proto::v1::ListReply| -> Vec<_> {
+        let part = |a: &apportion_proto::v1::Allocation| {
+            (
+                a.id.clone(),
+                a.name.clone(),
+                a.state,
+                a.holder.clone(),
+                a.created_at_ms,
+                a.expires_at_ms,
+            )
+        };
+        list.allocations.iter().map(part).collect()
+    };
+    assert_eq!(names(&after), names(&before));
+    assert_eq!(host.metric("apportion_adopted_allocations", ""), Some(2.0));
+    let found = eventually("the account goes on", async || {
+        let found = find(&mut client, &allocation.id).await?;
+        (found.grants[0].overhead_bytes == cost - 110 * MIB).then_some(found)
+    })
+    .await;
+    assert_eq!(found.grants[0].claimed_bytes, 110 * MIB);
+    assert_eq!(found.grants[0].enforcement(), EnforcementState::Attached);
+    assert_eq!(
+        allocate(&mut client, "reserved", 100).await.unwrap().id,
+        reserved.id
+    );
+    program.kill();
+    eventually("it ends with its process", async || {
+        find(&mut client, &allocation.id)
+            .await
+            .is_none()
+            .then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_ended_while_no_agent_ran_is_gone() {
+    let host = Host::new(1);
+    let (mut agent, mut client) = host.agent(&[]).await;
+    let allocation = allocate(&mut client, "train", 4000).await.unwrap();
+    let mut program = host.context(Some(Path::new(&allocation.account_dir)), "0");
+    let (_usage, _slot) = claim(&allocation.account_dir, &program, 100 * MIB);
+    commit(&mut client, &allocation.id, program.pid()).await;
+    agent.kill();
+    program.kill();
+    let (_agent, mut client) = host.agent(&[]).await;
+    assert_eq!(list(&mut client).await.allocations, []);
+    assert!(!Path::new(&allocation.account_dir).exists());
+    assert_eq!(card(&mut client, 0).await.granted_bytes, 0);
+}
+
+#[tokio::test]
+async fn without_a_checkpoint_live_accounts_are_adopted_and_dead_ones_removed() {
+    let host = Host::new(1);
+    let (mut agent, mut client) = host.agent(&[]).await;
+    let live = allocate(&mut client, "live", 4000).await.unwrap();
+    let dead = allocate(&mut client, "dead", 4000).await.unwrap();
+    let mut program = host.context(Some(Path::new(&live.account_dir)), "0");
+    let (_usage, _slot) = claim(&live.account_dir, &program, 100 * MIB);
+    commit(&mut client, &live.id, program.pid()).await;
+    agent.kill();
+    fs::write(host.instance().join("checkpoint.json"), "half a check").unwrap();
+    let (_agent, mut client) = host.agent(&[]).await;
+    let found = list(&mut client).await.allocations;
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(
+        (found[0].id.as_str(), found[0].state()),
+        (live.id.as_str(), AllocationState::Draining)
+    );
+    assert_eq!(found[0].grants[0].limit_bytes, 4000 * MIB);
+    assert!(!Path::new(&dead.account_dir).exists());
+    assert!(host.instance().join("checkpoint.unreadable").exists());
+    let id = allocate(&mut client, "new", 10).await.unwrap().id;
+    assert_ne!(id, dead.id);
+    program.kill();
+    eventually("it ends with its process", async || {
+        find(&mut client, &live.id).await.is_none().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_asked_to_leave_keeps_every_account() {
+    let host = Host::new(1);
+    let (mut agent, mut client) = host.agent(&[]).await;
+    let allocation = allocate(&mut client, "train", 4000).await.unwrap();
+    let program = host.context(Some(Path::new(&allocation.account_dir)), "0");
+    let (_usage, _slot) = claim(&allocation.account_dir, &program, 100 * MIB);
+    commit(&mut client, &allocation.id, program.pid()).await;
+    // A watcher does not keep it from leaving.
+    let _watched = client
+        .watch(apportion_proto::v1::WatchRequest {})
+        .await
+        .unwrap();
+    let pid = rustix::process::Pid::from_child(&agent.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let status = eventually("it leaves", async || agent.0.try_wait().unwrap()).await;
+    assert_eq!(status.code(), Some(0));
+    assert!(!host.instance().join("agent.sock").exists());
+    assert!(Path::new(&allocation.account_dir).join("limits").exists());
+    let (_agent, mut client) = host.agent(&[]).await;
+    assert!(find(&mut client, &allocation.id).await.is_some());
+}
