@@ -2,7 +2,9 @@
 //!
 //! A library that names another one, or a version of one of its symbols, kills every process that it is
 //! preloaded into where that is missing. The `libc` crate asks for `-lc`; an empty archive of that name
-//! comes first on the linker's path, so the symbols stay open and are bound in the process.
+//! comes first on the linker's path, so the symbols stay open and are bound in the process. What the
+//! library says of its own functions is bound at once: a hook that is handed out is ours, whatever else
+//! of that name is in the process.
 
 use std::env;
 use std::fs;
@@ -19,6 +21,7 @@ fn main() {
     for argument in [
         "-nostartfiles",
         "-nodefaultlibs",
+        "-Wl,-Bsymbolic",
         "-Wl,-soname,libapportion_cuda.so",
     ] {
         println!("cargo:rustc-cdylib-link-arg={argument}");

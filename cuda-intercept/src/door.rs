@@ -38,6 +38,7 @@ const fn answer(value: usize) -> Way {
 /// # Safety
 /// As for `dlsym`.
 #[unsafe(naked)]
+#[cfg_attr(feature = "exported", unsafe(no_mangle))]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     naked_asm!(
         "endbr64",
@@ -66,6 +67,7 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 /// # Safety
 /// As for `dlvsym`.
 #[unsafe(naked)]
+#[cfg_attr(feature = "exported", unsafe(no_mangle))]
 pub unsafe extern "C" fn dlvsym(
     handle: *mut c_void,
     name: *const c_char,
@@ -151,7 +153,11 @@ unsafe fn way(
     if handle == libc::RTLD_NEXT {
         return match next_after(caller, row.symbol).or_else(|| driver::real(place, row.library)) {
             Some(found) => answer(substitute(place, row, found)),
-            None => forward,
+            None => {
+                // There is none; asking leaves the message that the caller expects.
+                ask(handle);
+                answer(0)
+            }
         };
     }
     let mut found = ask(handle);

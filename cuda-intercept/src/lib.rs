@@ -1,7 +1,7 @@
 //! The hooks that keep a CUDA program inside its limit.
 //!
 //! A program reaches the driver through three doors: a linked symbol, `dlsym` (and `dlvsym`), or
-//! `cuGetProcAddress`. One table ([`for_each_hook`]) names every function that stands in the way, and
+//! `cuGetProcAddress`. One table ([`table`]) names every function that stands in the way, and
 //! all three doors read it. A hook charges the account before it asks the driver and gives back what
 //! the driver did not take; what it cannot decide it forwards.
 //!

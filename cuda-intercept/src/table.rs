@@ -1,8 +1,8 @@
 //! The one table: every function that is hooked, its versions, and what its hook does.
 //!
-//! [`for_each_hook`] hands the rows to a macro of the caller's choice. Here they become the entry
-//! points and [`ROWS`]; the preload library makes them its exported symbols; the other two doors look
-//! names and addresses up in [`ROWS`]; `apportion hooks` prints it. A new hook is a new row.
+//! The rows become the entry points, which the preloaded library exports (the feature `exported`), and
+//! [`ROWS`], in which the other two doors look names and addresses up and which `apportion hooks`
+//! prints. A new hook is a new row.
 //!
 //! A row reads: the exported symbol with its arguments, the name under which `cuGetProcAddress` knows
 //! it, the driver version that brought this signature, the function that does the work (it gets the
@@ -12,78 +12,6 @@
 use core::ffi::CStr;
 
 use crate::foreign::{NOT_INITIALIZED, NVML_UNINITIALIZED, Status};
-
-/// Hands all rows to the macro `$with`.
-#[macro_export]
-macro_rules! for_each_hook {
-    ($with:path) => {
-        $with! {
-            // Linear memory.
-            Cuda cuMemAlloc(address: *mut u32, bytes: u32) = "cuMemAlloc" @ 2000 => linear::alloc_v1, "charges linear memory";
-            Cuda cuMemAlloc_v2(address: *mut DevicePointer, bytes: usize) = "cuMemAlloc" @ 3020 => linear::alloc, "charges linear memory";
-            Cuda cuMemAllocPitch(address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32) = "cuMemAllocPitch" @ 2000 => linear::alloc_pitch_v1, "charges pitched memory";
-            Cuda cuMemAllocPitch_v2(address: *mut DevicePointer, pitch: *mut usize, width: usize, height: usize, element: u32) = "cuMemAllocPitch" @ 3020 => linear::alloc_pitch, "charges pitched memory";
-            Cuda cuMemAllocManaged(address: *mut DevicePointer, bytes: usize, flags: u32) = "cuMemAllocManaged" @ 6000 => linear::alloc_managed, "charges managed memory in full";
-            Cuda cuMemFree(address: u32) = "cuMemFree" @ 2000 => linear::free_v1, "uncharges linear memory";
-            Cuda cuMemFree_v2(address: DevicePointer) = "cuMemFree" @ 3020 => linear::free, "uncharges linear memory";
-            // Arrays.
-            Cuda cuArrayCreate(array: *mut Opaque, shape: *const ArrayShapeV1) = "cuArrayCreate" @ 2000 => array::create, "charges an array";
-            Cuda cuArrayCreate_v2(array: *mut Opaque, shape: *const ArrayShape) = "cuArrayCreate" @ 3020 => array::create, "charges an array";
-            Cuda cuArray3DCreate(array: *mut Opaque, shape: *const Array3dV1) = "cuArray3DCreate" @ 2000 => array::create, "charges an array";
-            Cuda cuArray3DCreate_v2(array: *mut Opaque, shape: *const Array3d) = "cuArray3DCreate" @ 3020 => array::create, "charges an array";
-            Cuda cuArrayDestroy(array: Opaque) = "cuArrayDestroy" @ 2000 => array::destroy, "uncharges an array";
-            Cuda cuMipmappedArrayCreate(array: *mut Opaque, shape: *const Array3d, levels: u32) = "cuMipmappedArrayCreate" @ 5000 => array::create_mipmapped, "charges a mipmapped array";
-            Cuda cuMipmappedArrayDestroy(array: Opaque) = "cuMipmappedArrayDestroy" @ 5000 => array::destroy, "uncharges a mipmapped array";
-            // Virtual memory.
-            Cuda cuMemCreate(handle: *mut Handle, bytes: usize, properties: *const AllocationProperties, flags: u64) = "cuMemCreate" @ 10020 => vmm::create, "charges physical memory on the card of its location";
-            Cuda cuMemRelease(handle: Handle) = "cuMemRelease" @ 10020 => vmm::release, "drops a handle; uncharges with the last handle and mapping";
-            Cuda cuMemMap(address: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: u64) = "cuMemMap" @ 10020 => vmm::map, "counts a mapping of physical memory";
-            Cuda cuMemUnmap(address: DevicePointer, bytes: usize) = "cuMemUnmap" @ 10020 => vmm::unmap, "drops mappings; uncharges with the last handle and mapping";
-            Cuda cuMemRetainAllocationHandle(handle: *mut Handle, address: Opaque) = "cuMemRetainAllocationHandle" @ 11000 => vmm::retain, "counts a handle of mapped memory";
-            Cuda cuMemImportFromShareableHandle(handle: *mut Handle, shared: Opaque, kind: u32) = "cuMemImportFromShareableHandle" @ 10020 => vmm::import, "counts a handle that another process pays for";
-            // Stream-ordered memory.
-            Cuda cuMemAllocAsync(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges what the pool grows by";
-            Cuda cuMemAllocAsync_ptsz(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges what the pool grows by";
-            Cuda cuMemAllocFromPoolAsync(address: *mut DevicePointer, bytes: usize, pool: Pool, stream: Stream) = "cuMemAllocFromPoolAsync" @ 11020 => pool::alloc_from_pool, "charges what the pool grows by";
-            Cuda cuMemAllocFromPoolAsync_ptsz(address: *mut DevicePointer, bytes: usize, pool: Pool, stream: Stream) = "cuMemAllocFromPoolAsync" @ 11020 => pool::alloc_from_pool, "charges what the pool grows by";
-            Cuda cuMemFreeAsync(address: DevicePointer, stream: Stream) = "cuMemFreeAsync" @ 11020 => pool::free_async, "uncharges what the pool gave back";
-            Cuda cuMemFreeAsync_ptsz(address: DevicePointer, stream: Stream) = "cuMemFreeAsync" @ 11020 => pool::free_async, "uncharges what the pool gave back";
-            Cuda cuMemPoolCreate(pool: *mut Pool, properties: *const PoolProperties) = "cuMemPoolCreate" @ 11020 => pool::create, "enters a pool under the card of its location";
-            Cuda cuMemPoolDestroy(pool: Pool) = "cuMemPoolDestroy" @ 11020 => pool::destroy, "uncharges a pool";
-            Cuda cuMemPoolTrimTo(pool: Pool, keep: usize) = "cuMemPoolTrimTo" @ 11020 => pool::trim, "uncharges what the pool gave back";
-            Cuda cuDeviceGetDefaultMemPool(pool: *mut Pool, device: Device) = "cuDeviceGetDefaultMemPool" @ 11020 => pool::of_device, "enters a pool under its card";
-            // Where pools give back by themselves.
-            Cuda cuCtxSynchronize() = "cuCtxSynchronize" @ 2000 => pool::context_synchronize, "uncharges what pools gave back";
-            Cuda cuCtxSynchronize_v2(context: Context) = "cuCtxSynchronize" @ 13000 => pool::synchronize, "uncharges what pools gave back";
-            Cuda cuStreamSynchronize(stream: Stream) = "cuStreamSynchronize" @ 2000 => pool::synchronize, "uncharges what pools gave back";
-            Cuda cuStreamSynchronize_ptsz(stream: Stream) = "cuStreamSynchronize" @ 7000 => pool::synchronize, "uncharges what pools gave back";
-            Cuda cuEventSynchronize(event: Event) = "cuEventSynchronize" @ 2000 => pool::synchronize, "uncharges what pools gave back";
-            // Contexts.
-            Cuda cuCtxCreate(context: *mut Context, flags: u32, device: Device) = "cuCtxCreate" @ 2000 => context::create, "charges the reserve of a context";
-            Cuda cuCtxCreate_v2(context: *mut Context, flags: u32, device: Device) = "cuCtxCreate" @ 3020 => context::create, "charges the reserve of a context";
-            Cuda cuCtxCreate_v3(context: *mut Context, affinity: Opaque, count: i32, flags: u32, device: Device) = "cuCtxCreate" @ 11040 => context::create_v3, "charges the reserve of a context";
-            Cuda cuCtxCreate_v4(context: *mut Context, parameters: Opaque, flags: u32, device: Device) = "cuCtxCreate" @ 12050 => context::create_v4, "charges the reserve of a context";
-            Cuda cuCtxDestroy(context: Context) = "cuCtxDestroy" @ 2000 => context::destroy, "uncharges a context and all in it";
-            Cuda cuCtxDestroy_v2(context: Context) = "cuCtxDestroy" @ 4000 => context::destroy, "uncharges a context and all in it";
-            Cuda cuDevicePrimaryCtxRetain(context: *mut Context, device: Device) = "cuDevicePrimaryCtxRetain" @ 7000 => context::retain_primary, "charges the reserve of the primary context";
-            Cuda cuDevicePrimaryCtxRelease(device: Device) = "cuDevicePrimaryCtxRelease" @ 7000 => context::release_primary, "uncharges the primary context and all in it when it ends";
-            Cuda cuDevicePrimaryCtxRelease_v2(device: Device) = "cuDevicePrimaryCtxRelease" @ 11000 => context::release_primary, "uncharges the primary context and all in it when it ends";
-            Cuda cuDevicePrimaryCtxReset(device: Device) = "cuDevicePrimaryCtxReset" @ 7000 => context::release_primary, "uncharges the primary context and all in it";
-            Cuda cuDevicePrimaryCtxReset_v2(device: Device) = "cuDevicePrimaryCtxReset" @ 11000 => context::release_primary, "uncharges the primary context and all in it";
-            // What the card looks like.
-            Cuda cuMemGetInfo(free: *mut u32, total: *mut u32) = "cuMemGetInfo" @ 2000 => query::memory_info_v1, "shows a card of the limit's size";
-            Cuda cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = "cuMemGetInfo" @ 3020 => query::memory_info, "shows a card of the limit's size";
-            Cuda cuDeviceTotalMem(bytes: *mut u32, device: Device) = "cuDeviceTotalMem" @ 2000 => query::total_v1, "shows a card of the limit's size";
-            Cuda cuDeviceTotalMem_v2(bytes: *mut usize, device: Device) = "cuDeviceTotalMem" @ 3020 => query::total, "shows a card of the limit's size";
-            Nvml nvmlDeviceGetMemoryInfo(device: NvmlDevice, memory: *mut NvmlMemory) = "nvmlDeviceGetMemoryInfo" @ 1 => query::nvml_memory, "shows a card of the limit's size";
-            Nvml nvmlDeviceGetMemoryInfo_v2(device: NvmlDevice, memory: *mut NvmlMemoryV2) = "nvmlDeviceGetMemoryInfo" @ 2 => query::nvml_memory_v2, "shows a card of the limit's size";
-            // The third door.
-            Cuda cuGetProcAddress(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64) = "cuGetProcAddress" @ 11030 => resolve::get_proc_address, "hands out the hook of what the driver chose";
-            Cuda cuGetProcAddress_v2(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "hands out the hook of what the driver chose";
-            Cuda cuGetProcAddress_v2_ptsz(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "hands out the hook of what the driver chose";
-        }
-    };
-}
 
 /// The library that a hooked function belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +101,11 @@ macro_rules! rows {
                 ///
                 /// # Safety
                 /// As for the driver's function of this name.
-                #[expect(non_snake_case, reason = "the driver's own name")]
+                #[cfg_attr(
+                    not(feature = "exported"),
+                    expect(non_snake_case, reason = "the driver's own name")
+                )]
+                #[cfg_attr(feature = "exported", unsafe(no_mangle))]
                 pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
                     let Some(real) = driver::real(Place::$symbol as usize, Library::$library) else {
                         return Library::$library.absent();
@@ -191,7 +123,71 @@ macro_rules! rows {
     };
 }
 
-for_each_hook!(rows);
+rows! {
+    // Linear memory.
+    Cuda cuMemAlloc(address: *mut u32, bytes: u32) = "cuMemAlloc" @ 2000 => linear::alloc_v1, "charges linear memory";
+    Cuda cuMemAlloc_v2(address: *mut DevicePointer, bytes: usize) = "cuMemAlloc" @ 3020 => linear::alloc, "charges linear memory";
+    Cuda cuMemAllocPitch(address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32) = "cuMemAllocPitch" @ 2000 => linear::alloc_pitch_v1, "charges pitched memory";
+    Cuda cuMemAllocPitch_v2(address: *mut DevicePointer, pitch: *mut usize, width: usize, height: usize, element: u32) = "cuMemAllocPitch" @ 3020 => linear::alloc_pitch, "charges pitched memory";
+    Cuda cuMemAllocManaged(address: *mut DevicePointer, bytes: usize, flags: u32) = "cuMemAllocManaged" @ 6000 => linear::alloc_managed, "charges managed memory in full";
+    Cuda cuMemFree(address: u32) = "cuMemFree" @ 2000 => linear::free_v1, "uncharges linear memory";
+    Cuda cuMemFree_v2(address: DevicePointer) = "cuMemFree" @ 3020 => linear::free, "uncharges linear memory";
+    // Arrays.
+    Cuda cuArrayCreate(array: *mut Opaque, shape: *const ArrayShapeV1) = "cuArrayCreate" @ 2000 => array::create, "charges an array";
+    Cuda cuArrayCreate_v2(array: *mut Opaque, shape: *const ArrayShape) = "cuArrayCreate" @ 3020 => array::create, "charges an array";
+    Cuda cuArray3DCreate(array: *mut Opaque, shape: *const Array3dV1) = "cuArray3DCreate" @ 2000 => array::create, "charges an array";
+    Cuda cuArray3DCreate_v2(array: *mut Opaque, shape: *const Array3d) = "cuArray3DCreate" @ 3020 => array::create, "charges an array";
+    Cuda cuArrayDestroy(array: Opaque) = "cuArrayDestroy" @ 2000 => array::destroy, "uncharges an array";
+    Cuda cuMipmappedArrayCreate(array: *mut Opaque, shape: *const Array3d, levels: u32) = "cuMipmappedArrayCreate" @ 5000 => array::create_mipmapped, "charges a mipmapped array";
+    Cuda cuMipmappedArrayDestroy(array: Opaque) = "cuMipmappedArrayDestroy" @ 5000 => array::destroy, "uncharges a mipmapped array";
+    // Virtual memory.
+    Cuda cuMemCreate(handle: *mut Handle, bytes: usize, properties: *const AllocationProperties, flags: u64) = "cuMemCreate" @ 10020 => vmm::create, "charges physical memory on the card of its location";
+    Cuda cuMemRelease(handle: Handle) = "cuMemRelease" @ 10020 => vmm::release, "drops a handle; uncharges with the last handle and mapping";
+    Cuda cuMemMap(address: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: u64) = "cuMemMap" @ 10020 => vmm::map, "counts a mapping of physical memory";
+    Cuda cuMemUnmap(address: DevicePointer, bytes: usize) = "cuMemUnmap" @ 10020 => vmm::unmap, "drops mappings; uncharges with the last handle and mapping";
+    Cuda cuMemRetainAllocationHandle(handle: *mut Handle, address: Opaque) = "cuMemRetainAllocationHandle" @ 11000 => vmm::retain, "counts a handle of mapped memory";
+    Cuda cuMemImportFromShareableHandle(handle: *mut Handle, shared: Opaque, kind: u32) = "cuMemImportFromShareableHandle" @ 10020 => vmm::import, "counts a handle that another process pays for";
+    // Stream-ordered memory.
+    Cuda cuMemAllocAsync(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges what the pool grows by";
+    Cuda cuMemAllocAsync_ptsz(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges what the pool grows by";
+    Cuda cuMemAllocFromPoolAsync(address: *mut DevicePointer, bytes: usize, pool: Pool, stream: Stream) = "cuMemAllocFromPoolAsync" @ 11020 => pool::alloc_from_pool, "charges what the pool grows by";
+    Cuda cuMemAllocFromPoolAsync_ptsz(address: *mut DevicePointer, bytes: usize, pool: Pool, stream: Stream) = "cuMemAllocFromPoolAsync" @ 11020 => pool::alloc_from_pool, "charges what the pool grows by";
+    Cuda cuMemFreeAsync(address: DevicePointer, stream: Stream) = "cuMemFreeAsync" @ 11020 => pool::free_async, "uncharges what the pool gave back";
+    Cuda cuMemFreeAsync_ptsz(address: DevicePointer, stream: Stream) = "cuMemFreeAsync" @ 11020 => pool::free_async, "uncharges what the pool gave back";
+    Cuda cuMemPoolCreate(pool: *mut Pool, properties: *const PoolProperties) = "cuMemPoolCreate" @ 11020 => pool::create, "enters a pool under the card of its location";
+    Cuda cuMemPoolDestroy(pool: Pool) = "cuMemPoolDestroy" @ 11020 => pool::destroy, "uncharges a pool";
+    Cuda cuMemPoolTrimTo(pool: Pool, keep: usize) = "cuMemPoolTrimTo" @ 11020 => pool::trim, "uncharges what the pool gave back";
+    Cuda cuDeviceGetDefaultMemPool(pool: *mut Pool, device: Device) = "cuDeviceGetDefaultMemPool" @ 11020 => pool::of_device, "enters a pool under its card";
+    // Where pools give back by themselves.
+    Cuda cuCtxSynchronize() = "cuCtxSynchronize" @ 2000 => pool::context_synchronize, "uncharges what pools gave back";
+    Cuda cuCtxSynchronize_v2(context: Context) = "cuCtxSynchronize" @ 13000 => pool::synchronize, "uncharges what pools gave back";
+    Cuda cuStreamSynchronize(stream: Stream) = "cuStreamSynchronize" @ 2000 => pool::synchronize, "uncharges what pools gave back";
+    Cuda cuStreamSynchronize_ptsz(stream: Stream) = "cuStreamSynchronize" @ 7000 => pool::synchronize, "uncharges what pools gave back";
+    Cuda cuEventSynchronize(event: Event) = "cuEventSynchronize" @ 2000 => pool::synchronize, "uncharges what pools gave back";
+    // Contexts.
+    Cuda cuCtxCreate(context: *mut Context, flags: u32, device: Device) = "cuCtxCreate" @ 2000 => context::create, "charges the reserve of a context";
+    Cuda cuCtxCreate_v2(context: *mut Context, flags: u32, device: Device) = "cuCtxCreate" @ 3020 => context::create, "charges the reserve of a context";
+    Cuda cuCtxCreate_v3(context: *mut Context, affinity: Opaque, count: i32, flags: u32, device: Device) = "cuCtxCreate" @ 11040 => context::create_v3, "charges the reserve of a context";
+    Cuda cuCtxCreate_v4(context: *mut Context, parameters: Opaque, flags: u32, device: Device) = "cuCtxCreate" @ 12050 => context::create_v4, "charges the reserve of a context";
+    Cuda cuCtxDestroy(context: Context) = "cuCtxDestroy" @ 2000 => context::destroy, "uncharges a context and all in it";
+    Cuda cuCtxDestroy_v2(context: Context) = "cuCtxDestroy" @ 4000 => context::destroy, "uncharges a context and all in it";
+    Cuda cuDevicePrimaryCtxRetain(context: *mut Context, device: Device) = "cuDevicePrimaryCtxRetain" @ 7000 => context::retain_primary, "charges the reserve of the primary context";
+    Cuda cuDevicePrimaryCtxRelease(device: Device) = "cuDevicePrimaryCtxRelease" @ 7000 => context::release_primary, "uncharges the primary context and all in it when it ends";
+    Cuda cuDevicePrimaryCtxRelease_v2(device: Device) = "cuDevicePrimaryCtxRelease" @ 11000 => context::release_primary, "uncharges the primary context and all in it when it ends";
+    Cuda cuDevicePrimaryCtxReset(device: Device) = "cuDevicePrimaryCtxReset" @ 7000 => context::release_primary, "uncharges the primary context and all in it";
+    Cuda cuDevicePrimaryCtxReset_v2(device: Device) = "cuDevicePrimaryCtxReset" @ 11000 => context::release_primary, "uncharges the primary context and all in it";
+    // What the card looks like.
+    Cuda cuMemGetInfo(free: *mut u32, total: *mut u32) = "cuMemGetInfo" @ 2000 => query::memory_info_v1, "shows a card of the limit's size";
+    Cuda cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = "cuMemGetInfo" @ 3020 => query::memory_info, "shows a card of the limit's size";
+    Cuda cuDeviceTotalMem(bytes: *mut u32, device: Device) = "cuDeviceTotalMem" @ 2000 => query::total_v1, "shows a card of the limit's size";
+    Cuda cuDeviceTotalMem_v2(bytes: *mut usize, device: Device) = "cuDeviceTotalMem" @ 3020 => query::total, "shows a card of the limit's size";
+    Nvml nvmlDeviceGetMemoryInfo(device: NvmlDevice, memory: *mut NvmlMemory) = "nvmlDeviceGetMemoryInfo" @ 1 => query::nvml_memory, "shows a card of the limit's size";
+    Nvml nvmlDeviceGetMemoryInfo_v2(device: NvmlDevice, memory: *mut NvmlMemoryV2) = "nvmlDeviceGetMemoryInfo" @ 2 => query::nvml_memory_v2, "shows a card of the limit's size";
+    // The third door.
+    Cuda cuGetProcAddress(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64) = "cuGetProcAddress" @ 11030 => resolve::get_proc_address, "hands out the hook of what the driver chose";
+    Cuda cuGetProcAddress_v2(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "hands out the hook of what the driver chose";
+    Cuda cuGetProcAddress_v2_ptsz(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "hands out the hook of what the driver chose";
+}
 
 /// The place in [`ROWS`] of an exported symbol.
 pub(crate) fn find(symbol: &CStr) -> Option<usize> {

@@ -1,5 +1,5 @@
-//! The library that is preloaded into programs under a limit: the table's exported symbols, and what a
-//! library without a runtime must bring along.
+//! The library that is preloaded into programs under a limit: the entry points of `apportion-intercept`,
+//! exported, and what a library without a runtime must bring along.
 //!
 //! It is loaded into every process of a container: shells, `true`, images with another or an older C
 //! library. So it names no other library and no symbol version, has no constructor, and takes its memory
@@ -7,11 +7,10 @@
 #![no_std]
 
 use core::alloc::{GlobalAlloc, Layout};
-use core::ffi::{c_char, c_void};
 use core::panic::PanicInfo;
 use core::ptr;
 
-use apportion_intercept::*;
+use apportion_intercept as _;
 
 /// The process's own heap.
 struct Heap;
@@ -48,30 +47,6 @@ fn panic(_: &PanicInfo<'_>) -> ! {
     }
 }
 
-/// See `apportion_intercept::dlsym`. The jump leaves the caller's stack as it is.
-///
-/// # Safety
-/// As for `dlsym`.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    core::arch::naked_asm!("endbr64", "jmp {door}", door = sym apportion_intercept::dlsym)
-}
-
-/// See `apportion_intercept::dlvsym`.
-///
-/// # Safety
-/// As for `dlvsym`.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlvsym(
-    handle: *mut c_void,
-    name: *const c_char,
-    version: *const c_char,
-) -> *mut c_void {
-    core::arch::naked_asm!("endbr64", "jmp {door}", door = sym apportion_intercept::dlvsym)
-}
-
 // C libraries before glibc 2.33 have no functions of these names, only inline wrappers in their headers, so
 // they are brought along; nothing but the exported functions leaves this library. The kernel's structure
 // is the C library's. A failure is a negative number, which is all that the callers look at.
@@ -93,19 +68,3 @@ core::arch::global_asm!(
     "ret",
     ".size fstat, . - fstat",
 );
-
-macro_rules! export {
-    ($($library:ident $symbol:ident($($arg:ident: $type:ty),*) = $name:literal @ $version:literal => $family:ident::$hook:ident, $what:literal;)*) => {$(
-        #[doc = concat!("See the table: ", $what, ".")]
-        ///
-        /// # Safety
-        /// As for the driver's function of this name.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
-            // SAFETY: the caller keeps the driver's contract.
-            unsafe { table::entry::$symbol($($arg),*) }
-        }
-    )*};
-}
-
-for_each_hook!(export);

@@ -9,7 +9,7 @@ pub(crate) type Pointer = *mut c_void;
 
 /// A loaded driver with a context on the first card.
 pub(crate) struct Cuda {
-    handle: Pointer,
+    handle: usize,
 }
 
 /// `CUmemAllocationProp` and the start of `CUmemPoolProps`: pinned memory on a device or in the host.
@@ -106,7 +106,9 @@ impl Cuda {
         // SAFETY: loading a library runs its constructors, and the driver has none that matter.
         let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "no driver");
-        let cuda = Self { handle };
+        let cuda = Self {
+            handle: handle as usize,
+        };
         assert_eq!(cuda.init(0), 0);
         cuda
     }
@@ -123,7 +125,7 @@ impl Cuda {
     /// The address that `dlsym` gives.
     pub(crate) fn address(&self, symbol: &CStr) -> usize {
         // SAFETY: the handle is that of a loaded library, the name a string.
-        unsafe { libc::dlsym(self.handle, symbol.as_ptr()) as usize }
+        unsafe { libc::dlsym(self.handle as Pointer, symbol.as_ptr()) as usize }
     }
 
     fn function<F>(&self, symbol: &CStr) -> F {

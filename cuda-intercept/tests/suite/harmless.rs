@@ -1,1 +1,142 @@
-//! (coming)
+//! Doing no harm: the library in processes that have nothing to do with a GPU, or no account, or a broken
+//! one.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::cuda::Cuda;
+use crate::stage::{MIB, Machine, preload, run_inside, this_program};
+
+fn preloaded(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", preload());
+    command
+}
+
+/// The same program without and with the library.
+#[track_caller]
+fn unchanged(program: &str, arguments: &[&str], variables: &[(&str, &str)]) {
+    let run = |command: &mut Command| -> Output {
+        command
+            .args(arguments)
+            .envs(variables.iter().copied())
+            .output()
+            .expect("the program is there")
+    };
+    let without = run(&mut Command::new(program));
+    let with = run(&mut preloaded(program));
+    assert_eq!(with, without, "{program} {arguments:?}");
+}
+
+#[test]
+fn programs_run_as_without_it() {
+    unchanged("/bin/true", &[], &[]);
+    unchanged("/bin/sh", &["-c", "echo out; echo err >&2; exit 7"], &[]);
+    unchanged(
+        "/bin/sh",
+        &["-c", "true & wait; (cd /; pwd); env -i /bin/true"],
+        &[],
+    );
+}
+
+#[test]
+fn immediate_binding_kills_nobody() {
+    unchanged("/bin/true", &[], &[("LD_BIND_NOW", "1")]);
+    unchanged(
+        "/bin/sh",
+        &["-c", "echo $((1 + 1))"],
+        &[("LD_BIND_NOW", "1")],
+    );
+}
+
+#[test]
+fn a_program_without_a_driver_gets_what_it_would_get() {
+    let source = r#"
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <stdio.h>
+        int main(void) {
+            printf("%p %p %p\n", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"), dlsym(RTLD_NEXT, "cuMemAlloc_v2"),
+                   dlvsym(RTLD_DEFAULT, "cuMemAlloc_v2", "X"));
+            printf("%p\n", dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD));
+            return dlsym(RTLD_DEFAULT, "printf") == NULL;
+        }"#;
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let program = compile(folder.path(), "lonely", source, &[]);
+    unchanged(program.to_str().expect("plain path"), &[], &[]);
+}
+
+/// A program that was linked with the driver's functions weakly and runs without the driver.
+#[test]
+fn a_linked_function_without_a_driver_is_an_error_and_no_crash() {
+    let source = r#"
+        extern int cuMemAlloc_v2(unsigned long *, unsigned long) __attribute__((weak));
+        extern int nvmlDeviceGetMemoryInfo(void *, void *) __attribute__((weak));
+        int main(void) {
+            unsigned long address = 5;
+            return cuMemAlloc_v2(&address, 1) == 3 && nvmlDeviceGetMemoryInfo(0, 0) == 1 && address == 5 ? 0 : 1;
+        }"#;
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let program = compile(folder.path(), "weak", source, &["-no-pie", "-Wl,-z,lazy"]);
+    let _ = &program;
+    let output = preloaded(&program).output().expect("it was just built");
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Compiles a small C program or, with `-shared`, a library.
+pub(crate) fn compile(
+    folder: &Path,
+    name: &str,
+    source: &str,
+    flags: &[&str],
+) -> std::path::PathBuf {
+    let (file, target) = (folder.join(format!("{name}.c")), folder.join(name));
+    fs::write(&file, source).expect("the folder is writable");
+    let output = Command::new("cc")
+        .arg("-o")
+        .args([&target, &file])
+        .args(flags)
+        .arg("-ldl")
+        .output()
+        .expect("there is a C compiler");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    target
+}
+
+/// Runs the body on a machine, with the library, and with something else than a good account.
+fn without_a_limit(account: &Path, body: impl Fn(&Cuda)) {
+    fn inside<F: Fn(&Cuda)>(command: &mut Command, _: &F) {
+        run_inside::<F>(command);
+    }
+    if env::var_os("APPORTION_TEST_INSIDE").is_some() {
+        return body(&Cuda::start());
+    }
+    let machine = Machine::start(&[4096]);
+    inside(&mut machine.command(this_program(), account), &body);
+}
+
+#[test]
+fn an_account_that_is_not_there_limits_nothing() {
+    without_a_limit(Path::new("/nonexistent/account"), |cuda| {
+        assert_eq!(cuda.info().1, 4096 * MIB);
+        assert!(cuda.alloc(3000 * MIB).is_ok());
+    });
+}
+
+#[test]
+fn an_account_that_is_garbage_limits_nothing() {
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    fs::write(folder.path().join("limits"), [7; 5000]).expect("the folder is writable");
+    fs::write(folder.path().join("usage"), "").expect("the folder is writable");
+    without_a_limit(folder.path(), |cuda| {
+        assert_eq!(cuda.info().1, 4096 * MIB);
+        assert!(cuda.alloc(3000 * MIB).is_ok());
+    });
+}

@@ -1,1 +1,175 @@
-//! (coming)
+//! One account, many processes and threads: the limit is the sum's.
+
+use std::env;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use crate::cuda::OUT_OF_MEMORY;
+use crate::stage::{CONTEXT, MIB, eventually, held, limited, this_program};
+
+/// Starts the calling test's program again as a process beside it, which does `what`.
+fn beside(test: &str, what: &str) -> Command {
+    let mut command = Command::new(this_program());
+    command
+        .args([test, "--exact", "--nocapture"])
+        .env("APPORTION_TEST_BESIDE", what)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command
+}
+
+fn role() -> Option<String> {
+    env::var("APPORTION_TEST_BESIDE").ok()
+}
+
+#[test]
+fn two_processes_share_one_limit() {
+    const NAME: &str = "shared::two_processes_share_one_limit";
+    limited(&[2000], |cuda, account| {
+        if role().is_some() {
+            assert_eq!(cuda.info().0, 400 * MIB - CONTEXT + CONTEXT);
+            assert_eq!(cuda.alloc(500 * MIB), Err(OUT_OF_MEMORY));
+            assert!(cuda.alloc(400 * MIB).is_ok());
+            return;
+        }
+        let bytes = 1600 * MIB - 2 * CONTEXT;
+        cuda.alloc(bytes).expect("it fits");
+        let status = beside(NAME, "other").status().expect("it starts");
+        assert!(status.success());
+        assert!(account.claimed(0) <= 2000 * MIB);
+        // The other is gone without a word; what it held is taken out when room is needed.
+        cuda.alloc(400 * MIB).expect("the dead make room");
+        assert_eq!(account.claimed(0), CONTEXT + bytes + 400 * MIB);
+    });
+}
+
+#[test]
+fn threads_and_processes_together_stay_below_the_limit() {
+    const NAME: &str = "shared::threads_and_processes_together_stay_below_the_limit";
+    limited(&[3000], |cuda, account| {
+        let churn = |seed: u64| {
+            let mut context = std::ptr::null_mut();
+            assert_eq!(cuda.primary_retain(&raw mut context, 0), 0);
+            assert_eq!(cuda.set_current(context), 0);
+            let mut live = Vec::new();
+            for step in 0..150_u64 {
+                let bytes = (step * 7919 + seed * 104_729) % (90 * MIB) + 1;
+                live.extend(cuda.alloc(bytes));
+                assert!(account.claimed(0) <= 3000 * MIB + 4 * 90 * MIB);
+                if live.len() > 6 {
+                    assert_eq!(cuda.mem_free(live.remove(step as usize % 5)), 0);
+                }
+            }
+            live.into_iter()
+                .for_each(|address| assert_eq!(cuda.mem_free(address), 0));
+        };
+        if role().is_some() {
+            return churn(17);
+        }
+        let mut others: Vec<_> = (0..2)
+            .map(|_| beside(NAME, "other").spawn().expect("it starts"))
+            .collect();
+        let mut most = 0;
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..3)
+                .map(|seed| scope.spawn(move || churn(seed)))
+                .collect();
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                most = most.max(held(0));
+            }
+        });
+        for other in &mut others {
+            assert!(other.wait().expect("it was started").success());
+        }
+        assert!(most <= 3000 * MIB, "{most}");
+        assert_eq!(held(0), CONTEXT);
+    });
+}
+
+#[test]
+fn a_killed_process_s_memory_is_taken_out_once() {
+    const NAME: &str = "shared::a_killed_process_s_memory_is_taken_out_once";
+    limited(&[2000], |cuda, account| {
+        if role().is_some() {
+            cuda.alloc(800 * MIB).expect("it fits");
+            loop {
+                thread::park();
+            }
+        }
+        let mut other = beside(NAME, "other").spawn().expect("it starts");
+        let all = 2 * CONTEXT + 800 * MIB;
+        eventually("the other allocates", || {
+            (account.claimed(0) == all).then_some(())
+        });
+        assert_eq!(cuda.alloc(1000 * MIB), Err(OUT_OF_MEMORY));
+        other.kill().expect("it runs");
+        other.wait().expect("it was started");
+        cuda.alloc(1000 * MIB).expect("the dead make room");
+        assert_eq!(account.claimed(0), CONTEXT + 1000 * MIB);
+    });
+}
+
+/// A child of `fork` has its own books and its own slot, even if another thread of the parent was in the
+/// middle of a hook.
+#[test]
+fn a_forked_child_starts_with_nothing() {
+    limited(&[2000], |cuda, account| {
+        thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let mut context = std::ptr::null_mut();
+                cuda.primary_retain(&raw mut context, 0);
+                cuda.set_current(context);
+                for _ in 0..2000 {
+                    let address = cuda.alloc(4096).expect("it fits");
+                    assert_eq!(cuda.mem_free(address), 0);
+                }
+            });
+            let mut children = 0;
+            while !worker.is_finished() {
+                // SAFETY: the child calls the hooks and leaves.
+                match unsafe { libc::fork() } {
+                    0 => {
+                        // A pointer that is not the child's: the driver says what it thinks of it.
+                        cuda.mem_free(0xdead_0000);
+                        let mut address = 0;
+                        cuda.mem_alloc(&raw mut address, 4096);
+                        // SAFETY: ends the child without running what belongs to the parent.
+                        unsafe { libc::_exit(9) };
+                    }
+                    child => {
+                        assert!(child > 0);
+                        let status = eventually("the child ends", || {
+                            let mut status = 0;
+                            // SAFETY: the child is ours, the pointer is to a local variable.
+                            let done =
+                                unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
+                            (done == child).then_some(status)
+                        });
+                        assert_eq!(libc::WEXITSTATUS(status), 9);
+                        children += 1;
+                    }
+                }
+            }
+            assert!(children > 0);
+        });
+        assert!(account.claimed(0) >= CONTEXT);
+    });
+}
+
+/// `exec` keeps pid and start time; what the old program held is gone with it.
+#[test]
+fn an_exec_leaves_nothing_behind() {
+    const NAME: &str = "shared::an_exec_leaves_nothing_behind";
+    limited(&[2000], |cuda, account| {
+        if role().is_some() {
+            cuda.alloc(100 * MIB).expect("it fits");
+            assert_eq!(account.claimed(0), CONTEXT + 100 * MIB);
+            return;
+        }
+        cuda.alloc(900 * MIB).expect("it fits");
+        let error = std::os::unix::process::CommandExt::exec(
+            beside(NAME, "after").stdout(Stdio::inherit()),
+        );
+        panic!("{error}");
+    });
+}

@@ -1,1 +1,167 @@
-//! (coming)
+//! Every hook has the signature of the driver's function: as many arguments, each of the same size. A
+//! mismatch does not compile.
+//!
+//! The driver's side comes from bindings that were generated from its headers. They have no functions for
+//! the first version of an interface that has a second one, and none for per-thread streams; those are
+//! written out below, and the last test sees to it that every row of the table is compared with something.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::mem::size_of;
+
+use apportion_intercept::table::entry;
+use apportion_intercept::{NvmlMemory, NvmlMemoryV2, ROWS};
+use cudarc::driver::sys;
+
+/// The sizes of the result and of the arguments.
+trait Signature {
+    const SIZES: &'static [usize];
+}
+
+macro_rules! signatures {
+    ($(($($arg:ident),*))*) => {$(
+        impl<R $(, $arg)*> Signature for unsafe extern "C" fn($($arg),*) -> R {
+            const SIZES: &'static [usize] = &[size_of::<R>() $(, size_of::<$arg>())*];
+        }
+
+        impl<R $(, $arg)*> Signature for unsafe fn($($arg),*) -> R {
+            const SIZES: &'static [usize] = &[size_of::<R>() $(, size_of::<$arg>())*];
+        }
+    )*};
+}
+
+signatures! { () (A) (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) }
+
+const fn same(one: &[usize], other: &[usize]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    let mut place = 0;
+    while place < one.len() {
+        if one[place] != other[place] {
+            return false;
+        }
+        place += 1;
+    }
+    true
+}
+
+/// Does not compile for two functions that differ.
+fn compare<A: Signature, B: Signature>(_: A, _: B) {
+    const { assert!(same(A::SIZES, B::SIZES), "the hook has another signature") }
+}
+
+macro_rules! any {
+    ($arg:ident) => {
+        _
+    };
+}
+
+/// Hooks with the driver's functions in the bindings.
+macro_rules! compare {
+    ($($hook:ident = $real:ident($($arg:ident),*);)*) => {
+        fn compare_with_the_bindings() {
+            $(compare(
+                entry::$hook as unsafe extern "C" fn($(any!($arg)),*) -> _,
+                sys::$real as unsafe fn($(any!($arg)),*) -> _,
+            );)*
+        }
+
+        const BOUND: &[&str] = &[$(stringify!($hook)),*];
+    };
+}
+
+/// Hooks with signatures that are written out.
+macro_rules! written {
+    ($($hook:ident($($arg:ident: $type:ty),*);)*) => {
+        fn compare_with_the_written() {
+            $({
+                unsafe extern "C" fn real($(_: $type),*) -> c_int { 0 }
+                compare(
+                    entry::$hook as unsafe extern "C" fn($(any!($arg)),*) -> _,
+                    real as unsafe extern "C" fn($($type),*) -> c_int,
+                );
+            })*
+        }
+
+        const WRITTEN: &[&str] = &[$(stringify!($hook)),*];
+    };
+}
+
+compare! {
+    cuMemAlloc_v2 = cuMemAlloc_v2(a, b);
+    cuMemAllocPitch_v2 = cuMemAllocPitch_v2(a, b, c, d, e);
+    cuMemAllocManaged = cuMemAllocManaged(a, b, c);
+    cuMemFree_v2 = cuMemFree_v2(a);
+    cuArrayCreate_v2 = cuArrayCreate_v2(a, b);
+    cuArray3DCreate_v2 = cuArray3DCreate_v2(a, b);
+    cuArrayDestroy = cuArrayDestroy(a);
+    cuMipmappedArrayCreate = cuMipmappedArrayCreate(a, b, c);
+    cuMipmappedArrayDestroy = cuMipmappedArrayDestroy(a);
+    cuMemCreate = cuMemCreate(a, b, c, d);
+    cuMemRelease = cuMemRelease(a);
+    cuMemMap = cuMemMap(a, b, c, d, e);
+    cuMemUnmap = cuMemUnmap(a, b);
+    cuMemRetainAllocationHandle = cuMemRetainAllocationHandle(a, b);
+    cuMemImportFromShareableHandle = cuMemImportFromShareableHandle(a, b, c);
+    cuMemAllocAsync = cuMemAllocAsync(a, b, c);
+    cuMemAllocAsync_ptsz = cuMemAllocAsync(a, b, c);
+    cuMemAllocFromPoolAsync = cuMemAllocFromPoolAsync(a, b, c, d);
+    cuMemAllocFromPoolAsync_ptsz = cuMemAllocFromPoolAsync(a, b, c, d);
+    cuMemFreeAsync = cuMemFreeAsync(a, b);
+    cuMemFreeAsync_ptsz = cuMemFreeAsync(a, b);
+    cuMemPoolCreate = cuMemPoolCreate(a, b);
+    cuMemPoolDestroy = cuMemPoolDestroy(a);
+    cuMemPoolTrimTo = cuMemPoolTrimTo(a, b);
+    cuDeviceGetDefaultMemPool = cuDeviceGetDefaultMemPool(a, b);
+    cuStreamSynchronize = cuStreamSynchronize(a);
+    cuStreamSynchronize_ptsz = cuStreamSynchronize(a);
+    cuEventSynchronize = cuEventSynchronize(a);
+    cuCtxSynchronize = cuCtxSynchronize();
+    cuCtxSynchronize_v2 = cuCtxSynchronize_v2(a);
+    cuCtxCreate_v4 = cuCtxCreate_v4(a, b, c, d);
+    cuCtxDestroy_v2 = cuCtxDestroy_v2(a);
+    cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain(a, b);
+    cuDevicePrimaryCtxRelease_v2 = cuDevicePrimaryCtxRelease_v2(a);
+    cuDevicePrimaryCtxReset_v2 = cuDevicePrimaryCtxReset_v2(a);
+    cuMemGetInfo_v2 = cuMemGetInfo_v2(a, b);
+    cuDeviceTotalMem_v2 = cuDeviceTotalMem_v2(a, b);
+    cuGetProcAddress_v2 = cuGetProcAddress_v2(a, b, c, d, e);
+    cuGetProcAddress_v2_ptsz = cuGetProcAddress_v2(a, b, c, d, e);
+}
+
+written! {
+    cuMemAlloc(a: *mut c_uint, b: c_uint);
+    cuMemAllocPitch(a: *mut c_uint, b: *mut c_uint, c: c_uint, d: c_uint, e: c_uint);
+    cuMemFree(a: c_uint);
+    cuArrayCreate(a: *mut *mut c_void, b: *const c_void);
+    cuArray3DCreate(a: *mut *mut c_void, b: *const c_void);
+    cuCtxCreate(a: *mut *mut c_void, b: c_uint, c: c_int);
+    cuCtxCreate_v2(a: *mut *mut c_void, b: c_uint, c: c_int);
+    cuCtxCreate_v3(a: *mut *mut c_void, b: *mut c_void, c: c_int, d: c_uint, e: c_int);
+    cuCtxDestroy(a: *mut c_void);
+    cuDevicePrimaryCtxRelease(a: c_int);
+    cuDevicePrimaryCtxReset(a: c_int);
+    cuMemGetInfo(a: *mut c_uint, b: *mut c_uint);
+    cuDeviceTotalMem(a: *mut c_uint, b: c_int);
+    cuGetProcAddress(a: *const c_char, b: *mut *mut c_void, c: c_int, d: u64);
+    nvmlDeviceGetMemoryInfo(a: *mut c_void, b: *mut nvml_wrapper_sys::bindings::nvmlMemory_t);
+    nvmlDeviceGetMemoryInfo_v2(a: *mut c_void, b: *mut nvml_wrapper_sys::bindings::nvmlMemory_v2_t);
+}
+
+#[test]
+fn every_hook_has_the_signature_of_the_function_it_stands_for() {
+    compare_with_the_bindings();
+    compare_with_the_written();
+    for row in ROWS {
+        let symbol = row.symbol.to_str().expect("names are plain");
+        let compared = BOUND.contains(&symbol) || WRITTEN.contains(&symbol);
+        assert!(compared, "{symbol} is compared with nothing");
+    }
+}
+
+#[test]
+fn structures_that_a_hook_writes_have_the_driver_s_size() {
+    use nvml_wrapper_sys::bindings::{nvmlMemory_t, nvmlMemory_v2_t};
+    assert_eq!(size_of::<NvmlMemory>(), size_of::<nvmlMemory_t>());
+    assert_eq!(size_of::<NvmlMemoryV2>(), size_of::<nvmlMemory_v2_t>());
+}
