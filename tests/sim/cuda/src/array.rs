@@ -146,7 +146,6 @@ fn create_from(out: Out<u64>, descriptor: Wide3D) -> Outcome {
     let reply = ask(Request::Allocate {
         context: context.name,
         bytes,
-        managed: false,
     })?;
     let kind = |allocation| Kind::Device { allocation };
     let device = context.device;

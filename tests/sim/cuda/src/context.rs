@@ -64,7 +64,7 @@ exports! {
 /// The current context of this thread, which exists.
 pub(crate) fn current() -> Result<(u64, Context), Error> {
     let handle = top().ok_or(INVALID_CONTEXT)?;
-    Ok((handle, tables().context(handle)?.clone()))
+    Ok((handle, *tables().context(handle)?))
 }
 
 /// A context by its handle, or the current one for zero.
@@ -72,7 +72,7 @@ fn named(handle: u64) -> Result<(u64, Context), Error> {
     if handle == 0 {
         current()
     } else {
-        Ok((handle, tables().context(handle)?.clone()))
+        Ok((handle, *tables().context(handle)?))
     }
 }
 
@@ -242,13 +242,20 @@ fn set_limit(limit: u32, value: usize) -> Outcome {
             bytes,
         })?;
     }
-    tables().context_mut(handle)?.limits.insert(limit, value);
+    tables().limits.insert((handle, limit), value);
     Ok(())
 }
 
 fn get_limit(value: Out<usize>, limit: u32) -> Outcome {
     let first = limit_row(limit)?.0;
-    value.put(current()?.1.limits.get(&limit).copied().unwrap_or(first))
+    let (handle, _) = current()?;
+    value.put(
+        tables()
+            .limits
+            .get(&(handle, limit))
+            .copied()
+            .unwrap_or(first),
+    )
 }
 
 fn get_cache_config(config: Out<u32>) -> Outcome {
@@ -301,7 +308,7 @@ fn enable_peer(peer: u64, flags: u32) -> Outcome {
     let (handle, _) = current()?;
     let mut tables = tables();
     tables.context(peer)?;
-    let is_new = tables.context_mut(handle)?.peers.insert(peer);
+    let is_new = tables.peers.insert((handle, peer));
     if is_new {
         Ok(())
     } else {
@@ -311,7 +318,7 @@ fn enable_peer(peer: u64, flags: u32) -> Outcome {
 
 fn disable_peer(peer: u64) -> Outcome {
     let (handle, _) = current()?;
-    let was_there = tables().context_mut(handle)?.peers.remove(&peer);
+    let was_there = tables().peers.remove(&(handle, peer));
     if was_there {
         Ok(())
     } else {

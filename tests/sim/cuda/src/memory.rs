@@ -76,7 +76,6 @@ fn allocate_in_context(
     let reply = ask(Request::Allocate {
         context: context.name,
         bytes,
-        managed,
     })?;
     let kind = |allocation| match managed {
         true => Kind::Managed { allocation },

@@ -33,10 +33,7 @@ fn retain(out: Out<u64>, device: i32) -> Outcome {
     primary.retained += 1;
     let (handle, flags) = (primary.handle, primary.flags);
     let context = Context::new(name, device, flags, 3020);
-    let known = tables
-        .contexts
-        .entry(handle)
-        .or_insert_with(|| context.clone());
+    let known = tables.contexts.entry(handle).or_insert(context);
     if !known.is_alive {
         *known = context;
     }

@@ -19,6 +19,10 @@ pub(crate) struct Tables {
     handles: u64,
     pub(crate) contexts: HashMap<u64, Context>,
     pub(crate) primaries: HashMap<i32, Primary>,
+    /// What a program has set of a context's limits.
+    pub(crate) limits: HashMap<(u64, u32), usize>,
+    /// Which context may reach which other one.
+    pub(crate) peers: HashSet<(u64, u64)>,
     pub(crate) ranges: BTreeMap<u64, Range>,
     pub(crate) arrays: Arrays,
     pub(crate) events: Events,
@@ -34,16 +38,14 @@ pub(crate) struct Tables {
 }
 
 /// A context.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Context {
     /// What the machine calls it.
     pub(crate) name: u64,
     pub(crate) device: i32,
     pub(crate) flags: u32,
     pub(crate) api_version: u32,
-    pub(crate) limits: HashMap<u32, usize>,
     pub(crate) cache_config: u32,
-    pub(crate) peers: HashSet<u64>,
     pub(crate) is_alive: bool,
 }
 
@@ -137,6 +139,9 @@ impl Tables {
         if let Some(context) = self.contexts.get_mut(&handle) {
             context.is_alive = false;
         }
+        self.limits.retain(|(context, _), _| *context != handle);
+        self.peers
+            .retain(|(context, peer)| *context != handle && *peer != handle);
         self.pools.forget_names();
     }
 
@@ -234,9 +239,7 @@ impl Context {
             device,
             flags,
             api_version,
-            limits: HashMap::new(),
             cache_config: 0,
-            peers: HashSet::new(),
             is_alive: true,
         }
     }

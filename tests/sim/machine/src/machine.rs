@@ -96,7 +96,7 @@ impl Machine {
             } => self.limit_context(pid, context, limit, bytes),
             Request::ModuleLoad { context, bytes } => self.load_module(pid, context, bytes),
             Request::ModuleUnload { context, module } => self.unload_module(pid, context, module),
-            Request::Allocate { context, bytes, .. } => self.allocate(pid, context, bytes),
+            Request::Allocate { context, bytes } => self.allocate(pid, context, bytes),
             Request::Free(allocation) => self.free(pid, allocation),
             Request::HandleCreate { location, bytes } => self.create_handle(pid, location, bytes),
             Request::HandleRetain(handle) => self.refer(pid, handle, Step::Retain),
@@ -149,7 +149,10 @@ impl Machine {
         let room = self.driver_room(pid, card).unwrap_or(u64::MAX);
         let limit = self.driver_limit(pid, card).unwrap_or(u64::MAX);
         let card = self.card(card)?;
-        Ok(Reply::Memory { free: card.free().min(room), total: card.usable().min(limit) })
+        Ok(Reply::Memory {
+            free: card.free().min(room),
+            total: card.usable().min(limit),
+        })
     }
 
     /// A name that nothing in this machine has had.

@@ -23,11 +23,7 @@ fn created(machine: &mut Machine, pid: Pid, request: Request) -> u64 {
 }
 
 fn allocate(context: u64, bytes: u64) -> Request {
-    Request::Allocate {
-        context,
-        bytes,
-        managed: false,
-    }
+    Request::Allocate { context, bytes }
 }
 
 #[test]

@@ -63,8 +63,6 @@ pub enum Request {
         context: u64,
         /// How much.
         bytes: u64,
-        /// Managed memory is not held against the driver's own limits.
-        managed: bool,
     },
     /// Frees what [`Request::Allocate`] or [`Request::PoolAllocate`] gave.
     Free(u64),
