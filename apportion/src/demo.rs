@@ -115,14 +115,11 @@ fn flag(instance: &Instance) -> &'static str {
     if instance.is_simulated { " --sim" } else { "" }
 }
 
-/// A third program asks for one MiB more than is left.
+/// A third program asks for more than is left, though not for more than the card has.
 fn refuse_a_third(instance: &Instance, list: &ListReply, card: &str) -> Result<(), Failure> {
-    let free = list
-        .cards
-        .iter()
-        .find(|found| found.uuid == card)
-        .map_or(0, |found| found.free_bytes);
-    let asked = Bytes(free).as_mib() + 1;
+    let found = list.cards.iter().find(|found| found.uuid == card);
+    let (free, most) = found.map_or((0, 0), |found| (found.free_bytes, found.allocatable_bytes));
+    let asked = Bytes(free.saturating_mul(5) / 4).min(Bytes(most)).as_mib();
     say(&format!(
         "$ apportion run{} --gpu-memory {asked} -- PROGRAM",
         flag(instance)
@@ -146,7 +143,8 @@ fn show_metrics(list: &ListReply) -> Result<(), Failure> {
         let kinds = ["limit_bytes", "used_bytes", "denied_total"];
         names_one && kinds.iter().any(|kind| line.contains(kind))
     };
-    let lines: Vec<_> = text.lines().filter(is_shown).collect();
+    let mut lines: Vec<_> = text.lines().filter(is_shown).collect();
+    lines.sort_unstable();
     if lines.is_empty() {
         return Err(Failure::new("the metrics do not show the programs"));
     }

@@ -54,7 +54,7 @@ pub(crate) enum Command {
         #[arg(long)]
         log: std::path::PathBuf,
         /// The program and its arguments.
-        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        #[arg(required = true, trailing_var_arg = true)]
         command: Vec<OsString>,
     },
 }
@@ -84,12 +84,7 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) json: bool,
     /// The command and its arguments.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -106,12 +101,7 @@ pub(crate) struct Sim {
     #[arg(long, value_parser = ["580", "615"])]
     pub(crate) driver: Option<String>,
     /// The command and its arguments.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -156,6 +146,12 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Options::command().debug_assert();
+    }
+
+    #[test]
+    fn a_mistyped_option_is_not_taken_for_the_command() {
+        let line = ["apportion", "run", "--gpu-memroy", "5", "--", "python"];
+        assert!(Options::try_parse_from(line).is_err());
     }
 
     #[test]
