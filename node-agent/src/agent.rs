@@ -39,6 +39,9 @@ mod sampled;
 
 /// How long the driver may be silent before its cards are no longer given out.
 const SILENCE: Duration = Duration::from_secs(5);
+/// How often children are looked for. A process that uses a card is found at once through its parents;
+/// this is for those that do not yet.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 /// How many events a slow watcher may be behind before it misses some.
 const EVENTS: usize = 256;
 
@@ -63,6 +66,7 @@ pub(crate) struct Agent {
     asked_at: u64,
     /// Something changed that the sample on its way may not show.
     is_stale: bool,
+    followed: Instant,
     readings: BTreeMap<CardUuid, Reading>,
     slots: BTreeMap<AllocationId, Vec<Slot>>,
     sampled: Option<(Instant, u64)>,
@@ -107,6 +111,7 @@ impl Agent {
             waiting: Vec::new(),
             asked_at: 0,
             is_stale: false,
+            followed: Instant::now(),
             readings: BTreeMap::new(),
             slots: BTreeMap::new(),
             sampled: None,
@@ -181,6 +186,10 @@ impl Agent {
             self.ended(process);
         }
         self.apply_quietly(Event::Tick);
+        if self.followed.elapsed() >= FOLLOW_EVERY {
+            self.members.follow();
+            self.followed = Instant::now();
+        }
         self.give_up_probe();
         if self.driver.silence() > SILENCE {
             self.doubt_cards();
@@ -194,15 +203,12 @@ impl Agent {
             self.is_stale = true;
             return;
         }
-        self.members.follow();
         self.accounts.values_mut().for_each(Account::begin);
         self.asked_at = self.ledger.generation();
         let _ = self.driver.ask();
     }
 
     fn ended(&mut self, process: apportion_ledger::ProcessId) {
-        // Its children are found through it for the last time.
-        self.members.follow();
         let Some(id) = self.members.leave(process) else {
             return;
         };

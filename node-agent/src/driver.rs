@@ -23,6 +23,8 @@ use tracing::warn;
 
 /// How long the driver may take to start. A card without persistence mode needs seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long to wait between attempts to start a driver that went away, as in an upgrade.
+const RESTART_WAIT: Duration = Duration::from_secs(2);
 /// How often a process list that grew between its two calls is read again.
 const LIST_ATTEMPTS: usize = 3;
 
@@ -75,12 +77,16 @@ pub(crate) struct Readings {
     /// The number that [`Driver::ask`] returned for it.
     pub(crate) sequence: u64,
     pub(crate) cards: Vec<Reading>,
+    /// Cards that were not there before.
+    pub(crate) found: Vec<FoundCard>,
 }
 
 /// The driver's version and its cards.
 #[derive(Debug)]
 struct Found {
     version: String,
+    /// How many the driver has, usable or not.
+    count: u32,
     cards: Vec<FoundCard>,
 }
 
@@ -103,16 +109,23 @@ impl Driver {
         let (answers, readings) = channel::unbounded_channel();
         std::thread::spawn(move || match find(&library) {
             Ok((nvml, found)) => {
-                let cards = found.cards.clone();
+                let (cards, count) = (found.cards.clone(), found.count);
                 let _ = found_here.send(Ok(found));
-                answer(&nvml, &cards, &asked, &answers);
+                Answering {
+                    library,
+                    nvml,
+                    cards,
+                    count,
+                    restarted: Instant::now(),
+                }
+                .run(&asked, &answers);
             }
             Err(error) => drop(found_here.send(Err(error))),
         });
         let found = found_there
             .recv_timeout(START_TIMEOUT)
             .map_err(|_| DriverError::Silent)??;
-        let Found { version, cards } = found;
+        let Found { version, cards, .. } = found;
         Ok(Self {
             version,
             cards,
@@ -184,7 +197,14 @@ fn find(library: &OsString) -> Result<(Nvml, Found), DriverError> {
     }
     match cards.is_empty() {
         true => Err(DriverError::NoCards(version)),
-        false => Ok((nvml, Found { version, cards })),
+        false => Ok((
+            nvml,
+            Found {
+                version,
+                count,
+                cards,
+            },
+        )),
     }
 }
 
@@ -207,26 +227,78 @@ fn found_card(nvml: &Nvml, index: u32) -> Result<Option<FoundCard>, NvmlError> {
     }))
 }
 
-fn answer(
-    nvml: &Nvml,
-    cards: &[FoundCard],
-    asked: &mpsc::Receiver<u64>,
-    answers: &channel::UnboundedSender<Readings>,
-) {
-    while let Ok(sequence) = asked.recv() {
-        let cards = cards.iter().map(|card| read(nvml, card)).collect();
-        if answers.send(Readings { sequence, cards }).is_err() {
-            return;
+/// The thread that talks to the driver.
+struct Answering {
+    library: OsString,
+    nvml: Nvml,
+    cards: Vec<FoundCard>,
+    count: u32,
+    restarted: Instant,
+}
+
+impl Answering {
+    fn run(mut self, asked: &mpsc::Receiver<u64>, answers: &channel::UnboundedSender<Readings>) {
+        while let Ok(sequence) = asked.recv() {
+            let mut cards = self.read();
+            let mut found = Vec::new();
+            if self.is_another(&cards) && self.restart(&mut found) {
+                cards = self.read();
+            }
+            if answers
+                .send(Readings {
+                    sequence,
+                    cards,
+                    found,
+                })
+                .is_err()
+            {
+                return;
+            }
         }
+    }
+
+    fn read(&self) -> Vec<Reading> {
+        self.cards
+            .iter()
+            .map(|card| read(&self.nvml, card))
+            .collect()
+    }
+
+    /// Whether the driver went away, or has cards that it did not have.
+    fn is_another(&self, cards: &[Reading]) -> bool {
+        let is_gone = cards.iter().all(|reading| reading.health == Health::Lost);
+        is_gone
+            || self
+                .nvml
+                .device_count()
+                .is_ok_and(|count| count != self.count)
+    }
+
+    /// Starts a driver anew that lost all cards, and says whether it has some.
+    fn restart(&mut self, new: &mut Vec<FoundCard>) -> bool {
+        if self.restarted.elapsed() < RESTART_WAIT {
+            return false;
+        }
+        self.restarted = Instant::now();
+        let Ok((nvml, found)) = find(&self.library) else {
+            return false;
+        };
+        self.nvml = nvml;
+        self.count = found.count;
+        let is_new = |card: &FoundCard| !self.cards.iter().any(|known| known.uuid == card.uuid);
+        new.extend(found.cards.into_iter().filter(is_new));
+        self.cards.extend(new.iter().cloned());
+        true
     }
 }
 
 fn read(nvml: &Nvml, card: &FoundCard) -> Reading {
     try_read(nvml, card).unwrap_or_else(|error| {
         let health = match error {
-            NvmlError::GpuLost | NvmlError::Uninitialized | NvmlError::DriverNotLoaded => {
-                Health::Lost
-            }
+            NvmlError::GpuLost
+            | NvmlError::NotFound
+            | NvmlError::Uninitialized
+            | NvmlError::DriverNotLoaded => Health::Lost,
             _ => Health::Unhealthy,
         };
         let (used, processes) = (Bytes::ZERO, BTreeMap::new());
@@ -241,7 +313,7 @@ fn read(nvml: &Nvml, card: &FoundCard) -> Reading {
 }
 
 fn try_read(nvml: &Nvml, card: &FoundCard) -> Result<Reading, NvmlError> {
-    let device = nvml.device_by_index(card.index)?;
+    let device = nvml.device_by_uuid(card.uuid.to_string())?;
     // The list comes first: a process that starts in between is then unexplained memory for one
     // sample, and not memory of nobody that is taken from the card's total.
     let processes = processes(&device)?;

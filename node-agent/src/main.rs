@@ -28,6 +28,7 @@ mod service;
 mod view;
 mod wire;
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +74,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::from(EXIT_DONE),
         Err(failure) => {
             for line in failure.lines {
-                eprintln!("apportion-agent: {line}");
+                // A closed standard error is no reason to panic.
+                let _ = writeln!(std::io::stderr(), "apportion-agent: {line}");
             }
             ExitCode::from(failure.code)
         }

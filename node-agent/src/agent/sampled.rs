@@ -8,6 +8,13 @@ impl Agent {
     /// Enters what the driver answered.
     pub(super) fn read(&mut self, readings: Readings) {
         self.collect_slots();
+        for card in &readings.found {
+            self.driver.cards.push(card.clone());
+            self.apply_quietly(Event::CardFound {
+                card: card.uuid,
+                capacity: card.capacity,
+            });
+        }
         self.measure_probe(&readings);
         for reading in &readings.cards {
             self.apply_quietly(Event::CardHealth {

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -62,22 +63,14 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn new(gpus: u32) -> Self {
         let dir = tempfile::tempdir().expect("a folder for the test");
-        let mut daemon = Command::new(libraries().join("apportion-simd"));
-        daemon.arg("--socket").arg(dir.path().join("driver.sock"));
-        daemon
-            .args(["--gpus", &gpus.to_string()])
-            .stdin(Stdio::null());
-        let driver = Running(daemon.spawn().expect("the simulated driver is staged"));
-        let host = Self { dir, driver };
-        let deadline = Instant::now() + PATIENCE;
-        while !host.dir.path().join("driver.sock").exists() {
-            assert!(
-                Instant::now() < deadline,
-                "the simulated driver does not listen"
-            );
-            std::thread::yield_now();
-        }
-        host
+        let driver = start_driver(&dir.path().join("driver.sock"), gpus);
+        Self { dir, driver }
+    }
+
+    /// Ends the simulated driver and starts another one with other cards.
+    pub(crate) fn replace_driver(&mut self, gpus: u32) {
+        self.driver.kill();
+        self.driver = start_driver(&self.dir.path().join("driver.sock"), gpus);
     }
 
     pub(crate) fn instance(&self) -> PathBuf {
@@ -226,6 +219,25 @@ fn libraries() -> PathBuf {
         libraries.display()
     );
     libraries
+}
+
+fn start_driver(socket: &Path, gpus: u32) -> Running {
+    let mut daemon = Command::new(libraries().join("apportion-simd"));
+    daemon
+        .arg("--socket")
+        .arg(socket)
+        .args(["--gpus", &gpus.to_string()]);
+    let driver = daemon.stdin(Stdio::null()).spawn();
+    let driver = Running(driver.expect("the simulated driver is staged"));
+    let deadline = Instant::now() + PATIENCE;
+    while UnixStream::connect(socket).is_err() {
+        assert!(
+            Instant::now() < deadline,
+            "the simulated driver does not listen"
+        );
+        std::thread::yield_now();
+    }
+    driver
 }
 
 /// Runs to the end.

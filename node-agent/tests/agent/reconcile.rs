@@ -220,3 +220,18 @@ async fn utilisation_is_shown() {
         Some(0.4)
     );
 }
+
+#[tokio::test]
+async fn a_driver_that_was_replaced_is_found_again() {
+    let mut host = Host::new(1);
+    let (_agent, mut client) = host.agent(&["--context-reserve", "300"]).await;
+    host.replace_driver(3);
+    eventually("the new cards show", async || {
+        (crate::host::list(&mut client).await.cards.len() >= 3).then_some(())
+    })
+    .await;
+    let last = crate::host::list(&mut client).await.cards.len() - 1;
+    let mut request = crate::host::wish(&mut client, "a", 10).await;
+    request.shares[0].card = card(&mut client, last).await.uuid;
+    assert!(client.allocate(request).await.is_ok());
+}
