@@ -4,6 +4,7 @@ use crate::record::{Report, Stop};
 
 mod contexts;
 mod driver_lookup;
+mod entry_points;
 mod managed;
 mod null_outputs;
 mod pitched;
@@ -88,6 +89,11 @@ pub(crate) const CASES: &[Case] = &[
         name: "driver_lookup",
         about: "cuGetProcAddress over names, versions and flags",
         run: driver_lookup::run,
+    },
+    Case {
+        name: "entry_points",
+        about: "cuGetProcAddress of everything that CUDA's headers name",
+        run: entry_points::run,
     },
     Case {
         name: "queries",

@@ -5,6 +5,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 
 from tier.watch import Watch
@@ -41,6 +42,8 @@ class Machine:
         self.folder.mkdir(mode=0o700)
         self.end = time.monotonic() + given.seconds
         self.environment = dict(os.environ, APPORTION_DIR=str(self.folder), PYTHONDONTWRITEBYTECODE="1")
+        if self.sim:
+            self.environment["GPU_TIER_SIM"] = "1"
         self.environment.pop("LD_PRELOAD", None)
         if self.sim:
             # The first command starts the simulated machine; the watcher needs it to be there.
@@ -65,39 +68,46 @@ class Machine:
     def seconds_left(self):
         return self.end - time.monotonic()
 
-    def run(self, name, command, limit=None, timeout=90, environment=None):
-        """Runs `command`, under `limit` MiB if there is one; None if there is no time left for it."""
+    def run(self, name, command, limit=None, timeout=90, environment=None, says=None):
+        """Runs `command`, under `limit` MiB if there is one; None if there is no time left for it.
+
+        With `says`, that line is its input, and it is held after its answer (which ends with a line
+        with a dot) until NVML has been asked, so that nothing is too quick to be seen.
+        """
         timeout = min(timeout, self.seconds_left)
         if timeout < 5:
             return None
-        words = [str(word) for word in command]
-        if limit is not None:
-            sim = ["--sim"] if self.sim else []
-            words = [str(self.apportion), "run", *sim, "--gpu-memory", str(limit), "--", *words]
-        elif self.sim:
-            words = [str(self.apportion), "sim", "--", *words]
         begun = time.monotonic()
         process = subprocess.Popen(
-            words,
+            self._words(command, limit),
             env={**self.environment, **(environment or {})},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
+        late = threading.Timer(timeout, os.killpg, (process.pid, signal.SIGKILL))
+        late.start()
         with self.watch.over(process.pid) as seen:
-            try:
-                output, errors = process.communicate(timeout=timeout)
-                status = process.returncode
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                output, errors = process.communicate()
-                status, errors = "time", f"{errors}\nit took more than {timeout:.0f} s"
-        kept = self.out / name.replace(" ", "-").replace(":", "")
-        kept.with_suffix(".out").write_text(output)
-        kept.with_suffix(".err").write_text(errors)
-        return Outcome(status, output, errors, seen.peak, time.monotonic() - begun)
+            answer = _ask(process, says, seen) if says else ""
+            output, errors = process.communicate()
+        status = process.returncode
+        if time.monotonic() - begun >= timeout:
+            status, errors = "time", f"{errors}\nit took more than {timeout:.0f} s"
+        late.cancel()
+        kept = str(self.out / name.replace(" ", "-").replace(":", ""))
+        for kind, text in ((".out", answer + output), (".err", errors)):
+            with open(kept + kind, "w", encoding="utf-8") as file:
+                file.write(text)
+        return Outcome(status, answer + output, errors, seen.peak, time.monotonic() - begun)
+
+    def _words(self, command, limit):
+        words = [str(word) for word in command]
+        sim = ["--sim"] if self.sim else []
+        if limit is not None:
+            return [str(self.apportion), "run", *sim, "--gpu-memory", str(limit), "--", *words]
+        return [str(self.apportion), "sim", "--", *words] if self.sim else words
 
     def stop(self):
         """Ends the agent and the simulated machine that this run started."""
@@ -127,3 +137,19 @@ def _is_there(pid):
             return ") Z " not in stat.read()
     except OSError:
         return False
+
+
+def _ask(process, line, seen):
+    """The answer to a line of input, after which NVML is asked at least twice."""
+    answer = []
+    try:
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        return ""
+    for said in process.stdout:
+        if said.strip() == ".":
+            seen.twice()
+            break
+        answer.append(said)
+    return "".join(answer)

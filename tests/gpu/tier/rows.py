@@ -14,7 +14,8 @@ VICTIM_LIMIT = 2000
 # What a program ends with when what it needs is not installed.
 LEFT_OUT = 77
 
-# A name, and what the victim does. Sizes are such that four pieces never fit and two always do.
+# A name, and what the victim does. Four pieces of 512 MiB never fit, two always do.
+PIECE = 512 * MIB
 VICTIMS = [
     ("plain", "total fill 64M free 0 alloc 64M"),
     ("90 % of free", "total take 90 free 0 take 90 alloc 500M"),
@@ -108,7 +109,7 @@ def victim(script):
             result = Result(name)
             result.left_out = f"{program.name} is not built"
             return result
-        outcome = machine.run(name, [program, *script.split()], limit=VICTIM_LIMIT, timeout=30)
+        outcome = machine.run(name, [program, "-"], limit=VICTIM_LIMIT, timeout=30, says=script)
         result, goes_on = _began(name, outcome, VICTIM_LIMIT)
         if not goes_on:
             return result
@@ -120,7 +121,10 @@ def victim(script):
         result.sees = sees[0] if sees else None
         refused = [step for step in steps if step[1] == "2"]
         filled = [int(step[2]) for step in refused if step[0] == "fill"]
-        result.refused = filled[0] if filled else None
+        if filled:
+            result.refused = filled[0]
+        elif refused and "512" in script:
+            result.refused = (steps.index(refused[0]) - 1) * PIECE
         _judge(result, refused)
         takes_all = script.split()[-2:] == ["alloc", "500M"]
         if steps[-1][1] != ("2" if takes_all else "0"):

@@ -24,7 +24,22 @@ class _Memory(ctypes.Structure):
 class Seen:
     """The most that one program held at a time on the first card."""
 
-    peak = 0
+    def __init__(self):
+        self.peak = 0
+        self.looks = 0
+        self.looked = threading.Condition()
+
+    def note(self, used):
+        with self.looked:
+            self.peak = max(self.peak, used)
+            self.looks += 1
+            self.looked.notify_all()
+
+    def twice(self):
+        """Waits for two more looks: the second began after this was called."""
+        with self.looked:
+            wanted = self.looks + 2
+            self.looked.wait_for(lambda: self.looks >= wanted, timeout=5)
 
 
 class Watch:
@@ -61,7 +76,7 @@ class Watch:
                 used = self._used_by(_descendants(pid))
                 if used is None:
                     used = max(0, self._used_by_all() - before)
-                seen.peak = max(seen.peak, used)
+                seen.note(used)
 
         thread = threading.Thread(target=look)
         thread.start()

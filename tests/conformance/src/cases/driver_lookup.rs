@@ -73,13 +73,15 @@ const NEW: &[(&str, i32)] = &[
     ("cuMemAllocManaged", 5000),
 ];
 
-struct Answer {
-    code: Code,
-    address: usize,
-    status: i32,
+/// What was answered.
+pub(super) struct Answer {
+    pub(super) code: Code,
+    pub(super) address: usize,
+    pub(super) status: i32,
 }
 
-fn ask(cuda: &Cuda, name: &str, version: i32, flags: u64) -> Answer {
+/// Asks for one entry point.
+pub(super) fn ask(cuda: &Cuda, name: &str, version: i32, flags: u64) -> Answer {
     let symbol = CString::new(name).expect("names have no NUL");
     let (mut address, mut status) = (1, -1);
     let code = cuda.lookup(

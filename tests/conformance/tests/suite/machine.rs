@@ -13,7 +13,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_apportion-conformance");
 pub(crate) const CARD: &str = "GPU-5a000000-0000-4000-8000-0000000000c0";
 
 /// The staged tree: beside the profile's folder, or where the environment says.
-fn staged() -> PathBuf {
+pub(crate) fn staged() -> PathBuf {
     let beside = Path::new(PROGRAM).ancestors().nth(2);
     let beside = beside.expect("programs are in a profile's folder");
     let staged =

@@ -4,6 +4,7 @@
     reason = "what surrounds a test may panic as the test itself may"
 )]
 
+mod gpu_tier;
 mod limited;
 mod machine;
 mod simulated;
