@@ -36,7 +36,9 @@ pub enum Settled {
 
 #[derive(Clone, Copy, Debug)]
 struct Pool {
-    card: Card,
+    /// `None` where nothing is charged for the pool: its memory is in the host, or on a card that the
+    /// account does not name.
+    card: Option<Card>,
     /// What is charged for what the pool reserves.
     charged: u64,
     /// What is charged for growth that is under way.
@@ -57,17 +59,20 @@ impl Gone {
     #[must_use]
     pub const fn settled(&self) -> Settled {
         let charged = self.entry.charged.saturating_add(self.entry.growing);
-        Settled::GiveBack(self.entry.card, charged)
+        match self.entry.card {
+            Some(card) => Settled::GiveBack(card, charged),
+            None => Settled::Even,
+        }
     }
 }
 
-/// The pools of a process that are on a card of the account.
+/// The pools of a process.
 #[derive(Debug, Default)]
 pub struct Pools(Map<u64, Pool>);
 
 impl Pools {
     /// Enters a pool, if it is new.
-    pub fn enter(&mut self, pool: u64, card: Card) {
+    pub fn enter(&mut self, pool: u64, card: Option<Card>) {
         if self.0.get(pool).is_none() {
             let empty = Pool {
                 card,
@@ -79,9 +84,9 @@ impl Pools {
         }
     }
 
-    /// The card that a pool is on.
+    /// The card that a pool is charged to; `None` if the pool was never entered.
     #[must_use]
-    pub fn card(&self, pool: u64) -> Option<Card> {
+    pub fn card(&self, pool: u64) -> Option<Option<Card>> {
         self.0.get(pool).map(|pool| pool.card)
     }
 
@@ -104,6 +109,9 @@ impl Pools {
         let Some(pool) = self.0.get_mut(pool) else {
             return Settled::Even;
         };
+        let Some(card) = pool.card else {
+            return Settled::Even;
+        };
         let before = pool.charged.saturating_add(pool.growing);
         let current = pool.epoch == epoch;
         pool.charged = match current {
@@ -118,8 +126,8 @@ impl Pools {
         let after = pool.charged.saturating_add(pool.growing);
         match after >= before {
             true if after == before => Settled::Even,
-            true => Settled::Take(pool.card, after.saturating_sub(before)),
-            false => Settled::GiveBack(pool.card, before.saturating_sub(after)),
+            true => Settled::Take(card, after.saturating_sub(before)),
+            false => Settled::GiveBack(card, before.saturating_sub(after)),
         }
     }
 
@@ -136,7 +144,7 @@ impl Pools {
     /// What is charged for all pools on a card.
     #[must_use]
     pub fn charged_on(&self, card: Card) -> u64 {
-        let here = self.0.iter().filter(|(_, pool)| pool.card == card);
+        let here = self.0.iter().filter(|(_, pool)| pool.card == Some(card));
         here.map(|(_, pool)| pool.charged).sum()
     }
 
@@ -158,7 +166,7 @@ mod tests {
 
     fn pool() -> Pools {
         let mut pools = Pools::default();
-        pools.enter(1, 0);
+        pools.enter(1, Some(0));
         pools
     }
 

@@ -66,7 +66,7 @@ pub(crate) fn settle_all() {
 pub(crate) fn trim_all(process: &Process, card: Card) -> bool {
     let before = process.books.lock().pools.charged_on(card);
     each_charged(process, |pool| {
-        if process.books.lock().pools.card(pool) == Some(card) {
+        if process.books.lock().pools.card(pool) == Some(Some(card)) {
             // SAFETY: the pool is one that the driver gave out and that was not destroyed.
             unsafe { driver::pool_trim_to(pool as Pool, 0) };
             settle(process, pool, 0);
@@ -109,8 +109,8 @@ fn pool_of(process: &Process, stream: Stream) -> Option<(u64, Card)> {
         return None;
     }
     let mut books = process.books.lock();
-    books.pools.enter(pool as u64, card);
-    let card = books.pools.card(pool as u64)?;
+    books.pools.enter(pool as u64, Some(card));
+    let card = books.pools.card(pool as u64)??;
     Some((pool as u64, card))
 }
 
@@ -170,14 +170,13 @@ pub(crate) unsafe fn alloc_from_pool(
         return ask(address);
     }
     let known = process.books.lock().pools.card(pool as u64);
-    let card = match known {
-        Some(card) => Some(card),
-        None if driver::pool_reserved(pool) == Reading::NoPool => None,
-        None => device_of(process, stream).and_then(|device| process.card_of(device)),
-    };
+    let card = known.unwrap_or_else(|| {
+        let card = device_of(process, stream).and_then(|device| process.card_of(device));
+        card.filter(|_| driver::pool_reserved(pool) != Reading::NoPool)
+    });
     match card {
         Some(card) => {
-            process.books.lock().pools.enter(pool as u64, card);
+            process.books.lock().pools.enter(pool as u64, Some(card));
             allocate(process, (pool as u64, card), bytes, address, ask)
         }
         None => ask(address),
@@ -201,7 +200,7 @@ pub(crate) unsafe fn create(
     let status = unsafe { real(pool, properties) };
     // SAFETY: the driver accepted the properties.
     let device = unsafe { properties.as_ref() }.and_then(|all| all.location.device());
-    if let (SUCCESS, Some(device)) = (status, device) {
+    if status == SUCCESS {
         // SAFETY: the driver accepted the pointer and wrote the pool.
         unsafe { enter(pool, device) };
     }
@@ -210,14 +209,15 @@ pub(crate) unsafe fn create(
 
 /// # Safety
 /// `pool` must be null or point to a pool that the driver wrote.
-unsafe fn enter(pool: *const Pool, device: Device) {
+unsafe fn enter(pool: *const Pool, device: Option<Device>) {
     // SAFETY: the caller guarantees it.
     let Some(pool) = (unsafe { pool.as_ref() }) else {
         return;
     };
     if let Some(process) = process::current()
-        && let Some(card) = process.card_of(device)
+        && process.account().is_some()
     {
+        let card = device.and_then(|device| process.card_of(device));
         process.books.lock().pools.enter(*pool as u64, card);
     }
 }
@@ -227,7 +227,7 @@ pub(crate) unsafe fn of_device(real: OfDevice, pool: *mut Pool, device: Device) 
     let status = unsafe { real(pool, device) };
     if status == SUCCESS {
         // SAFETY: the driver accepted the pointer and wrote the pool.
-        unsafe { enter(pool, device) };
+        unsafe { enter(pool, Some(device)) };
     }
     status
 }

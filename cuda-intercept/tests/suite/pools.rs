@@ -101,3 +101,25 @@ fn stream_ordered_memory_can_be_freed_like_plain_memory() {
         assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
     });
 }
+
+#[test]
+fn a_pool_in_the_host_costs_nothing() {
+    limited(&[1000], |cuda, account| {
+        let mut pool = null_mut();
+        assert_eq!(cuda.pool_create(&raw mut pool, &Properties::host()), 0);
+        alloc_from(cuda, pool, 2000 * MIB).expect("the host has room");
+        assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
+    });
+}
+
+#[test]
+fn a_pool_is_charged_to_the_card_that_it_is_on() {
+    limited(&[1000, 1000], |cuda, account| {
+        let mut pool = null_mut();
+        assert_eq!(cuda.pool_create(&raw mut pool, &Properties::device(1)), 0);
+        alloc_from(cuda, pool, 100 * MIB).expect("it fits");
+        assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
+        assert_eq!(account.claimed(1), held(1));
+        assert!(account.claimed(1) >= 100 * MIB);
+    });
+}

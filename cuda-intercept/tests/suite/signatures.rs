@@ -139,6 +139,7 @@ written! {
     cuCtxCreate_v2(a: *mut *mut c_void, b: c_uint, c: c_int);
     cuCtxCreate_v3(a: *mut *mut c_void, b: *mut c_void, c: c_int, d: c_uint, e: c_int);
     cuCtxDestroy(a: *mut c_void);
+    cuCtxDetach(a: *mut c_void);
     cuDevicePrimaryCtxRelease(a: c_int);
     cuDevicePrimaryCtxReset(a: c_int);
     cuMemGetInfo(a: *mut c_uint, b: *mut c_uint);

@@ -1,0 +1,217 @@
+//! Random histories against models that are too simple to be wrong.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a test that panics has found something"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apportion_gate::{BLOCK, Books, Settled, worst_case, worst_growth};
+use proptest::prelude::*;
+
+const CONTEXT: u64 = 0xc0;
+const MIB: u64 = 1 << 20;
+
+fn books() -> Books {
+    let mut books = Books::default();
+    books.open_context(CONTEXT, (0, 0), 0, true);
+    books
+}
+
+/// A driver that puts small requests side by side into blocks, and each large one into its own.
+#[derive(Default)]
+struct Driver {
+    live: BTreeMap<u64, u64>,
+    next_large: u64,
+}
+
+impl Driver {
+    fn alloc(&mut self, bytes: u64) -> u64 {
+        let address = if bytes > MIB {
+            self.next_large += worst_case(bytes);
+            (1 << 40) + self.next_large
+        } else {
+            let fits = |at: &u64| {
+                let same_block = at / BLOCK == (at + bytes - 1) / BLOCK;
+                let overlaps =
+                    |(start, size): (&u64, &u64)| *start < at + bytes && *at < start + size;
+                same_block && !self.live.iter().any(overlaps)
+            };
+            let places = (0..).map(|place| BLOCK + place * 65_536);
+            let mut places = places.filter(fits);
+            places.next().unwrap_or_default()
+        };
+        self.live.insert(address, bytes);
+        address
+    }
+
+    fn holds(&self) -> u64 {
+        let (small, large): (Vec<_>, Vec<_>) = self.live.iter().partition(|(_, b)| **b <= MIB);
+        let blocks: BTreeSet<u64> = small.iter().map(|(address, _)| *address / BLOCK).collect();
+        let large: u64 = large.iter().map(|(_, bytes)| worst_case(**bytes)).sum();
+        blocks.len() as u64 * BLOCK + large
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// What is charged is what the driver holds, after every step, and nothing is left in the end.
+    #[test]
+    fn linear_memory_is_charged_as_the_driver_takes_it(
+        steps in prop::collection::vec((any::<bool>(), 1..8 * MIB, any::<prop::sample::Index>()), 1..120),
+    ) {
+        let (mut books, mut driver, mut charged) = (books(), Driver::default(), 0);
+        let context = books.context(CONTEXT).map(|(id, _)| id);
+        prop_assume!(context.is_some());
+        for (frees, bytes, which) in steps {
+            if frees && !driver.live.is_empty() {
+                let addresses: Vec<u64> = driver.live.keys().copied().collect();
+                let address = addresses[which.index(addresses.len())];
+                driver.live.remove(&address);
+                charged -= books.take(address).map_or(0, |taken| taken.cost);
+            } else if let Some(context) = context {
+                let bytes = if bytes % 3 == 0 { bytes } else { bytes % MIB + 1 };
+                let cost = books.enter(driver.alloc(bytes), bytes, 0, context);
+                prop_assert!(cost <= worst_case(bytes));
+                charged += cost;
+            }
+            prop_assert_eq!(charged, driver.holds());
+        }
+        let ended = books.end_context(CONTEXT);
+        prop_assert_eq!(ended.map(|ended| books.context_ended(ended)), Some(charged));
+    }
+
+    /// Physical memory is charged exactly while a handle or a mapping refers to it.
+    #[test]
+    fn virtual_memory_is_charged_while_anything_refers_to_it(
+        steps in prop::collection::vec((0..6_u8, any::<prop::sample::Index>(), any::<bool>()), 1..150),
+    ) {
+        let mut books = books();
+        // The model: each physical memory with its handles (value, count) and mapped addresses.
+        let mut model: Vec<(u64, u32, BTreeSet<u64>)> = Vec::new();
+        let (mut charged, mut address) = (0, 0x10_0000_u64);
+        for (step, which, fails) in steps {
+            let holders: Vec<usize> = (0..model.len()).filter(|m| model[*m].1 > 0).collect();
+            let mapped: Vec<usize> = (0..model.len()).filter(|m| !model[*m].2.is_empty()).collect();
+            match step {
+                0 => {
+                    // The lowest handle value that is free, as a driver that uses values again.
+                    let free = |value: &u64| !model.iter().any(|m| m.0 == *value && m.1 > 0);
+                    let handle = (1..).find(free).unwrap_or_default();
+                    books.create_handle(handle, Some((0, BLOCK)));
+                    model.push((handle, 1, BTreeSet::new()));
+                    charged += BLOCK;
+                }
+                1 if !holders.is_empty() => {
+                    let memory = &mut model[holders[which.index(holders.len())]];
+                    let released = books.release_handle(memory.0);
+                    prop_assert!(released.is_some());
+                    match released {
+                        Some(released) if fails => books.handle_lives(released),
+                        Some(released) => {
+                            memory.1 -= 1;
+                            charged -= books.handle_released(released).charge.map_or(0, |c| c.1);
+                        }
+                        None => {}
+                    }
+                }
+                2 | 3 if !holders.is_empty() => {
+                    let memory = &mut model[holders[which.index(holders.len())]];
+                    address += BLOCK;
+                    books.map(address, BLOCK, memory.0);
+                    memory.2.insert(address);
+                }
+                4 if !mapped.is_empty() => {
+                    let memory = &mut model[mapped[which.index(mapped.len())]];
+                    let at = memory.2.first().copied().unwrap_or_default();
+                    let unmapped = books.unmap(at, BLOCK);
+                    prop_assert!(unmapped.is_some());
+                    match unmapped {
+                        Some(unmapped) if fails => books.mapping_lives(unmapped),
+                        Some(unmapped) => {
+                            memory.2.remove(&at);
+                            charged -= books.unmapped(unmapped).charge.map_or(0, |c| c.1);
+                        }
+                        None => {}
+                    }
+                }
+                5 if !mapped.is_empty() => {
+                    let place = mapped[which.index(mapped.len())];
+                    let at = model[place].2.first().copied().unwrap_or_default();
+                    let value = model[place].0;
+                    let taken = model[place].1 == 0 && model.iter().any(|m| m.0 == value && m.1 > 0);
+                    let value = if taken { 1000 + place as u64 } else { value };
+                    if taken {
+                        model[place].0 = value;
+                    }
+                    books.retain_handle(value, at + 7);
+                    model[place].1 += 1;
+                }
+                _ => {}
+            }
+            let live = model.iter().filter(|(_, handles, maps)| *handles > 0 || !maps.is_empty());
+            prop_assert_eq!(charged, live.count() as u64 * BLOCK);
+        }
+    }
+
+    /// However allocations overlap, a pool is never charged less than it reserves, and once all is quiet
+    /// exactly as much.
+    #[test]
+    fn a_pool_is_never_charged_less_than_it_reserves(
+        steps in prop::collection::vec((0..5_u8, 1..100 * MIB, any::<prop::sample::Index>()), 1..100),
+    ) {
+        let mut books = books();
+        let (mut charged, mut reserved) = (0_u64, 0_u64);
+        // Growth that was charged and not yet asked for; asked for; and read but not yet settled.
+        let (mut begun, mut grown, mut read) = (Vec::new(), Vec::new(), Vec::new());
+        let apply = |settled: Settled, charged: &mut u64| match settled {
+            Settled::Even => {}
+            Settled::GiveBack(_, bytes) => *charged -= bytes,
+            Settled::Take(_, bytes) => *charged += bytes,
+        };
+        books.pools.enter(1, Some(0));
+        for (step, bytes, which) in steps {
+            match step {
+                0 => {
+                    let growth = worst_growth(bytes);
+                    charged += growth;
+                    books.pools.begin(1, growth);
+                    begun.push((bytes, growth));
+                }
+                1 if !begun.is_empty() => {
+                    let (bytes, growth) = begun.swap_remove(which.index(begun.len()));
+                    reserved += if bytes % 2 == 0 { worst_growth(bytes) } else { 0 };
+                    grown.push(growth);
+                }
+                2 if !grown.is_empty() => {
+                    let growth = grown.swap_remove(which.index(grown.len()));
+                    let epoch = books.pools.epoch(1).unwrap_or_default();
+                    read.push((epoch, reserved, growth));
+                }
+                3 if !read.is_empty() => {
+                    let (epoch, seen, growth) = read.swap_remove(which.index(read.len()));
+                    apply(books.pools.settle(1, epoch, seen, growth), &mut charged);
+                }
+                4 => {
+                    // A trim by the driver, at a moment when no growth is between asked and settled.
+                    if grown.is_empty() && read.is_empty() {
+                        reserved = 0;
+                    }
+                }
+                _ => {}
+            }
+            prop_assert!(charged >= reserved, "{charged} charged, {reserved} reserved");
+        }
+        for growth in begun.into_iter().map(|(_, growth)| growth).chain(grown) {
+            let epoch = books.pools.epoch(1).unwrap_or_default();
+            apply(books.pools.settle(1, epoch, reserved, growth), &mut charged);
+        }
+        for (epoch, seen, growth) in read {
+            apply(books.pools.settle(1, epoch, seen, growth), &mut charged);
+        }
+        let epoch = books.pools.epoch(1).unwrap_or_default();
+        apply(books.pools.settle(1, epoch, reserved, 0), &mut charged);
+        prop_assert_eq!(charged, reserved);
+    }
+}
