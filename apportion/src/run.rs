@@ -5,11 +5,13 @@
 //! which becomes the command: whatever ends the command gives the share back.
 
 use std::process;
+use std::time::Duration;
 
 use apportion_abi::{GpuRequest, place};
 use apportion_policy::Refusal;
 use apportion_proto::v1::{self, Allocation, ListReply, allocate_reply};
 use apportion_runtime_class::{Grant, GrantedCard, Target, edits};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use serde::Serialize;
 
 use crate::agent::{Agent, connect_or_start, connect_to_running};
@@ -22,6 +24,8 @@ use crate::{block_on, cards};
 
 /// How often a placement is tried again after somebody else took the hole.
 const ATTEMPTS: u32 = 5;
+/// How long the agent may take to allocate.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs `run.command` under a limit; returns only if that fails.
 pub(crate) fn run(run: Run, asks_for_simulated: bool) -> Result<(), Failure> {
@@ -63,6 +67,9 @@ pub(crate) fn run(run: Run, asks_for_simulated: bool) -> Result<(), Failure> {
 }
 
 /// Gets what was asked for and ties it to this process.
+///
+/// A signal that ends us in between waits until the allocation is tied: then it goes with us, where a mere
+/// reservation would stay until it expires.
 async fn obtain(
     instance: &Instance,
     ask: &Ask,
@@ -74,9 +81,40 @@ async fn obtain(
         .name
         .clone()
         .unwrap_or_else(|| format!("{}-{pid}", program.name()));
-    let (reserved, list) = reserve(&mut agent, ask, &name).await?;
-    let allocation = agent.commit(reserved.id, pid).await?;
-    Ok((allocation, list))
+    let tied = async {
+        let (reserved, list) = reserve(&mut agent, ask, &name).await?;
+        Ok((agent.commit(reserved.id, pid).await?, list))
+    };
+    let _held = HeldSignals::hold()?;
+    let slow =
+        |_| Failure::new("the agent did not answer in time").hint("`apportion doctor` looks at it");
+    tokio::time::timeout(PATIENCE, tied).await.map_err(slow)?
+}
+
+/// Signals that end a program, held back until this is dropped.
+struct HeldSignals {
+    before: SigSet,
+}
+
+impl HeldSignals {
+    fn hold() -> Result<Self, Failure> {
+        let ends = [
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGHUP,
+            Signal::SIGQUIT,
+        ];
+        let ends: SigSet = ends.into_iter().collect();
+        let before = ends.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let before = before.map_err(|e| Failure::new("failed to hold signals").because(e))?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        let _ = self.before.thread_set_mask();
+    }
 }
 
 /// Chooses cards and reserves them; chooses again when somebody was faster.
