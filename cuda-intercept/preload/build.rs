@@ -7,16 +7,17 @@
 //! of that name is in the process.
 
 use std::env;
+use std::error::Error;
 use std::fs;
 use std::path::Path;
 
 /// An archive without members.
 const EMPTY_ARCHIVE: &str = "!<arch>\n";
 
-fn main() {
-    let out = env::var_os("OUT_DIR").expect("Cargo sets OUT_DIR for build scripts");
+fn main() -> Result<(), Box<dyn Error>> {
+    let out = env::var("OUT_DIR")?;
     let out = Path::new(&out);
-    fs::write(out.join("libc.a"), EMPTY_ARCHIVE).expect("OUT_DIR is writable");
+    fs::write(out.join("libc.a"), EMPTY_ARCHIVE)?;
     println!("cargo:rustc-cdylib-link-arg=-L{}", out.display());
     for argument in [
         "-nostartfiles",
@@ -27,4 +28,5 @@ fn main() {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }
     println!("cargo:rerun-if-changed=build.rs");
+    Ok(())
 }

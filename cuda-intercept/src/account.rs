@@ -10,6 +10,7 @@ use crate::spin::Spin;
 mod peers;
 
 /// Whether a limit applies to this process.
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 #[derive(Debug)]
 pub(crate) enum Standing {
     /// None that anybody told us.
@@ -121,10 +122,10 @@ impl Account {
         let Some(owner) = self.owner(&usage) else {
             return;
         };
-        if !usage.claim_anyway(owner, card, Bytes(bytes)) {
-            if let Some(owner) = self.enter_again(&usage, owner) {
-                let _ = usage.claim_anyway(owner, card, Bytes(bytes));
-            }
+        if !usage.claim_anyway(owner, card, Bytes(bytes))
+            && let Some(owner) = self.enter_again(&usage, owner)
+        {
+            let _ = usage.claim_anyway(owner, card, Bytes(bytes));
         }
         self.slot.lock().add(card, bytes);
     }
@@ -157,12 +158,10 @@ impl Account {
     /// Takes processes that are gone out of the account. True if that freed anything.
     pub(crate) fn retire_the_dead(&self) -> bool {
         let usage = self.usage.usage();
-        let dead = usage
-            .processes()
-            .filter(|process| peers::is_dead(process.registration));
-        dead.fold(false, |freed, process| {
-            usage.retire(process.owner) > Bytes::ZERO || freed
-        })
+        let all = usage.processes();
+        let dead = all.filter(|process| peers::is_dead(process.registration));
+        let freed: Bytes = dead.map(|process| usage.retire(process.owner)).sum();
+        freed > Bytes::ZERO
     }
 
     /// The card as every query shows it. `total` and `free` are what the driver says of the whole.

@@ -91,7 +91,10 @@ impl Object {
         let base = info.dlpi_addr as usize;
         let mut object = Self {
             base,
-            span: usize::MAX..0,
+            span: Range {
+                start: usize::MAX,
+                end: 0,
+            },
             name: info.dlpi_name,
             strings: 0,
             symbols: 0,
@@ -101,8 +104,9 @@ impl Object {
         };
         let mut dynamic = ptr::null();
         for place in 0..usize::from(info.dlpi_phnum) {
+            let header: *const Elf64_Phdr = info.dlpi_phdr.wrapping_add(place);
             // SAFETY: the table has `dlpi_phnum` entries.
-            let header: &Elf64_Phdr = unsafe { &*info.dlpi_phdr.add(place) };
+            let header = unsafe { &*header };
             let start = base.wrapping_add(header.p_vaddr as usize);
             match header.p_type {
                 libc::PT_LOAD => {
@@ -233,7 +237,7 @@ impl Object {
     unsafe fn by_hash(&self, name: &CStr) -> Option<usize> {
         let table = self.hash as *const u32;
         // SAFETY: the second word is the number of symbols.
-        let symbols = unsafe { table.add(1).read() } as usize;
+        let symbols = unsafe { table.wrapping_add(1).read() } as usize;
         // SAFETY: every place is below the number of symbols.
         (1..symbols).find_map(|place| unsafe { self.defined(place, name) })
     }
@@ -243,7 +247,7 @@ impl Object {
     unsafe fn defined(&self, place: usize, name: &CStr) -> Option<usize> {
         let table = self.symbols as *const Elf64_Sym;
         // SAFETY: the caller guarantees the place.
-        let symbol = unsafe { &*table.add(place) };
+        let symbol = unsafe { &*table.wrapping_add(place) };
         let kind = symbol.st_info & 0xf;
         if symbol.st_shndx == 0 || !matches!(kind, STT_NOTYPE | STT_FUNC) {
             return None;

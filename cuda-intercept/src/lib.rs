@@ -19,12 +19,7 @@
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(
     test,
-    expect(
-        clippy::expect_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        reason = "a test that panics has found something"
-    )
+    expect(clippy::expect_used, reason = "a test that panics has found something")
 )]
 
 #[cfg(not(all(

@@ -84,7 +84,7 @@ macro_rules! rows {
         /// How many there are.
         pub(crate) const COUNT: usize = ROWS.len();
 
-        #[expect(non_camel_case_types, clippy::enum_variant_names, reason = "the driver's own names")]
+        #[expect(non_camel_case_types, reason = "the driver's own names")]
         #[derive(Clone, Copy)]
         enum Place { $($symbol),* }
 

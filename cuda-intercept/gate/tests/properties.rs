@@ -193,12 +193,8 @@ proptest! {
                     let (epoch, seen, growth) = read.swap_remove(which.index(read.len()));
                     apply(books.pools.settle(1, epoch, seen, growth), &mut charged);
                 }
-                4 => {
-                    // A trim by the driver, at a moment when no growth is between asked and settled.
-                    if grown.is_empty() && read.is_empty() {
-                        reserved = 0;
-                    }
-                }
+                // A trim by the driver, at a moment when no growth is between asked and settled.
+                4 if grown.is_empty() && read.is_empty() => reserved = 0,
                 _ => {}
             }
             prop_assert!(charged >= reserved, "{charged} charged, {reserved} reserved");

@@ -28,8 +28,8 @@ enum Kind {
 
 impl Kind {
     fn destroy(self, array: Opaque) {
-        // SAFETY: the array was just created and nobody else knows it.
         let _ = match self {
+            // SAFETY: the array was just created and nobody else knows it.
             Self::Plain => unsafe { driver::array_destroy(array) },
             // SAFETY: as above.
             Self::Mipmapped => unsafe { driver::mipmapped_destroy(array) },
