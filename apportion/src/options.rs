@@ -149,6 +149,27 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_has_a_row_for_every_command_and_option() {
+        let readme = include_str!("../../README.md");
+        for command in Options::command()
+            .get_subcommands()
+            .filter(|found| !found.is_hide_set())
+        {
+            let start = format!("| `{}", command.get_name());
+            let row = readme.lines().find(|line| line.starts_with(&start));
+            let row = row.unwrap_or_else(|| panic!("no row for {}", command.get_name()));
+            for option in command.get_arguments().filter_map(|found| found.get_long()) {
+                let is_there = option == "help" || row.contains(&format!("--{option}"));
+                assert!(
+                    is_there,
+                    "--{option} is not in the row of {}",
+                    command.get_name()
+                );
+            }
+        }
+    }
+
+    #[test]
     fn a_mistyped_option_is_not_taken_for_the_command() {
         let line = ["apportion", "run", "--gpu-memroy", "5", "--", "python"];
         assert!(Options::try_parse_from(line).is_err());
