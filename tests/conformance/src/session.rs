@@ -132,10 +132,20 @@ impl Session {
 
     /// What NVML counts for this process, or for the whole card where it does not name the process.
     pub(crate) fn usage(&self) -> Result<i64, Stop> {
-        let running = self.running()?;
-        let own = running.iter().find(|one| one.pid == process::id());
+        let named = self.is_visible()?;
+        self.usage_if(named)
+    }
+
+    /// As [`Session::usage`], for a process that NVML names while it has a context: without one it
+    /// holds nothing.
+    pub(crate) fn usage_if(&self, named: bool) -> Result<i64, Stop> {
+        let own = self
+            .running()?
+            .into_iter()
+            .find(|one| one.pid == process::id());
         let used = match own {
             Some(own) => own.used,
+            None if named => 0,
             None => self.card_memory()?.0.used,
         };
         Ok(i64::try_from(used).unwrap_or(i64::MAX))

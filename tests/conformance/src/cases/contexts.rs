@@ -1,7 +1,5 @@
 //! Contexts: who keeps one alive, what ends with it, and what it costs.
 
-use std::process;
-
 use crate::code::Code;
 use crate::record::{Report, Stop};
 use crate::session::{MIB, Session, must};
@@ -44,17 +42,13 @@ fn retained(report: &Report, session: &Session) -> Result<(), Stop> {
     )?;
     report.equals("it lives with one of two", true, is_active(session)?);
     let address = session.alloc(HELD)?;
-    let before = session.usage()?;
+    let (named, before) = (session.is_visible()?, session.usage()?);
     must(
         "cuDevicePrimaryCtxRelease",
         cuda.primary_release(session.device),
     )?;
     report.equals("it ends with the last", false, is_active(session)?);
-    let own = session
-        .running()?
-        .into_iter()
-        .find(|one| one.pid == process::id());
-    let freed = before - own.map_or(0, |own| own.used as i64);
+    let freed = before - session.usage_if(named)?;
     report.holds("its memory ends with it", freed >= HELD as i64, freed);
 
     must("cuCtxSetCurrent", cuda.context_set(0))?;
@@ -76,15 +70,11 @@ fn reset(report: &Report, session: &Session) -> Result<(), Stop> {
     let cuda = &session.cuda;
     session.retain()?;
     session.alloc(HELD)?;
-    let before = session.usage()?;
+    let (named, before) = (session.is_visible()?, session.usage()?);
     let code = cuda.primary_reset(session.device);
     report.equals("a reset of a retained context", Code::SUCCESS, code);
     report.observed("it is active after a reset", is_active(session)?);
-    let own = session
-        .running()?
-        .into_iter()
-        .find(|one| one.pid == process::id());
-    let freed = before - own.map_or(0, |own| own.used as i64);
+    let freed = before - session.usage_if(named)?;
     report.holds("a reset frees its memory", freed >= HELD as i64, freed);
     let code = cuda.primary_release(session.device);
     report.equals(
