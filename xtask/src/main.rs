@@ -48,7 +48,7 @@ enum Task {
     Lint,
     /// Run the benches; they print ratios.
     Bench {
-        /// Arguments for the benches themselves.
+        /// Arguments for the pairs, such as one section: calls, contention, starts.
         #[arg(last = true)]
         args: Vec<String>,
     },

@@ -50,14 +50,20 @@ pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     })
 }
 
-/// Runs the benches against an optimised tree.
+/// Runs the benches against an optimised tree: pairs in processes first, then single functions.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     let staged = stage::build(workspace, true)?;
-    let mut cargo = workspace.cargo();
-    cargo
-        .args(["bench", "--package", "apportion-benches"])
-        .env(STAGED, &staged);
-    run(with(&mut cargo, args))
+    let package = ["--package", "apportion-benches"];
+    let mut pairs = workspace.cargo();
+    pairs
+        .args(["run", "--release", "--bin", "apportion-bench"])
+        .args(package);
+    run(with(pairs.env(STAGED, &staged), args))?;
+    run(workspace
+        .cargo()
+        .arg("bench")
+        .args(package)
+        .env(STAGED, &staged))
 }
 
 /// The account pages under `loom`; optimised, because a model runs thousands of times.
