@@ -79,6 +79,14 @@ def check_other_kinds():
     array = done(cu.cuArrayCreate(descriptor))
     assert before - free_bytes() >= 2048 * 1024 * 16
     done(cu.cuArrayDestroy(array))
+    pyramid = cu.CUDA_ARRAY3D_DESCRIPTOR()
+    pyramid.Width, pyramid.Height, pyramid.NumChannels = 2048, 1024, 4
+    pyramid.Format = cu.CUarray_format.CU_AD_FORMAT_FLOAT
+    mipmap = done(cu.cuMipmappedArrayCreate(pyramid, 4))
+    assert before - free_bytes() >= 2048 * 1024 * 16 * 5 // 4, "smaller levels cost, too"
+    level = done(cu.cuMipmappedArrayGetLevel(mipmap, 3))
+    assert done(cu.cuArray3DGetDescriptor(level)).Width == 256
+    done(cu.cuMipmappedArrayDestroy(mipmap))
     assert free_bytes() == before
 
 

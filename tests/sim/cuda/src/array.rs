@@ -23,6 +23,8 @@ pub(crate) struct Array {
     descriptor: Wide3D,
     layout: Layout,
     device: i32,
+    /// A level of a mipmapped array lives as long as that.
+    is_level: bool,
 }
 
 /// How an array lies in memory.
@@ -65,9 +67,51 @@ pub(crate) struct Requirements {
     reserved: [u32; 4],
 }
 
+impl Requirements {
+    pub(crate) fn of(bytes: u64) -> Self {
+        Self {
+            bytes: bytes as usize,
+            alignment: ALIGNMENT as usize,
+            reserved: [0; 4],
+        }
+    }
+}
+
+impl Wide3D {
+    /// The same image at half of each side, as often as asked.
+    pub(crate) fn halved(self, times: u32) -> Self {
+        let half = |side: usize| match side {
+            0 => 0,
+            side => side.checked_shr(times).unwrap_or(0).max(1),
+        };
+        Self {
+            width: half(self.width),
+            height: half(self.height),
+            depth: self.depth_at(times),
+            ..self
+        }
+    }
+
+    /// Layers stay as many as they are; depth shrinks.
+    fn depth_at(self, times: u32) -> usize {
+        match self.depth {
+            0 => 0,
+            depth if self.flags & (LAYERED | CUBEMAP) != 0 => depth,
+            depth => depth.checked_shr(times).unwrap_or(0).max(1),
+        }
+    }
+
+    /// How many levels there are down to a single element.
+    pub(crate) fn most_levels(self) -> u32 {
+        let layered = self.flags & (LAYERED | CUBEMAP) != 0;
+        let depth = if layered { 0 } else { self.depth };
+        self.width.max(self.height).max(depth).max(1).ilog2() + 1
+    }
+}
+
 type Wide = Descriptor<usize>;
 type Narrow = Descriptor<u32>;
-type Wide3D = Descriptor3D<usize>;
+pub(crate) type Wide3D = Descriptor3D<usize>;
 type Narrow3D = Descriptor3D<u32>;
 
 /// Memory of arrays is laid out in steps of this.
@@ -88,6 +132,28 @@ exports! {
     cuArray3DGetDescriptor_v2(descriptor: Out<Wide3D>, array: u64) = get_3d => "cuArray3DGetDescriptor" @ 3020;
     cuArrayGetMemoryRequirements(requirements: Out<Requirements>, array: u64, device: i32) = get_requirements => "cuArrayGetMemoryRequirements" @ 11060;
     cuArrayDestroy(array: u64) = destroy => "cuArrayDestroy" @ 2000;
+}
+
+/// A level of a mipmapped array, which is an array that shares the memory of the whole.
+pub(crate) fn level(descriptor: Wide3D, address: u64, device: i32) -> Result<u64, Error> {
+    let (pitch, height, bytes) = measure(&descriptor)?;
+    let layout = Layout {
+        address,
+        pitch,
+        height,
+        bytes,
+    };
+    let mut tables = tables();
+    let handle = tables.fresh();
+    tables.arrays.insert(
+        handle,
+        Array {
+            descriptor,
+            layout,
+            device,
+        },
+    );
+    Ok(handle)
 }
 
 /// How an array lies in memory.
@@ -117,7 +183,7 @@ fn channel_bytes(format: u32) -> Result<u64, Error> {
 }
 
 /// Pitch, rows of a slice, and bytes in all. A size of zero is a dimension that is not there.
-fn measure(descriptor: &Wide3D) -> Result<(u64, u64, u64), Error> {
+pub(crate) fn measure(descriptor: &Wide3D) -> Result<(u64, u64, u64), Error> {
     let is_layered = descriptor.flags & (LAYERED | CUBEMAP) != 0;
     let is_flat = descriptor.height == 0 && descriptor.depth > 0 && !is_layered;
     if descriptor.width == 0 || is_flat || descriptor.flags & !FLAGS != 0 {
@@ -312,7 +378,11 @@ fn get_requirements(out: Out<Requirements>, handle: u64, device: i32) -> Outcome
 }
 
 fn destroy(handle: u64) -> Outcome {
-    let address = layout(handle)?.address;
+    let array = array(handle)?;
+    if array.is_level {
+        return Err(INVALID_HANDLE);
+    }
+    let address = array.layout.address;
     let range = tables().ranges.get(&address).copied();
     if let Some(range) = range
         && let Kind::Device { allocation } = range.kind

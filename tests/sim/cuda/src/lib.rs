@@ -27,6 +27,8 @@ mod lookup;
 mod managed;
 mod mapping;
 mod memory;
+mod memory_file;
+mod mipmaps;
 mod modules;
 mod number;
 mod occupancy;
@@ -57,6 +59,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         lookup::ROWS,
         managed::ROWS,
         memory::ROWS,
+        mipmaps::ROWS,
         modules::ROWS,
         occupancy::ROWS,
         pointer_attributes::ROWS,

@@ -8,6 +8,7 @@ use crate::error::{CONTEXT_IS_DESTROYED, Error, INVALID_CONTEXT, INVALID_VALUE};
 use crate::event::Events;
 use crate::functions::Functions;
 use crate::libraries::Libraries;
+use crate::mipmaps::Mipmaps;
 use crate::modules::Modules;
 use crate::pools::Pools;
 use crate::stream::Streams;
@@ -28,6 +29,7 @@ pub(crate) struct Tables {
     pub(crate) events: Events,
     pub(crate) functions: Functions,
     pub(crate) libraries: Libraries,
+    pub(crate) mipmaps: Mipmaps,
     pub(crate) modules: Modules,
     pub(crate) pools: Pools,
     pub(crate) streams: Streams,

@@ -1,13 +1,9 @@
 //! Virtual memory: addresses without memory, memory without addresses, and mappings between them.
 //!
 //! Physical memory is a memory file, so the same bytes can be mapped twice and in several processes.
-//! The file's name carries what the machine calls the memory; that is how an importer, which gets
-//! nothing but a descriptor, finds it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::CString;
-use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use apportion_sim_machine::{Location, Reply, Request};
 
@@ -18,6 +14,7 @@ use crate::error::{
 use crate::export::exports;
 use crate::location::{Access, HOST, Place, READ, READ_WRITE};
 use crate::mapping;
+use crate::memory_file;
 use crate::pointer::{In, Out};
 use crate::tables::{Kind, Range, Tables};
 
@@ -59,8 +56,6 @@ const GRANULE: u64 = 2 << 20;
 const PINNED: u32 = 1;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, the only one here.
 const DESCRIPTOR: u32 = 1;
-/// The part of a memory file's name before the memory's own.
-const FILE_PREFIX: &str = "apportion-sim-";
 
 exports! {
     cuMemAddressReserve(out: Out<u64>, bytes: usize, alignment: usize, wish: u64, flags: u64) = reserve => "cuMemAddressReserve" @ 10020;
@@ -185,7 +180,7 @@ fn create(out: Out<u64>, bytes: usize, properties: In<Properties>, flags: u64) -
         return Err(INVALID_VALUE);
     }
     let name = create_in_machine(Request::HandleCreate { location, bytes })?;
-    let Ok(file) = memory_file(name, bytes) else {
+    let Ok(file) = memory_file::create(name, bytes) else {
         ask(Request::HandleRelease(name))?;
         return Err(OUT_OF_MEMORY);
     };
@@ -317,7 +312,7 @@ fn import(out: Out<u64>, descriptor: usize, kind: u32) -> Outcome {
         return Err(NOT_SUPPORTED);
     }
     let fd = RawFd::try_from(descriptor).map_err(|_| INVALID_VALUE)?;
-    let (name, file) = opened(fd)?;
+    let (name, file) = memory_file::open(fd)?;
     let Reply::Imported { location, bytes } = ask(Request::HandleImport(name))? else {
         return Err(UNKNOWN);
     };
@@ -391,38 +386,4 @@ fn place_of(location: Location) -> Result<Place, Error> {
     device
         .map(Place::of_device)
         .ok_or(crate::error::INVALID_DEVICE)
-}
-
-fn memory_file(name: u64, bytes: u64) -> Result<OwnedFd, Error> {
-    let title = CString::new(format!("{FILE_PREFIX}{name}")).map_err(|_| UNKNOWN)?;
-    // SAFETY: the title is a C string that lives for the call.
-    let fd = unsafe { libc::memfd_create(title.as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(OPERATING_SYSTEM);
-    }
-    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
-    let file = unsafe { OwnedFd::from_raw_fd(fd) };
-    let file = fs::File::from(file);
-    file.set_len(bytes).map_err(|_| OUT_OF_MEMORY)?;
-    Ok(file.into())
-}
-
-/// What a descriptor of another process's memory file names, and a descriptor of our own.
-fn opened(fd: RawFd) -> Result<(u64, OwnedFd), Error> {
-    let link = fs::read_link(format!("/proc/self/fd/{fd}")).map_err(|_| INVALID_VALUE)?;
-    let link = link.to_str().ok_or(INVALID_VALUE)?;
-    let title = link
-        .strip_prefix("/memfd:")
-        .and_then(|rest| rest.strip_prefix(FILE_PREFIX));
-    let name = title
-        .and_then(|title| title.split(' ').next())
-        .and_then(|name| name.parse().ok());
-    // SAFETY: `fcntl` with F_DUPFD_CLOEXEC takes two integers and touches no memory of ours.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-    if copy < 0 {
-        return Err(INVALID_VALUE);
-    }
-    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
-    let file = unsafe { OwnedFd::from_raw_fd(copy) };
-    name.map(|name| (name, file)).ok_or(INVALID_VALUE)
 }

@@ -16,8 +16,18 @@ use clap::Parser;
 use crate::arguments::Arguments;
 use crate::instance::{Claim, Instance};
 
+/// The exit code of a command line or configuration that makes no sense.
+const BAD_USAGE: u8 = 64;
+
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { BAD_USAGE } else { 0 });
+        }
+    };
+    match run(&arguments) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("apportion-simd: {error:#}");
@@ -38,7 +48,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Ok(machine) => machine,
         Err(error) => {
             eprintln!("apportion-simd: {error:#}");
-            return Ok(ExitCode::from(64));
+            return Ok(ExitCode::from(BAD_USAGE));
         }
     };
     match Instance::claim(&socket)? {

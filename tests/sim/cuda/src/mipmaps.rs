@@ -1,0 +1,112 @@
+//! Mipmapped arrays: an image at several sizes in one piece of memory.
+
+use std::collections::HashMap;
+
+use apportion_sim_machine::Request;
+
+use crate::array::{self, Requirements, Wide3D};
+use crate::context::current;
+use crate::driver::{ask, driver, tables};
+use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Outcome};
+use crate::export::exports;
+use crate::mapping;
+use crate::memory::{enter_allocation, free_allocation};
+use crate::pointer::{In, Out};
+use crate::tables::Kind;
+
+/// The mipmapped arrays of a process by handle.
+pub(crate) type Mipmaps = HashMap<u64, Mipmap>;
+
+/// A mipmapped array: the handles of its levels, largest first.
+#[derive(Debug, Clone)]
+pub(crate) struct Mipmap {
+    levels: Vec<u64>,
+    address: u64,
+    bytes: u64,
+    device: i32,
+}
+
+exports! {
+    cuMipmappedArrayCreate(out: Out<u64>, descriptor: In<Wide3D>, levels: u32) = create => "cuMipmappedArrayCreate" @ 5000;
+    cuMipmappedArrayGetLevel(out: Out<u64>, mipmap: u64, level: u32) = get_level => "cuMipmappedArrayGetLevel" @ 5000;
+    cuMipmappedArrayGetMemoryRequirements(out: Out<Requirements>, mipmap: u64, device: i32) = get_requirements => "cuMipmappedArrayGetMemoryRequirements" @ 11060;
+    cuMipmappedArrayDestroy(mipmap: u64) = destroy => "cuMipmappedArrayDestroy" @ 5000;
+}
+
+fn mipmap(handle: u64) -> Result<Mipmap, Error> {
+    tables().mipmaps.get(&handle).cloned().ok_or(INVALID_HANDLE)
+}
+
+/// More levels than the image can be halved are cut off, as the driver does.
+fn create(out: Out<u64>, descriptor: In<Wide3D>, levels: u32) -> Outcome {
+    out.check()?;
+    let descriptor = descriptor.get()?;
+    let (handle, context) = current()?;
+    if levels == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let levels = levels.min(descriptor.most_levels());
+    let sizes: Result<Vec<u64>, Error> = (0..levels)
+        .map(|level| Ok(array::measure(&descriptor.halved(level))?.2))
+        .collect();
+    let sizes = sizes?;
+    let bytes = sizes
+        .iter()
+        .try_fold(0_u64, |all, size| all.checked_add(*size));
+    let bytes = bytes.ok_or(OUT_OF_MEMORY)?;
+    let reply = ask(Request::Allocate {
+        context: context.name,
+        bytes,
+    })?;
+    let kind = |allocation| Kind::Device { allocation };
+    let device = context.device;
+    let address = enter_allocation(&reply, bytes, handle, device, kind, mapping::lazy)?;
+    let mut next = address;
+    let mut arrays = Vec::new();
+    for (level, size) in (0..levels).zip(sizes) {
+        arrays.push(array::level(descriptor.halved(level), next, device)?);
+        next += size;
+    }
+    let mut tables = tables();
+    let handle = tables.fresh();
+    tables.mipmaps.insert(
+        handle,
+        Mipmap {
+            levels: arrays,
+            address,
+            bytes,
+            device,
+        },
+    );
+    out.put(handle)
+}
+
+fn get_level(out: Out<u64>, handle: u64, level: u32) -> Outcome {
+    let mipmap = mipmap(handle)?;
+    out.put(*mipmap.levels.get(level as usize).ok_or(INVALID_VALUE)?)
+}
+
+fn get_requirements(out: Out<Requirements>, handle: u64, device: i32) -> Outcome {
+    driver()?.card(device)?;
+    let mipmap = mipmap(handle)?;
+    if mipmap.device != device {
+        return Err(INVALID_VALUE);
+    }
+    out.put(Requirements::of(mipmap.bytes))
+}
+
+fn destroy(handle: u64) -> Outcome {
+    let mipmap = mipmap(handle)?;
+    let range = tables().ranges.get(&mipmap.address).copied();
+    if let Some(range) = range
+        && let Kind::Device { allocation } = range.kind
+    {
+        free_allocation(mipmap.address, range, allocation)?;
+    }
+    let mut tables = tables();
+    for level in mipmap.levels {
+        tables.arrays.remove(&level);
+    }
+    tables.mipmaps.remove(&handle);
+    Ok(())
+}
