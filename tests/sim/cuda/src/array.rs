@@ -151,6 +151,7 @@ pub(crate) fn level(descriptor: Wide3D, address: u64, device: i32) -> Result<u64
             descriptor,
             layout,
             device,
+            is_level: true,
         },
     );
     Ok(handle)
@@ -230,6 +231,7 @@ fn create_from(out: Out<u64>, descriptor: Wide3D) -> Outcome {
             descriptor,
             layout,
             device,
+            is_level: false,
         },
     );
     out.put(handle)
