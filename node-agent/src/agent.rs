@@ -215,6 +215,10 @@ impl Agent {
         if let Some(account) = self.accounts.get(&id) {
             account.retire_dead(&mut self.namespaces);
         }
+        self.apply_quietly(Event::ProcessGone {
+            id: id.clone(),
+            process,
+        });
         let is_owner = self.ledger.allocation(&id).is_some_and(|allocation| {
             allocation.state == State::Allocated(apportion_ledger::Owner::Process(process))
         });

@@ -37,12 +37,10 @@ const fn row(kind: NoticeKind) -> (Loudness, &'static str) {
 /// Logs a notice and makes it an event.
 pub(crate) fn tell(notice: &Notice, at_ms: u64) -> v1::Event {
     let (loudness, message) = row(notice.kind);
-    let (id, name) = match &notice.allocation {
-        Some((id, name)) => (id.0.as_str(), name.as_str()),
-        None => ("", ""),
-    };
-    let card = notice.card.map(|card| card.to_string()).unwrap_or_default();
-    let pid = notice.process.map_or(0, |process| process.pid);
+    let (id, name) = notice.allocation.clone().unzip();
+    let (id, name) = (id.map(|id| id.0), name);
+    let card = notice.card.map(|card| card.to_string());
+    let pid = notice.process.map(|process| process.pid);
     match loudness {
         Loudness::Debug => debug!(id, name, card, pid, "{message}"),
         Loudness::Info => info!(id, name, card, pid, "{message}"),
@@ -51,10 +49,10 @@ pub(crate) fn tell(notice: &Notice, at_ms: u64) -> v1::Event {
     v1::Event {
         at_ms,
         kind: wire::event_kind(notice.kind).into(),
-        allocation: id.to_owned(),
-        name: name.to_owned(),
-        card,
-        pid,
+        allocation: id.unwrap_or_default(),
+        name: name.unwrap_or_default(),
+        card: card.unwrap_or_default(),
+        pid: pid.unwrap_or_default(),
         message: message.to_owned(),
     }
 }

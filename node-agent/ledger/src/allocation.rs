@@ -104,6 +104,12 @@ impl Grant {
             shrunk: 0,
         }
     }
+
+    /// Adds up the overhead of all processes and says whether it changed.
+    pub(crate) fn add_up(&mut self) -> bool {
+        let overhead = self.estimates.values().map(Estimate::overhead).sum();
+        overhead != std::mem::replace(&mut self.overhead, overhead)
+    }
 }
 
 /// A placement that was accepted.

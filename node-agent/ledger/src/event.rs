@@ -91,6 +91,14 @@ pub enum Event {
         /// Which allocation.
         id: AllocationId,
     },
+    /// A process of an allocation is no more. The driver has its memory back, so what it took beyond
+    /// its claims is overhead no longer.
+    ProcessGone {
+        /// Of which allocation.
+        id: AllocationId,
+        /// Which.
+        process: ProcessId,
+    },
     /// The last process of an allocation is no more.
     Emptied {
         /// Which allocation.

@@ -66,6 +66,7 @@ impl Ledger {
             Event::Release { id } => self.release(&id),
             Event::Resize { id, asks } => self.resize(&id, &asks),
             Event::OwnerGone { id } => self.owner_gone(&id),
+            Event::ProcessGone { id, process } => self.process_gone(&id, process),
             Event::Emptied { id } => self.emptied(&id),
             Event::Sampled(sample) => self.reconcile(sample),
             Event::Tick => Vec::new(),

@@ -75,6 +75,20 @@ impl Ledger {
         effects
     }
 
+    pub(crate) fn process_gone(&mut self, id: &AllocationId, process: ProcessId) -> Vec<Effect> {
+        let Some(allocation) = self.allocations.get_mut(id) else {
+            return Vec::new();
+        };
+        let mut effects = Vec::new();
+        for grant in &mut allocation.grants {
+            if grant.estimates.remove(&process).is_some() && grant.add_up() {
+                let (id, card, overhead) = (id.clone(), grant.card, grant.overhead);
+                effects.push(Effect::SetOverhead { id, card, overhead });
+            }
+        }
+        effects
+    }
+
     /// The memory of processes that have no grant on the card, and memory that no process has.
     fn strangers(&self, seen: &CardSample) -> (Bytes, Bytes) {
         if seen.processes.iter().any(|process| process.nvml.is_none()) {
@@ -169,13 +183,7 @@ impl View<'_> {
                     .observe(nvml, claimed);
             }
         }
-        let overhead = grant
-            .estimates
-            .values()
-            .map(|estimate| estimate.overhead())
-            .sum();
-        let changed = overhead != grant.overhead;
-        grant.overhead = overhead;
+        let changed = grant.add_up();
         grant.nvml = own().filter_map(|process| process.nvml).sum();
 
         let bypassing = own()

@@ -280,3 +280,20 @@ fn claims_that_nothing_backs_take_nothing_from_others() {
     let _ = see(&mut ledger, &id, uses(&id, 100, Some(999_999)));
     assert_eq!(ledger.free(CARD), Bytes(500));
 }
+
+#[test]
+fn the_overhead_of_a_process_goes_at_once_when_it_ends() {
+    let (mut ledger, id) = node(OffenderPolicy::Observe);
+    let _ = see(&mut ledger, &id, uses(&id, 130, Some(100)));
+    let gone = Event::ProcessGone {
+        id: id.clone(),
+        process: PROGRAM,
+    };
+    let none = Effect::SetOverhead {
+        id: id.clone(),
+        card: CARD,
+        overhead: Bytes(0),
+    };
+    assert_eq!(ledger.apply(Time(0), gone.clone()), [none]);
+    assert_eq!(ledger.apply(Time(0), gone), []);
+}
