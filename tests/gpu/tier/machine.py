@@ -71,7 +71,7 @@ class Machine:
     def run(self, name, command, limit=None, timeout=90, environment=None, says=None):
         """Runs `command`, under `limit` MiB if there is one; None if there is no time left for it.
 
-        With `says`, that line is its input, and it is held after its answer (which ends with a line
+        With `says`, those lines are its input, and it is held after its answers (each ends with a line
         with a dot) until NVML has been asked, so that nothing is too quick to be seen.
         """
         timeout = min(timeout, self.seconds_left)
@@ -139,17 +139,18 @@ def _is_there(pid):
         return False
 
 
-def _ask(process, line, seen):
-    """The answer to a line of input, after which NVML is asked at least twice."""
-    answer = []
-    try:
-        process.stdin.write(line + "\n")
-        process.stdin.flush()
-    except BrokenPipeError:
-        return ""
-    for said in process.stdout:
-        if said.strip() == ".":
-            seen.twice()
+def _ask(process, lines, seen):
+    """The answers to lines of input; after each, NVML is asked at least twice."""
+    answers = []
+    for line in lines.splitlines():
+        try:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+        except BrokenPipeError:
             break
-        answer.append(said)
-    return "".join(answer)
+        for said in process.stdout:
+            if said.strip() == ".":
+                seen.twice()
+                break
+            answers.append(said)
+    return "".join(answers)

@@ -19,11 +19,15 @@ PIECE = 512 * MIB
 VICTIMS = [
     ("plain", "total fill 64M free 0 alloc 64M"),
     ("90 % of free", "total take 90 free 0 take 90 alloc 500M"),
-    ("pitched", "total pitch 1M 512 pitch 1M 512 pitch 1M 512 pitch 1M 512 free 0 pitch 1M 512"),
+    ("pitched", "total pitch 512M 1 pitch 512M 1 pitch 512M 1 pitch 512M 1 free 0 pitch 512M 1"),
     ("managed", "total managed 512M managed 512M managed 512M managed 512M free 0 managed 512M"),
     ("virtual memory", "total create 512M create 512M create 512M create 512M free 0 create 512M"),
     ("stream order", "total async 512M async 512M async 512M async 512M free 0 sync async 512M"),
     ("second context", "total context fill 64M uncontext alloc 64M"),
+    (
+        "second process",
+        "total alloc 256M\nspawn alloc 256M\nalloc 512M alloc 512M\nreap\nalloc 512M",
+    ),
 ]
 
 # A name, a program, and what is in its environment. The last four are variants that may be cut for time.
@@ -123,7 +127,7 @@ def victim(script):
         filled = [int(step[2]) for step in refused if step[0] == "fill"]
         if filled:
             result.refused = filled[0]
-        elif refused and "512" in script:
+        elif refused and script.count("512M") == 5:
             result.refused = (steps.index(refused[0]) - 1) * PIECE
         _judge(result, refused)
         takes_all = script.split()[-2:] == ["alloc", "500M"]

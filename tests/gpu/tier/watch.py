@@ -46,10 +46,13 @@ class Watch:
     """NVML, asked every few milliseconds."""
 
     def __init__(self, library):
-        self.nvml = ctypes.CDLL(library)
+        try:
+            self.nvml = ctypes.CDLL(library)
+        except OSError as error:
+            raise SystemExit(f"run: no driver ({error}); hint: --sim needs none") from None
         code = self.nvml.nvmlInit_v2()
         if code:
-            raise SystemExit(f"run: nvmlInit returned {code}; hint: is there a driver? --sim needs none")
+            raise SystemExit(f"run: nvmlInit returned {code}; hint: --sim needs no driver")
         self.card = ctypes.c_void_p()
         self.nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.card))
 
