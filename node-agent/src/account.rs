@@ -171,6 +171,11 @@ impl Account {
         self.set_of(card, |words| words.set_context_reserve(reserve));
     }
 
+    /// The inode of the file that its programs have mapped.
+    pub(crate) fn usage_inode(&self) -> Option<u64> {
+        self.identity.map(|[_, (inode, _)]| inode)
+    }
+
     /// Notes all claims before the driver is asked what is used.
     pub(crate) fn begin(&mut self) {
         self.begun.clear();

@@ -87,6 +87,16 @@ pub(crate) fn account_of(pid: u32) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(entry.to_vec())))
 }
 
+/// Whether the process has a file of that inode mapped; where its maps cannot be read, it may have.
+pub(crate) fn has_mapped(pid: u32, inode: u64) -> bool {
+    let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else {
+        return true;
+    };
+    let inode = inode.to_string();
+    maps.lines()
+        .any(|line| line.split_whitespace().nth(4) == Some(inode.as_str()))
+}
+
 /// The inode of the pid namespace that the process's own pid is counted in.
 pub(crate) fn pid_namespace(pid: u32) -> Option<u64> {
     fs::metadata(format!("/proc/{pid}/ns/pid"))
@@ -160,6 +170,14 @@ mod tests {
             start: own.start + 1,
             ..own
         }));
+    }
+
+    #[test]
+    fn a_mapped_file_is_found_by_its_inode() {
+        let program = fs::metadata("/proc/self/exe").unwrap().ino();
+        assert!(has_mapped(std::process::id(), program));
+        let other = fs::metadata("/proc/self/status").unwrap().ino();
+        assert!(!has_mapped(std::process::id(), other));
     }
 
     #[test]

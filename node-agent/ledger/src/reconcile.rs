@@ -105,7 +105,10 @@ impl Ledger {
             .processes
             .iter()
             .filter(|process| !self.is_granted(process, seen.card));
-        (strangers.map(used).sum(), seen.used.minus(listed))
+        (
+            strangers.map(used).sum(),
+            seen.used.minus(listed).minus(seen.unlisted),
+        )
     }
 
     fn is_granted(&self, process: &ProcessSample, card: CardUuid) -> bool {

@@ -22,7 +22,10 @@ pub struct CardSample {
     pub card: CardUuid,
     /// What is in use, without the driver's reserve.
     pub used: Bytes,
-    /// The live processes that use it.
+    /// What live processes claimed of it that NVML does not list: in a pid namespace of its own it may
+    /// list nobody, or pids that mean nothing here.
+    pub unlisted: Bytes,
+    /// The live processes that NVML lists.
     pub processes: Vec<ProcessSample>,
 }
 

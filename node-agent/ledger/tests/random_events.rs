@@ -129,6 +129,7 @@ fn event(ledger: &Ledger, step: &Step) -> Event {
             let seen = CardSample {
                 card: card(*number),
                 used,
+                unlisted: Bytes::ZERO,
                 processes: vec![stranger],
             };
             let generation = ledger.generation();

@@ -90,6 +90,7 @@ fn sample(ledger: &Ledger, id: &AllocationId, card: CardUuid, process: ProcessSa
     let seen = CardSample {
         card,
         used,
+        unlisted: Bytes::ZERO,
         processes: vec![process],
     };
     Event::Sampled(Sample {
@@ -141,6 +142,7 @@ fn what_the_driver_takes_beyond_the_claims_becomes_overhead_and_goes_with_the_pr
     let seen = CardSample {
         card: CARD,
         used: Bytes(0),
+        unlisted: Bytes::ZERO,
         processes: Vec::new(),
     };
     let quiet = Sample {
@@ -296,4 +298,25 @@ fn the_overhead_of_a_process_goes_at_once_when_it_ends() {
     };
     assert_eq!(ledger.apply(Time(0), gone.clone()), [none]);
     assert_eq!(ledger.apply(Time(0), gone), []);
+}
+
+#[test]
+fn memory_that_its_process_claimed_is_explained_though_nvml_does_not_list_the_process() {
+    let (mut ledger, _) = node(OffenderPolicy::Observe);
+    for _ in 0..8 {
+        let (used, unlisted) = (Bytes(300), Bytes(280));
+        let seen = CardSample {
+            card: CARD,
+            used,
+            unlisted,
+            processes: Vec::new(),
+        };
+        let sample = Sample {
+            generation: 9,
+            cards: vec![seen],
+            accounts: Vec::new(),
+        };
+        let _ = ledger.apply(Time(0), Event::Sampled(sample));
+    }
+    assert_eq!(ledger.free(CARD), Bytes(480), "the rest is a stranger's");
 }

@@ -1,9 +1,14 @@
 //! Learning what a context costs: at the first request for a card of an unknown model a probe runs, and
 //! the request waits for it, at most as long as a probe may take.
 
+use std::ops::RangeInclusive;
+
 use super::*;
 use crate::probe;
 use crate::reserve;
+
+/// What a context may cost, where it was not measured of the probe alone.
+const PLAUSIBLE: RangeInclusive<Bytes> = Bytes::from_mib(32)..=Bytes::from_mib(2048);
 
 /// A probe that runs.
 pub(super) struct Running {
@@ -12,6 +17,8 @@ pub(super) struct Running {
     /// The sample that will show it, once it holds its context.
     shown_by: Option<u64>,
     is_ready: bool,
+    /// What was used on the card before.
+    used_before: Bytes,
 }
 
 /// Waits until the probe holds its context; for ever, where none runs or it has said so.
@@ -49,6 +56,10 @@ impl Agent {
                     started,
                     shown_by: None,
                     is_ready: false,
+                    used_before: self
+                        .readings
+                        .get(&card)
+                        .map_or(Bytes::ZERO, |reading| reading.used),
                 });
             }
             Err(problem) => {
@@ -80,11 +91,15 @@ impl Agent {
             self.is_stale = true;
             return;
         }
-        let (card, pid) = (running.probe.card, running.probe.pid);
+        let (card, pid, before) = (running.probe.card, running.probe.pid, running.used_before);
         let reading = readings.cards.iter().find(|reading| reading.uuid == card);
-        let cost = reading
-            .and_then(|reading| reading.processes.get(&pid).copied())
-            .flatten();
+        // Where the driver does not list the probe, what is used beyond what was used before must do.
+        let grown = |reading: &Reading| {
+            let grown = reading.used.minus(before);
+            (PLAUSIBLE.contains(&grown)).then_some(grown)
+        };
+        let listed = |reading: &Reading| reading.processes.get(&pid).copied().flatten();
+        let cost = reading.and_then(|reading| listed(reading).or_else(|| grown(reading)));
         self.learned(card, cost);
     }
 

@@ -93,13 +93,7 @@ impl Agent {
         let id = allocation.id.clone();
         self.counts.adopted += 1;
         self.apply_quietly(Event::Adopted(allocation));
-        let slots = match self.accounts.get(&id) {
-            Some(account) => account.end(&mut self.namespaces),
-            None => Vec::new(),
-        };
-        for slot in slots {
-            self.members.join(slot.process, &id);
-        }
+        self.collect_slots();
         let state = self
             .ledger
             .allocation(&id)

@@ -36,21 +36,26 @@ impl Agent {
         }
     }
 
-    fn collect_slots(&mut self) {
+    pub(super) fn collect_slots(&mut self) {
         let mut slots = BTreeMap::new();
         for (id, account) in &self.accounts {
             slots.insert(id.clone(), account.end(&mut self.namespaces));
         }
         for (id, slots) in &slots {
             for slot in slots {
-                // A descendant of somebody else's owner is that owner's, whatever it writes here.
-                let owner = self.members.owner_of(slot.process);
-                if owner.is_none() {
+                // A descendant of somebody else's owner is that owner's, whatever is written here; and
+                // a slot alone, which its program can write as it likes, makes nobody else a member.
+                if self.members.owner_of(slot.process).is_none() && self.has_mapped(id, slot) {
                     self.members.join(slot.process, id);
                 }
             }
         }
         self.slots = slots;
+    }
+
+    fn has_mapped(&self, id: &AllocationId, slot: &Slot) -> bool {
+        let inode = self.accounts.get(id).and_then(Account::usage_inode);
+        inode.is_some_and(|inode| procfs::has_mapped(slot.process.pid, inode))
     }
 
     fn sample_of(&mut self, readings: &Readings) -> Sample {
@@ -78,18 +83,37 @@ impl Agent {
         let mut used = reading.used;
         let mut processes = Vec::new();
         for (pid, nvml) in &reading.processes {
-            // The probe is ours and gone before anybody gets its memory; so is who has just ended.
-            let live = procfs::live(*pid).filter(|_| !self.is_probe(*pid));
-            match live {
-                Some(process) => processes.push(self.process_sample(process, reading.uuid, *nvml)),
-                None => used = used.minus(nvml.unwrap_or_default()),
+            if self.is_probe(*pid) {
+                // It is ours, and gone before anybody gets its memory.
+                used = used.minus(nvml.unwrap_or_default());
+            } else if let Some(process) = procfs::live(*pid) {
+                processes.push(self.process_sample(process, reading.uuid, *nvml));
             }
+            // The memory of a pid that is nobody is either back in a moment or that of a process
+            // which cannot be seen from here; the ledger tells these apart by how long it lasts.
         }
         CardSample {
             card: reading.uuid,
             used,
+            unlisted: self.unlisted(reading),
             processes,
         }
+    }
+
+    /// What was claimed of a card by processes that the driver does not list there.
+    fn unlisted(&self, reading: &Reading) -> Bytes {
+        let claimed = |(id, slots): (&AllocationId, &Vec<Slot>)| {
+            let position = self.accounts.get(id)?.position(reading.uuid)?;
+            let unlisted = slots
+                .iter()
+                .filter(|slot| !reading.processes.contains_key(&slot.process.pid));
+            Some(
+                unlisted
+                    .filter_map(|slot| slot.claimed.get(position).copied())
+                    .sum::<Bytes>(),
+            )
+        };
+        self.slots.iter().filter_map(claimed).sum()
     }
 
     fn process_sample(

@@ -85,7 +85,15 @@ async fn a_background_agent_stays_while_it_is_needed_and_leaves_when_it_is_not()
         .unwrap();
     let id = allocate(&mut client, "needed", 100).await.unwrap().id;
     commit(&mut client, &id, sleep.id()).await;
-    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    let since = std::time::Instant::now();
+    eventually("more than its idle time passes", async || {
+        assert!(
+            agent.0.try_wait().unwrap().is_none(),
+            "it left while it was needed"
+        );
+        (since.elapsed().as_millis() > 1500).then_some(())
+    })
+    .await;
     assert_eq!(list(&mut client).await.allocations.len(), 1);
     drop(client);
     sleep.kill().unwrap();
