@@ -2,10 +2,12 @@
 
 use crate::record::{Report, Stop};
 
+mod arrays;
 mod contexts;
 mod driver_lookup;
 mod entry_points;
 mod managed;
+mod modules;
 mod null_outputs;
 mod pitched;
 mod plain;
@@ -54,6 +56,16 @@ pub(crate) const CASES: &[Case] = &[
         name: "managed",
         about: "cuMemAllocManaged: flags, use from the host",
         run: managed::run,
+    },
+    Case {
+        name: "arrays",
+        about: "cuArrayCreate: formats, dimensions, what they take",
+        run: arrays::run,
+    },
+    Case {
+        name: "modules",
+        about: "code: what loading it takes, names that it has not",
+        run: modules::run,
     },
     Case {
         name: "virtual_memory",

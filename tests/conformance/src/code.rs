@@ -37,6 +37,7 @@ impl Code {
     pub(crate) const NOT_INITIALIZED: Self = Self(3);
     pub(crate) const INVALID_DEVICE: Self = Self(101);
     pub(crate) const INVALID_CONTEXT: Self = Self(201);
+    pub(crate) const NOT_FOUND: Self = Self(500);
 
     pub(crate) fn succeeded(self) -> bool {
         self == Self::SUCCESS

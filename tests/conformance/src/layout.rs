@@ -78,6 +78,25 @@ impl PoolProperties {
     }
 }
 
+/// `CUDA_ARRAY_DESCRIPTOR`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct ArrayDescriptor {
+    /// Elements in a row.
+    pub(crate) width: usize,
+    /// Rows, or 0 for an array of one dimension.
+    pub(crate) height: usize,
+    /// `CUarray_format`; the names that matter are [`BYTES`] and [`FLOATS`].
+    pub(crate) format: i32,
+    /// Numbers in an element.
+    pub(crate) channels: u32,
+}
+
+/// `CU_AD_FORMAT_UNSIGNED_INT8`.
+pub(crate) const BYTES: i32 = 1;
+/// `CU_AD_FORMAT_FLOAT`.
+pub(crate) const FLOATS: i32 = 0x20;
+
 /// `nvmlMemory_t`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -124,6 +143,7 @@ const _: () = {
     assert!(size_of::<HandleProperties>() == 32);
     assert!(size_of::<Access>() == 12);
     assert!(size_of::<PoolProperties>() == 88);
+    assert!(size_of::<ArrayDescriptor>() == 24);
     assert!(size_of::<CardMemory>() == 24);
     assert!(size_of::<CardMemoryV2>() == 40);
     assert!(size_of::<Running>() == 24);

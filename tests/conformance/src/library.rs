@@ -9,7 +9,9 @@ use std::ffi::{c_char, c_void};
 use libloading::Library;
 
 use crate::code::Code;
-use crate::layout::{Access, CardMemory, CardMemoryV2, HandleProperties, PoolProperties, Running};
+use crate::layout::{
+    Access, ArrayDescriptor, CardMemory, CardMemoryV2, HandleProperties, PoolProperties, Running,
+};
 
 /// A nullable output.
 pub(crate) type Out<'a, T> = Option<&'a mut T>;
@@ -100,6 +102,12 @@ library! {
     pool_trim = "cuMemPoolTrimTo" (pool: usize, keep: usize);
     pool_get = "cuMemPoolGetAttribute" (pool: usize, attribute: i32, value: Out<u64>);
     pool_set = "cuMemPoolSetAttribute" (pool: usize, attribute: i32, value: Out<u64>);
+    array_create = "cuArrayCreate_v2" (array: Out<usize>, descriptor: In<ArrayDescriptor>);
+    array_destroy = "cuArrayDestroy" (array: usize);
+    array_descriptor = "cuArrayGetDescriptor_v2" (descriptor: Out<ArrayDescriptor>, array: usize);
+    module_load = "cuModuleLoadData" (module: Out<usize>, image: *const c_char);
+    module_function = "cuModuleGetFunction" (function: Out<usize>, module: usize, name: *const c_char);
+    module_unload = "cuModuleUnload" (module: usize);
     lookup = "cuGetProcAddress_v2" (symbol: *const c_char, function: Out<usize>, version: i32, flags: u64, status: Out<i32>);
     lookup_v1 = "cuGetProcAddress" (symbol: *const c_char, function: Out<usize>, version: i32, flags: u64);
 }
