@@ -77,3 +77,57 @@ fn get_export_table(table: Out<*const c_void>, _id: In<[u8; 16]>) -> Outcome {
     table.put(std::ptr::null())?;
     Err(NOT_FOUND)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn address(name: &str, version: i32, flags: u64) -> Result<*const (), u32> {
+        find(name, version, flags).map(|row| row.address.0)
+    }
+
+    #[test]
+    fn the_newest_entry_point_that_the_program_can_know_is_found() {
+        let versions: Vec<_> = [2000, 3020, 11040, 12050, 13000]
+            .map(|version| address("cuCtxCreate", version, 0).expect("it is there since 2.0"))
+            .into();
+        assert_eq!(versions[3], versions[4]);
+        assert_eq!(versions.iter().collect::<HashSet<_>>().len(), 4);
+        assert_eq!(address("cuCtxCreate", 1000, 0), Err(VERSION_NOT_SUFFICIENT));
+        assert_eq!(address("cuNothing", 13000, 0), Err(SYMBOL_NOT_FOUND));
+    }
+
+    #[test]
+    fn per_thread_streams_are_for_those_who_ask() {
+        let find = |flags| address("cuMemcpyHtoD", 12000, flags).expect("it is there");
+        assert_eq!(find(0), find(1));
+        assert_ne!(find(1), find(PER_THREAD));
+        let old = address("cuMemcpyHtoD", 4000, PER_THREAD).expect("it is there since 2.0");
+        assert_eq!(old, find(0), "there were no such variants in version 4");
+    }
+
+    /// A hook is found by the address that the driver gives, so no two symbols may share one.
+    #[test]
+    fn every_symbol_has_an_address_of_its_own() {
+        let addresses: Vec<_> = tables_of_rows()
+            .flatten()
+            .map(|row| row.address.0.addr())
+            .collect();
+        let distinct: HashSet<_> = addresses.iter().collect();
+        assert_eq!(distinct.len(), addresses.len());
+    }
+
+    #[test]
+    fn a_name_has_one_entry_point_a_version_and_kind() {
+        let mut seen = HashSet::new();
+        for row in tables_of_rows().flatten() {
+            assert!(
+                seen.insert((row.base, row.version, row.per_thread)),
+                "{}",
+                row.base
+            );
+        }
+    }
+}

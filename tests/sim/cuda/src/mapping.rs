@@ -7,6 +7,12 @@ use crate::error::{Error, OUT_OF_MEMORY};
 
 const LAZY: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
+/// Where 32-bit pointers reach. Other processors never had the API that needs it.
+#[cfg(target_arch = "x86_64")]
+const LOW: i32 = libc::MAP_32BIT;
+#[cfg(not(target_arch = "x86_64"))]
+const LOW: i32 = 0;
+
 /// Maps memory that is not there until it is touched.
 pub(crate) fn lazy(bytes: u64) -> Result<u64, Error> {
     map(0, bytes, libc::PROT_READ | libc::PROT_WRITE, LAZY, -1)
@@ -14,13 +20,7 @@ pub(crate) fn lazy(bytes: u64) -> Result<u64, Error> {
 
 /// The same where a 32-bit pointer reaches.
 pub(crate) fn lazy_low(bytes: u64) -> Result<u64, Error> {
-    map(
-        0,
-        bytes,
-        libc::PROT_READ | libc::PROT_WRITE,
-        LAZY | libc::MAP_32BIT,
-        -1,
-    )
+    map(0, bytes, libc::PROT_READ | libc::PROT_WRITE, LAZY | LOW, -1)
 }
 
 /// Reserves addresses without memory, aligned as asked, at a given place if it is free.

@@ -220,6 +220,7 @@ fn attribute(number: u32) -> Result<PoolAttribute, Error> {
         6 => Ok(PoolAttribute::ReservedHigh),
         7 => Ok(PoolAttribute::Used),
         8 => Ok(PoolAttribute::UsedHigh),
+        13 => Ok(PoolAttribute::MaxBytes),
         _ => Err(INVALID_VALUE),
     }
 }

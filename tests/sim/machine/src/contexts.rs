@@ -44,7 +44,7 @@ impl Machine {
         Ok(Reply::Value(u64::from(!last)))
     }
 
-    /// The context ends, but those who retain it still do.
+    /// The context ends whoever retains it, and nobody retains it any more.
     pub(crate) fn reset_primary(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
         self.card(card)?;
         let Some(primary) = self.process(pid)?.primaries.get_mut(&card) else {
