@@ -13,6 +13,7 @@
 //! Nothing here panics; where memory for an entry cannot be had the holding is not entered, which
 //! leaves it charged for as long as the process lives.
 #![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 
