@@ -157,9 +157,14 @@ fn free(address: u64) -> Outcome {
         .copied()
         .ok_or(INVALID_VALUE)?;
     match range.kind {
-        Kind::Device { allocation }
-        | Kind::Managed { allocation }
-        | Kind::Pooled { allocation, .. } => free_allocation(address, range, allocation),
+        Kind::Device { allocation } | Kind::Managed { allocation } => {
+            free_allocation(address, range, allocation)
+        }
+        Kind::Pooled { allocation, .. } => {
+            free_allocation(address, range, allocation)?;
+            tables().touch_pools();
+            Ok(())
+        }
         Kind::Host { .. } | Kind::Registered { .. } | Kind::Variable | Kind::Mapped { .. } => {
             Err(INVALID_VALUE)
         }

@@ -30,7 +30,6 @@ fn retain(out: Out<u64>, device: i32) -> Outcome {
     if primary.handle == 0 {
         primary.handle = fresh;
     }
-    primary.retained += 1;
     let (handle, flags) = (primary.handle, primary.flags);
     let context = Context::new(name, device, flags, 3020);
     let known = tables.contexts.entry(handle).or_insert(context);
@@ -44,12 +43,9 @@ fn release(device: i32) -> Outcome {
     let card = driver()?.card(device)?;
     let reply = ask(Request::PrimaryRelease(card))?;
     let mut tables = tables();
-    if let Some(primary) = tables.primaries.get_mut(&device) {
-        primary.retained = primary.retained.saturating_sub(1);
-        let handle = primary.handle;
-        if reply == Reply::Value(0) {
-            tables.end_context(handle);
-        }
+    let primary = tables.primaries.get(&device).copied();
+    if let Some(primary) = primary.filter(|_| reply == Reply::Value(0)) {
+        tables.end_context(primary.handle);
     }
     Ok(())
 }
@@ -58,10 +54,8 @@ fn reset(device: i32) -> Outcome {
     let card = driver()?.card(device)?;
     ask(Request::PrimaryReset(card))?;
     let mut tables = tables();
-    if let Some(primary) = tables.primaries.get_mut(&device) {
-        primary.retained = 0;
-        let handle = primary.handle;
-        tables.end_context(handle);
+    if let Some(primary) = tables.primaries.get(&device).copied() {
+        tables.end_context(primary.handle);
     }
     Ok(())
 }
@@ -81,7 +75,8 @@ fn set_flags(device: i32, flags: u32) -> Outcome {
 
 fn get_state(device: i32, flags: Out<u32>, active: Out<i32>) -> Outcome {
     driver()?.card(device)?;
-    let primary = tables().primaries.get(&device).copied().unwrap_or_default();
+    let tables = tables();
+    let primary = tables.primaries.get(&device).copied().unwrap_or_default();
     flags.put(primary.flags)?;
-    active.put(i32::from(primary.retained > 0))
+    active.put(i32::from(tables.context(primary.handle).is_ok()))
 }

@@ -56,7 +56,6 @@ pub(crate) struct Context {
 pub(crate) struct Primary {
     pub(crate) handle: u64,
     pub(crate) flags: u32,
-    pub(crate) retained: u32,
 }
 
 /// Memory with an address.

@@ -38,19 +38,19 @@ impl Machine {
         let primary = primary.ok_or(Refusal::InvalidContext)?;
         primary.retained -= 1;
         let (last, context) = (primary.retained == 0, primary.context);
-        if last {
+        // A reset has ended it already for those who retain it still.
+        if last && self.process(pid)?.contexts.contains_key(&context) {
             self.close_context(pid, context)?;
         }
         Ok(Reply::Value(u64::from(!last)))
     }
 
-    /// The context ends whoever retains it, and nobody retains it any more.
+    /// The context ends whoever retains it; each of those still releases it.
     pub(crate) fn reset_primary(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
         self.card(card)?;
-        let Some(primary) = self.process(pid)?.primaries.get_mut(&card) else {
+        let Some(primary) = self.process(pid)?.primaries.get(&card) else {
             return Ok(Reply::Done);
         };
-        primary.retained = 0;
         let context = primary.context;
         if self.process(pid)?.contexts.contains_key(&context) {
             self.close_context(pid, context)?;
