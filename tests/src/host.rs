@@ -67,6 +67,7 @@ pub struct Host {
     dir: TempDir,
     staged: PathBuf,
     driver: Option<Child>,
+    machine: Machine,
     victims: AtomicU32,
 }
 
@@ -124,11 +125,14 @@ impl Host {
             .prefix("apportion-")
             .tempdir()
             .expect("a folder for the test");
+        let machine = Machine::at(dir.path().join("sim/driver.sock"));
+        let victims = AtomicU32::new(0);
         Self {
             dir,
             staged: staged(),
             driver: None,
-            victims: AtomicU32::new(0),
+            machine,
+            victims,
         }
     }
 
@@ -265,21 +269,13 @@ impl Host {
         Said::by(self.simulated("top").arg("--json")).well().json()
     }
 
-    /// The machine behind the driver.
-    #[must_use]
-    pub fn machine(&self) -> Machine {
-        Machine::at(self.driver_socket())
-    }
-
     /// What the driver itself says of all cards.
     ///
     /// # Panics
     /// If the driver does not answer.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let answer = self
-            .machine()
-            .ask(None, Request::Nvml(NvmlRequest::Snapshot));
+        let answer = self.machine.ask(None, Request::Nvml(NvmlRequest::Snapshot));
         match answer.expect("the driver answers").reply {
             Reply::Nvml(NvmlReply::Snapshot(snapshot)) => snapshot,
             other => panic!("not a snapshot: {other:?}"),

@@ -50,6 +50,8 @@ impl Victim {
 
     fn spawn(&mut self, mut command: Command, script: Vec<String>) -> Outcome {
         let (read, write) = pipe();
+        // SAFETY: the descriptor is open; this child shall inherit it, others shall not.
+        unsafe { libc::fcntl(write, libc::F_SETFD, 0) };
         command
             .args(script)
             .arg("hold")
@@ -137,7 +139,7 @@ fn kill_self() -> ! {
 fn pipe() -> (i32, i32) {
     let mut ends = [-1; 2];
     // SAFETY: the array has room for both descriptors.
-    unsafe { libc::pipe(ends.as_mut_ptr()) };
+    unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
     (ends[0], ends[1])
 }
 

@@ -47,9 +47,13 @@ impl Words {
         self.0.next()
     }
 
-    /// Everything that is left.
+    /// Everything that is left, without a last `hold`, which is for the process that reads it.
     pub(crate) fn rest(&mut self) -> Vec<String> {
-        self.0.by_ref().collect()
+        let mut rest: Vec<String> = self.0.by_ref().collect();
+        if rest.pop_if(|word| word == "hold").is_some() {
+            self.0 = vec!["hold".to_owned()].into_iter();
+        }
+        rest
     }
 
     pub(crate) fn number(&mut self) -> u64 {

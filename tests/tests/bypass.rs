@@ -1,0 +1,123 @@
+//! A program that goes around the library is seen, said and, where the policy says so, ended; memory that
+//! nobody asked for counts.
+
+use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, eventually};
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const OPTIONS: &[&str] = &["--gpu-memory", "2000", "--name", "sly"];
+
+fn enforcement(host: &Host) -> Value {
+    host.top()["allocations"][0]["enforcement"].clone()
+}
+
+fn is_gone(pid: u64) -> bool {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid"));
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    kill(pid, None) == Err(Errno::ESRCH) || stat.contains(") Z ")
+}
+
+#[test]
+fn a_child_without_the_library_is_reported_and_its_memory_counts() {
+    for way in ["bare", "stripped"] {
+        let host = Host::new();
+        let _agent = host.agent(&["--tick", "50"]);
+        let mut victim = host.victim(OPTIONS);
+        victim.step("alloc 100M").ok();
+        let child = victim.step(&format!("{way} alloc 1000M")).value();
+        eventually(PATIENCE, "it is seen", || enforcement(&host) == "bypassed");
+        let offences = || host.metric("apportion_offences_total", &["kind=\"bypassed\""]);
+        assert_eq!(offences(), Some(1.0), "{way}");
+        assert!(
+            host.agent_log().contains("WARN"),
+            "{way}: {}",
+            host.agent_log()
+        );
+        let hidden = 1000 * MIB + CONTEXT;
+        let grant = || host.top()["allocations"][0]["grants"][0].clone();
+        eventually(PATIENCE, "it counts", || {
+            grant()["overhead_bytes"] == hidden
+        });
+        victim.step("alloc 700M").refused();
+        assert!(!is_gone(child), "{way}: it is observed, not killed");
+
+        victim.step("reap").ok();
+        eventually(PATIENCE, "it is forgotten", || {
+            enforcement(&host) == "attached"
+        });
+        victim.step("alloc 1500M").ok();
+        assert_eq!(offences(), Some(1.0), "{way}: one offence, counted once");
+    }
+}
+
+#[test]
+fn a_process_that_takes_more_than_the_limit_is_reported() {
+    let host = Host::new();
+    let _agent = host.agent(&["--tick", "50"]);
+    let mut victim = host.victim(OPTIONS);
+    victim.step("alloc 100M").ok();
+    victim.step("bare alloc 3000M").ok();
+    let offences = |kind| host.metric("apportion_offences_total", &[kind]);
+    eventually(PATIENCE, "it is seen", || {
+        offences("kind=\"overlimit\"") == Some(1.0)
+    });
+    victim.step("alloc 1").refused();
+    victim.step("alloc 1M").refused();
+    assert_eq!(victim.step("info").numbers, [0, 2000 * MIB]);
+}
+
+#[test]
+fn under_the_policy_that_kills_the_offender_is_killed_and_nobody_else() {
+    let host = Host::new();
+    let _agent = host.agent(&["--tick", "50", "--policy", "kill"]);
+    let mut victim = host.victim(OPTIONS);
+    let mut neighbour = host.victim(&["--gpu-memory", "2000", "--name", "neighbour"]);
+    victim.step("alloc 500M").ok();
+    neighbour.step("alloc 1700M").ok();
+    let child = victim.step("bare alloc 3000M").value();
+    eventually(PATIENCE, "the offender is gone", || is_gone(child));
+    let killed = || host.metric("apportion_offences_total", &["kind=\"killed\""]);
+    eventually(PATIENCE, "it is counted", || killed() == Some(1.0));
+    eventually(PATIENCE, "its memory is back", || {
+        host.used() == 500 * MIB + 1700 * MIB + 2 * CONTEXT
+    });
+    eventually(PATIENCE, "all is well", || enforcement(&host) == "attached");
+    victim.step("touch 0").ok();
+    neighbour.step("touch 0").ok();
+    victim.step("alloc 1200M").ok();
+}
+
+#[test]
+fn programs_at_their_limits_are_never_taken_for_offenders() {
+    let host = Host::new();
+    let _agent = host.agent(&["--tick", "10", "--policy", "kill"]);
+    let mut killing = host.victim(&["--gpu-memory", "3000"]);
+    let mut churning = host.victim(&["--gpu-memory", "700"]);
+    killing.begin("kills 300 5");
+    churning.begin("churn 6 5000");
+    let churned = churning.finish();
+    assert!(churned.code == 0 && churned.numbers[1] > 0, "{churned:?}");
+    killing.finish().ok();
+    let offences = host.metric("apportion_offences_total", &[]);
+    assert_eq!(offences, Some(0.0), "{}", host.agent_log());
+}
+
+#[test]
+fn further_contexts_count_no_less_than_they_take() {
+    let host = Host::new();
+    let _agent = host.agent(&[]);
+    let mut victim = host.victim(OPTIONS);
+    for _ in 0..3 {
+        victim.step("context").ok();
+        assert!(victim.step("info").numbers[0] + host.used() <= 2000 * MIB);
+    }
+    for _ in 0..3 {
+        victim.step("uncontext").ok();
+    }
+    victim.step("release").ok();
+    assert_eq!(host.used(), 0);
+    let free = || host.top()["allocations"][0]["grants"][0]["used_bytes"] == 0;
+    eventually(PATIENCE, "all of it is given back", free);
+}

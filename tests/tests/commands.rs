@@ -1,0 +1,378 @@
+//! The command as a person meets it: what it prints, how it ends, and what it says of mistakes.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
+
+use apportion_tests::{CARD, CONTEXT, Host, MIB, PATIENCE, Said, cards, eventually};
+use nix::sys::signal::Signal;
+
+#[test]
+fn each_mistake_is_one_line_and_leaves_nothing_behind() {
+    let host = Host::new();
+    let unknown = "GPU-00000000-0000-0000-0000-000000000000";
+    let mistakes: &[(i32, &[&str])] = &[
+        (64, &["run", "--gpu-fraction", "0", "--", "true"]),
+        (64, &["run", "--gpu-fraction", "1.5", "--", "true"]),
+        (64, &["run", "--gpu-fraction", "-0.5", "--", "true"]),
+        (64, &["run", "--gpu-fraction", "NaN", "--", "true"]),
+        (64, &["run", "--gpu-memory", "2000Ti", "--", "true"]),
+        (64, &["run", "--gpu-memory", "0", "--", "true"]),
+        (64, &["run", "--gpu-memory", "-5", "--", "true"]),
+        (
+            64,
+            &["run", "--gpu-memory", "99999999999999999999", "--", "true"],
+        ),
+        (
+            64,
+            &[
+                "run",
+                "--gpu-memory",
+                "5",
+                "--gpu-fraction",
+                "0.5",
+                "--",
+                "true",
+            ],
+        ),
+        (64, &["run", "--gpus", "0", "--", "true"]),
+        (64, &["run", "--gpu", "card-one", "--", "true"]),
+        (64, &["run", "--no-such-option", "--", "true"]),
+        (64, &["run"]),
+        (64, &["run", "--gpu-memory", "100"]),
+        (64, &["no-such-command"]),
+        (64, &["resize", "nobody"]),
+        (64, &["sim", "--driver", "1", "--", "true"]),
+        (64, &["sim", "--gpus", "0", "--", "true"]),
+        (64, &["sim", "--gpu-memory", "2000Ti", "--", "true"]),
+        (64, &["completions", "cmd.exe"]),
+        (
+            1,
+            &["run", "--gpu-memory", "100", "--", "no-such-command-here"],
+        ),
+        (1, &["run", "--gpu-memory", "100", "--", "/etc/passwd"]),
+        (
+            1,
+            &["run", "--gpu-memory", "100", "--gpu", unknown, "--", "true"],
+        ),
+        (1, &["run", "--gpu-memory", "99999", "--", "true"]),
+        (1, &["run", "--gpus", "2", "--", "true"]),
+        (1, &["resize", "nobody", "--gpu-memory", "100"]),
+    ];
+    for (code, words) in mistakes {
+        let said = Said::by(host.staged("apportion").arg("--sim").args(*words));
+        said.fails_in_one_line(*code);
+        let allocations = host.top()["allocations"].as_array().map(Vec::len);
+        assert_eq!(allocations, Some(0), "{words:?}");
+    }
+    let accounts = std::fs::read_dir(host.instance().join("accounts"));
+    assert_eq!(accounts.map_or(0, Iterator::count), 0);
+}
+
+#[test]
+fn mistakes_of_one_line_are_all_named() {
+    let host = Host::bare();
+    let said = host.run(&["--gpu-memory", "2000Ti", "--gpus", "none"], &["true"]);
+    let line = said.fails_in_one_line(64);
+    assert!(line.contains("2000Ti") && line.contains("none"), "{line}");
+    assert_eq!(host.leftovers(), []);
+    assert!(!host.instance().exists(), "nothing was made");
+}
+
+#[test]
+fn a_socket_that_cannot_be_used_is_named() {
+    let host = Host::bare();
+    std::fs::create_dir(host.instance()).expect("the folder is writable");
+    let socket = host.instance().join("agent.sock");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o0)).expect("it is ours");
+    drop(listener);
+    // Root reads everything, so it meets a socket that nobody serves; the command starts an agent then.
+    if nix::unistd::geteuid().is_root() {
+        assert!(
+            host.run(&["--gpu-memory", "100"], &["true"])
+                .status
+                .success()
+        );
+        return;
+    }
+    let line = host
+        .run(&["--gpu-memory", "100"], &["true"])
+        .fails_in_one_line(1)
+        .to_owned();
+    assert!(line.contains("agent.sock"), "{line}");
+}
+
+#[test]
+fn a_socket_that_is_something_else_is_named() {
+    let host = Host::bare();
+    std::fs::create_dir_all(host.instance().join("agent.sock")).expect("the folder is writable");
+    let said = host.run(&["--gpu-memory", "100"], &["true"]);
+    assert!(said.fails_in_one_line(1).contains("agent.sock"), "{said:?}");
+}
+
+#[test]
+fn a_folder_that_is_a_file_is_named() {
+    let host = Host::bare();
+    let file = host.dir().join("file");
+    std::fs::write(&file, "").expect("the folder is writable");
+    let mut command = host.simulated("run");
+    command
+        .args(["--gpu-memory", "100", "--", "true"])
+        .env("APPORTION_DIR", &file);
+    let said = Said::by(&mut command);
+    assert!(said.fails_in_one_line(1).contains("file"));
+    assert_eq!(host.leftovers(), []);
+}
+
+#[test]
+fn without_a_driver_it_says_so_and_names_the_simulated_cards() {
+    let host = Host::bare();
+    // A library by the driver's name that is none: no real driver is found, whatever machine this is.
+    let empty = host.dir().join("libnvidia-ml.so.1");
+    std::fs::write(&empty, "").expect("the folder is writable");
+    for words in [
+        &["run", "--gpu-memory", "100", "--", "true"][..],
+        &["top", "--once"],
+        &["gpus"],
+    ] {
+        let mut command = host.staged("apportion");
+        let said = Said::by(command.args(words).env("LD_LIBRARY_PATH", host.dir()));
+        let line = said.fails_in_one_line(1);
+        assert!(line.contains("--sim"), "{line}");
+    }
+    eventually(PATIENCE, "nothing is left behind", || {
+        host.leftovers().is_empty()
+    });
+    assert!(!host.instance().exists(), "nothing was simulated");
+}
+
+#[test]
+fn the_exit_status_is_the_commands() {
+    let host = Host::new();
+    for code in [0, 1, 7, 64, 127, 255] {
+        let said = host.run(
+            &["--gpu-memory", "100"],
+            &["sh", "-c", &format!("exit {code}")],
+        );
+        assert_eq!(
+            (said.code(), said.out.as_str(), said.err.as_str()),
+            (Some(code), "", "")
+        );
+    }
+    for signal in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGSEGV] {
+        let script = format!("kill -{} $$", signal as i32);
+        let said = host.run(&["--gpu-memory", "100"], &["sh", "-c", &script]);
+        assert_eq!(said.status.signal(), Some(signal as i32), "{said:?}");
+    }
+}
+
+#[test]
+fn the_command_gets_its_words_input_and_environment_untouched() {
+    let host = Host::new();
+    let said = host.run(
+        &["--gpu-memory", "100"],
+        &["printf", "%s|", "a b", "--sim", "--", "*", ""],
+    );
+    assert_eq!(said.well().out, "a b|--sim|--|*||");
+    let mut command = host.simulated("run");
+    command.args(["--gpu-memory", "100", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let said = Said::by(command.env("LD_PRELOAD", "")).well();
+    assert!(
+        said.out.trim().ends_with("libapportion_cuda.so"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_preload_of_the_callers_stays() {
+    let host = Host::new();
+    let mut command = host.simulated("run");
+    command.args(["--gpu-memory", "100", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let said = Said::by(command.env("LD_PRELOAD", "libm.so.6")).well();
+    assert!(
+        said.out.trim().ends_with("libapportion_cuda.so:libm.so.6"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn the_grant_is_one_line_of_json() {
+    let host = Host::new();
+    let said = host
+        .run(
+            &["--gpu-memory", "2000", "--name", "me", "--json"],
+            &["true"],
+        )
+        .well();
+    let grant: serde_json::Value = serde_json::from_str(&said.err).expect("one line of JSON");
+    assert_eq!(grant["name"], "me");
+    assert_eq!(grant["cards"][0]["uuid"], host.card(0).uuid);
+    assert_eq!(grant["cards"][0]["limit_bytes"], 2000 * MIB);
+    assert_eq!(grant["is_simulated"], true);
+}
+
+#[test]
+fn top_shows_each_card_and_each_allocation() {
+    let host = Host::new();
+    let mut victim = host.victim(&["--gpu-memory", "2000", "--name", "shown"]);
+    victim.step("alloc 700M").ok();
+    victim.step("alloc 4G").refused();
+    eventually(PATIENCE, "the sample is taken", || {
+        let grant = &host.top()["allocations"][0]["grants"][0];
+        grant["nvml_bytes"] == 700 * MIB + CONTEXT
+    });
+    let top = host.top();
+    let card = &top["cards"][0];
+    assert_eq!(card["allocatable_bytes"], CARD);
+    assert_eq!(card["granted_bytes"], 2000 * MIB);
+    assert_eq!(card["free_bytes"], CARD - 2000 * MIB);
+    assert_eq!(card["used_bytes"], 700 * MIB + CONTEXT);
+    assert_eq!(card["unmanaged_bytes"], 0);
+    assert_eq!(card["health"], "healthy");
+    let allocation = &top["allocations"][0];
+    assert_eq!(allocation["name"], "shown");
+    assert_eq!(allocation["state"], "allocated");
+    assert_eq!(allocation["enforcement"], "attached");
+    assert_eq!(allocation["holder"]["pid"], victim.pid());
+    assert_eq!(allocation["processes"][0]["pid"], victim.pid());
+    assert_eq!(allocation["processes"][0]["name"], "victim");
+    let grant = &allocation["grants"][0];
+    assert_eq!(grant["limit_bytes"], 2000 * MIB);
+    assert_eq!(grant["used_bytes"], 700 * MIB + CONTEXT);
+    assert_eq!(grant["context_bytes"], CONTEXT);
+    assert_eq!(grant["overhead_bytes"], 0);
+    assert_eq!(grant["peak_bytes"], 700 * MIB + CONTEXT);
+    assert_eq!(grant["denied_count"], 1);
+    assert_eq!(grant["denied_bytes"], 4096 * MIB);
+
+    let once = Said::by(host.simulated("top").arg("--once")).well().out;
+    for part in ["shown", "2000", "1000", "10000"] {
+        assert!(once.contains(part), "{part} is not in {once}");
+    }
+}
+
+#[test]
+fn gpus_lists_what_each_card_can_still_give() {
+    let host = Host::with(&cards(2));
+    let _victim = host.victim(&["--gpu-memory", "2000"]).step("total");
+    let listed = Said::by(host.simulated("gpus").arg("--json")).well().json();
+    let listed = listed.as_array().expect("a list");
+    assert_eq!(listed.len(), 2);
+    for (index, card) in listed.iter().enumerate() {
+        assert_eq!(card["uuid"], host.card(index).uuid);
+        assert_eq!(card["allocatable_bytes"], CARD);
+        assert_eq!(card["model"], host.card(index).name);
+    }
+    let text = Said::by(&mut host.simulated("gpus")).well().out;
+    assert!(
+        text.contains(&host.card(0).uuid) && text.contains(&host.card(1).uuid),
+        "{text}"
+    );
+}
+
+#[test]
+fn hooks_lists_every_symbol_that_the_library_exports() {
+    let host = Host::bare();
+    let said = Said::by(host.apportion("hooks").arg("--json"))
+        .well()
+        .json();
+    let rows = said.as_array().expect("a list");
+    let symbols: Vec<_> = rows
+        .iter()
+        .filter_map(|row| row["symbol"].as_str())
+        .collect();
+    for symbol in [
+        "cuMemAlloc_v2",
+        "cuMemGetInfo_v2",
+        "cuGetProcAddress_v2",
+        "cuMemFreeAsync_ptsz",
+    ] {
+        assert!(symbols.contains(&symbol), "{symbol} is not in {symbols:?}");
+    }
+    let text = Said::by(&mut host.apportion("hooks")).well().out;
+    assert!(symbols.iter().all(|symbol| text.contains(symbol)));
+    assert_eq!(host.leftovers(), []);
+}
+
+#[test]
+fn doctor_finds_what_is_there_and_says_what_to_do() {
+    let host = Host::new();
+    let said = Said::by(host.simulated("doctor").arg("--json"));
+    assert!(said.json().is_array() || said.json().is_object());
+    let text = Said::by(&mut host.simulated("doctor"));
+    assert!(text.out.contains("libapportion_cuda.so"), "{text:?}");
+}
+
+#[test]
+fn completions_and_help_are_there_for_every_command() {
+    let host = Host::bare();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = Said::by(host.apportion("completions").arg(shell))
+            .well()
+            .out;
+        assert!(
+            script.contains("gpu-fraction") && script.contains("doctor"),
+            "{shell}"
+        );
+    }
+    for command in [
+        "run",
+        "sim",
+        "top",
+        "gpus",
+        "resize",
+        "hooks",
+        "doctor",
+        "demo",
+        "completions",
+    ] {
+        let help = Said::by(host.apportion(command).arg("--help")).well().out;
+        assert!(help.contains("Usage:"), "{command}: {help}");
+    }
+    assert!(
+        Said::by(&mut host.apportion("--version"))
+            .well()
+            .out
+            .starts_with("apportion ")
+    );
+    assert_eq!(host.leftovers(), []);
+}
+
+#[test]
+fn sim_runs_a_command_on_cards_of_the_shape_that_was_asked_for() {
+    let host = Host::bare();
+    let mut command = host.apportion("sim");
+    command.args([
+        "--gpus",
+        "3",
+        "--gpu-memory",
+        "8Gi",
+        "--driver",
+        "615",
+        "--",
+    ]);
+    let said = Said::by(command.arg(host.victim_program()).args(["count", "nvml"])).well();
+    assert!(
+        said.out
+            .starts_with(&format!("count 0 3\nnvml 0 {} ", 8192 * MIB)),
+        "{said:?}"
+    );
+    let mut second = host.apportion("sim");
+    second
+        .args(["--gpus", "3", "--gpu-memory", "8Gi", "--"])
+        .arg(host.victim_program());
+    let said = Said::by(second.args(["count"])).well();
+    assert_eq!(said.out, "count 0 3\n", "commands share the cards");
+}
+
+#[test]
+fn the_demonstration_succeeds_on_simulated_cards() {
+    let host = Host::bare();
+    let said = Said::by(&mut host.simulated("demo")).well();
+    assert!(said.out.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{said:?}");
+    assert!(
+        said.out.contains("apportion_"),
+        "metrics are shown: {said:?}"
+    );
+}

@@ -1,0 +1,114 @@
+//! Eight processes take memory from one account and give it back, and are killed at random points, over
+//! and over. Nothing is ever above the limit, and in the end nothing is left anywhere.
+//!
+//! `APPORTION_KILLS` says how many (2000 if unset), `APPORTION_SEED` where the randomness starts.
+
+use std::env;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use apportion_tests::{Host, MIB, PATIENCE, eventually};
+
+const LIMIT: u64 = 4000 * MIB;
+
+fn number(name: &str, default: u64) -> u64 {
+    env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
+/// The largest use of the card that was seen until told to stop, and how often was looked.
+fn watch(host: &Host, is_over: &AtomicBool) -> (u64, u64) {
+    let (mut most, mut looks) = (0, 0);
+    while !is_over.load(Ordering::Acquire) {
+        most = most.max(host.used());
+        looks += 1;
+    }
+    (most, looks)
+}
+
+#[test]
+fn nothing_is_ever_above_the_limit_and_nothing_is_left_after_thousands_of_kills() {
+    let (kills, seed) = (number("APPORTION_KILLS", 2000), number("APPORTION_SEED", 1));
+    let host = Host::new();
+    let _agent = host.agent(&["--tick", "50"]);
+    let mut victim = host.victim(&["--gpu-memory", "4000", "--name", "killed"]);
+    let is_over = AtomicBool::new(false);
+    let (killed, (most, looks)) = thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch(&host, &is_over));
+        victim.begin(&format!("kills {kills} {seed}"));
+        let killed = victim.finish();
+        is_over.store(true, Ordering::Release);
+        (killed, watcher.join().expect("the watcher only looks"))
+    });
+    assert!(killed.value() >= kills);
+    assert!(looks > 100, "the card was watched");
+    assert!(
+        most <= LIMIT,
+        "{most} bytes were in use under a limit of {LIMIT} (seed {seed})"
+    );
+    assert!(most > LIMIT / 2, "the limit was worked against: {most}");
+
+    let grant = || host.top()["allocations"][0]["grants"][0].clone();
+    eventually(PATIENCE, "the driver has all back", || host.used() == 0);
+    eventually(PATIENCE, "the ledger sees it", || {
+        grant()["nvml_bytes"] == 0
+    });
+    eventually(PATIENCE, "the account is empty", || {
+        let grant = grant();
+        grant["used_bytes"] == 0 && grant["claimed_bytes"] == 0 && grant["overhead_bytes"] == 0
+    });
+    let grant = grant();
+    assert!(grant["peak_bytes"].as_u64() <= Some(LIMIT), "{grant}");
+    assert!(grant["denied_count"].as_u64() > Some(0), "{grant}");
+    let offences = host.metric("apportion_offences_total", &[]);
+    assert_eq!(offences, Some(0.0), "{}", host.agent_log());
+
+    let filled = victim.step("fill 100M");
+    assert_eq!(filled.code, 2);
+    assert!(
+        host.used() > LIMIT - 100 * MIB,
+        "all of the limit can be had again"
+    );
+    assert!(victim.end().success());
+    eventually(PATIENCE, "the allocation is released", || {
+        host.top()["allocations"]
+            .as_array()
+            .is_some_and(Vec::is_empty)
+    });
+    assert_eq!(host.used(), 0);
+}
+
+#[test]
+fn kills_of_programs_and_of_the_agent_lose_nothing() {
+    let (kills, seed) = (
+        number("APPORTION_KILLS", 2000) / 4,
+        number("APPORTION_SEED", 1) + 1,
+    );
+    let host = Host::new();
+    let mut agent = host.agent(&["--tick", "20"]);
+    let mut victim = host.victim(&["--gpu-memory", "4000", "--name", "killed"]);
+    let is_over = AtomicBool::new(false);
+    let (most, _agent) = thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch(&host, &is_over));
+        victim.begin(&format!("kills {kills} {seed}"));
+        for _ in 0..8 {
+            agent.kill();
+            agent = host.agent(&["--tick", "20"]);
+            assert_eq!(host.top()["allocations"][0]["name"], "killed");
+        }
+        victim.finish().ok();
+        is_over.store(true, Ordering::Release);
+        watcher.join().expect("the watcher only looks")
+    });
+    assert!(
+        most <= LIMIT,
+        "{most} bytes were in use under a limit of {LIMIT} (seed {seed})"
+    );
+    eventually(PATIENCE, "driver, ledger and account agree", || {
+        let top = host.top();
+        let grant = &top["allocations"][0]["grants"][0];
+        host.used() == 0 && grant["used_bytes"] == 0 && grant["nvml_bytes"] == 0
+    });
+}

@@ -1,0 +1,301 @@
+//! A limit holds to the byte, over all processes and all ways of getting memory, and a program under it
+//! sees what it would see on a smaller card.
+
+use apportion_tests::{CARD, CONTEXT, Host, MIB, Victim, eventually};
+
+/// The limit of most tests.
+const LIMIT: u64 = 2000 * MIB;
+const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
+
+/// What is free under the limit for a program that has one context.
+const FREE: u64 = LIMIT - CONTEXT;
+
+fn info(victim: &mut Victim) -> (u64, u64) {
+    let answer = victim.step("info");
+    answer.ok();
+    (answer.numbers[0], answer.numbers[1])
+}
+
+#[test]
+fn the_last_byte_is_given_and_the_next_is_refused() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    victim.step(&format!("alloc {FREE}")).ok();
+    assert_eq!(host.used(), LIMIT, "the driver's own count");
+    victim.step("alloc 1").refused();
+    assert_eq!(host.used(), LIMIT);
+}
+
+#[test]
+fn one_byte_more_than_the_limit_in_one_piece_is_refused() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    victim.step(&format!("alloc {}", FREE + 1)).refused();
+    victim.step(&format!("alloc {FREE}")).ok();
+}
+
+#[test]
+fn every_door_to_the_driver_is_held_to_the_limit() {
+    for door in ["dlsym", "getproc", "linked"] {
+        let host = Host::new();
+        let mut victim = host.victim_through(door, OPTIONS);
+        assert_eq!(info(&mut victim), (FREE, LIMIT), "{door}");
+        assert_eq!(victim.step("total").value(), LIMIT, "{door}");
+        victim.step("alloc 1000M").ok();
+        victim.step("alloc 1000M").refused();
+        let last = victim.step("fill 2M");
+        assert_eq!(
+            (last.code, last.numbers[0]),
+            (2, FREE - 1000 * MIB),
+            "{door}"
+        );
+        assert_eq!(host.used(), LIMIT, "{door}");
+    }
+}
+
+#[test]
+fn every_kind_of_memory_counts() {
+    for verb in ["alloc", "managed", "async", "create"] {
+        let host = Host::new();
+        let mut victim = host.victim(OPTIONS);
+        victim.step(&format!("{verb} 1600M")).ok();
+        assert!(
+            host.used() >= 1600 * MIB + CONTEXT,
+            "{verb}: the driver gave it"
+        );
+        for other in [
+            "alloc 128M",
+            "managed 128M",
+            "pitch 1048576 128",
+            "async 128M",
+            "create 128M",
+        ] {
+            victim.step(other).refused();
+        }
+        assert!(host.used() <= LIMIT, "{verb}");
+        victim.step("free 0").ok();
+        victim.step("sync").ok();
+        victim.step("alloc 1600M").ok();
+    }
+}
+
+#[test]
+fn pitched_memory_counts_with_its_padding() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    // Rows of one byte are as wide as the pitch that the driver chooses.
+    let pitch = victim.step("pitch 1 1024").numbers[1];
+    let rows = FREE / pitch;
+    victim.step(&format!("pitch 1 {rows}")).refused();
+    victim.step(&format!("pitch 1 {}", rows - 8192)).ok();
+    assert!(host.used() <= LIMIT);
+}
+
+#[test]
+fn freeing_makes_room_again() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    for round in 0..20 {
+        let held = victim.step("alloc 1600M").value();
+        victim.step("alloc 200M").refused();
+        victim.step(&format!("free {held}")).ok();
+        assert_eq!(info(&mut victim), (FREE, LIMIT), "round {round}");
+    }
+    assert_eq!(host.used(), CONTEXT);
+}
+
+#[test]
+fn a_program_that_takes_nine_tenths_of_what_is_free_gets_it() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    let taken = victim.step("take 90").value();
+    assert_eq!(taken, FREE * 90 / 100);
+    victim.step("touch 0").ok();
+    assert!(host.used() <= LIMIT);
+    victim.step("take 90").ok();
+}
+
+#[test]
+fn children_count_with_their_parents() {
+    for way in ["fork", "spawn"] {
+        let host = Host::new();
+        let mut victim = host.victim(OPTIONS);
+        assert_eq!(victim.say(&format!("{way} alloc 700M"))[0].code, 0, "{way}");
+        assert_eq!(victim.say(&format!("{way} alloc 500M"))[0].code, 0, "{way}");
+        assert_eq!(host.used(), 1200 * MIB + 2 * CONTEXT, "{way}");
+        assert_eq!(
+            victim.step("start").code,
+            2,
+            "{way}: not even a context fits"
+        );
+        assert_eq!(host.used(), 1200 * MIB + 2 * CONTEXT, "{way}");
+        victim.step("reap").ok();
+        victim.step(&format!("alloc {FREE}")).ok();
+        assert_eq!(host.used(), LIMIT, "{way}");
+    }
+}
+
+#[test]
+fn a_grandchild_that_lost_its_parents_still_counts() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    let middle = victim.step("spawn fork alloc 900M").value();
+    let middle = nix::unistd::Pid::from_raw(i32::try_from(middle).expect("a pid"));
+    nix::sys::signal::kill(middle, nix::sys::signal::Signal::SIGKILL).expect("it runs");
+    victim.step("alloc 900M").refused();
+    victim.step("alloc 500M").ok();
+    assert!(host.used() <= LIMIT);
+}
+
+#[test]
+fn a_program_that_becomes_another_keeps_its_limit_and_loses_its_memory() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    victim.step("alloc 1600M").ok();
+    victim.step("exec -").ok();
+    victim.step("alloc 1600M").ok();
+    victim.step("alloc 200M").refused();
+    assert_eq!(host.used(), 1600 * MIB + CONTEXT);
+}
+
+#[test]
+fn contexts_count_and_are_given_back() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    victim.step("init").ok();
+    assert_eq!(host.used(), 0);
+    victim.step("start").ok();
+    assert_eq!(info(&mut victim), (FREE, LIMIT));
+    victim.step("alloc 1000M").ok();
+    victim.step("reset").ok();
+    assert_eq!(host.used(), 0, "a reset context takes its memory with it");
+    victim.step("start").ok();
+    assert_eq!(info(&mut victim), (FREE, LIMIT));
+}
+
+#[test]
+fn a_context_that_does_not_fit_is_refused() {
+    let host = Host::new();
+    let mut victim = host.victim(&["--gpu-memory", "200"]);
+    assert_eq!(victim.step("start").code, 2);
+    assert_eq!(host.used(), 0);
+    assert_eq!(victim.step("context").code, 2);
+    assert_eq!(host.used(), 0);
+}
+
+#[test]
+fn many_threads_together_get_no_more_than_the_limit() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    victim.step("start").ok();
+    let given = victim.step("threads 64 100M").value();
+    assert_eq!(given, FREE / (100 * MIB));
+    assert!(host.used() <= LIMIT);
+}
+
+#[test]
+fn all_questions_agree_inside_and_show_the_card_outside() {
+    let host = Host::new();
+    let mut inside = host.victim(OPTIONS);
+    inside.step("alloc 500M").ok();
+    let free = FREE - 500 * MIB;
+    assert_eq!(info(&mut inside), (free, LIMIT));
+    assert_eq!(inside.step("total").value(), LIMIT);
+    assert_eq!(inside.step("nvml").numbers, [LIMIT, free, LIMIT - free]);
+    let second = inside.step("nvml2").numbers;
+    assert_eq!((second[0], second[2]), (LIMIT, free), "{second:?}");
+    assert_eq!(second[1] + second[2] + second[3], LIMIT, "{second:?}");
+
+    let mut outside = host.free_victim();
+    let total = host.card(0).total;
+    assert_eq!(outside.step("nvml").numbers[0], total);
+    assert_eq!(outside.step("nvml2").numbers[0], total);
+    assert_eq!(outside.step("total").value(), CARD);
+}
+
+#[test]
+fn a_program_may_ask_with_null_and_free_what_it_never_had() {
+    let host = Host::new();
+    let mut inside = host.victim(OPTIONS);
+    let mut outside = host.free_victim();
+    for step in [
+        "allocnull",
+        "infonull",
+        "freeunknown",
+        "errorname",
+        "alloc 1M freetwice 0",
+        "alloc 0",
+    ] {
+        assert_eq!(inside.step(step), outside.step(step), "{step}");
+    }
+    assert_eq!(info(&mut inside), (FREE, LIMIT));
+    assert_eq!(inside.errors(), "", "a hook says nothing");
+}
+
+#[test]
+fn physical_memory_counts_until_its_last_reference_is_gone() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    victim.step("create 1600M").ok();
+    victim.step("map 0").ok();
+    victim.step("touch 1").ok();
+    victim.step("retainhandle 1").ok();
+    for number in ["0", "2"] {
+        victim.step(&format!("free {number}")).ok();
+        victim.step("alloc 200M").refused();
+    }
+    assert_eq!(host.used(), 1600 * MIB + CONTEXT);
+    victim.step("free 1").ok();
+    assert_eq!(host.used(), CONTEXT);
+    victim.step("alloc 1600M").ok();
+}
+
+#[test]
+fn memory_of_the_host_is_nobodys_limit() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    victim.step("hostcreate 4G").ok();
+    assert_eq!(info(&mut victim), (FREE, LIMIT));
+}
+
+#[test]
+fn a_pool_counts_what_it_keeps_and_gives_it_up_when_the_limit_needs_it() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    victim.step("pool 4G").ok();
+    victim.step("poolalloc 0 1024M").ok();
+    victim.step("touch 1").ok();
+    victim.step("alloc 1024M").refused();
+    victim.step("free 1").ok();
+    victim.step("sync").ok();
+    assert!(host.used() >= 1024 * MIB, "the pool keeps its memory");
+    victim.step("alloc 1024M").ok();
+    assert!(host.used() <= LIMIT);
+    victim.step("poolalloc 0 1024M").refused();
+}
+
+#[test]
+fn a_module_that_takes_memory_unasked_counts_within_a_second() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    assert_eq!(info(&mut victim).0, FREE);
+    for _ in 0..8 {
+        victim.step("module").ok();
+    }
+    let hidden = host.used() - CONTEXT;
+    assert!(hidden > 0, "modules take memory");
+    let second = std::time::Duration::from_secs(1);
+    eventually(second * 3, "the overhead counts", || {
+        info(&mut victim).0 == FREE - hidden
+    });
+    let overhead = || host.top()["allocations"][0]["grants"][0]["overhead_bytes"].as_u64();
+    assert_eq!(overhead(), Some(hidden));
+    victim.step(&format!("alloc {FREE}")).refused();
+    victim
+        .step(&format!(
+            "alloc {}",
+            (FREE - hidden) / (2 * MIB) * (2 * MIB)
+        ))
+        .ok();
+    assert!(host.used() <= LIMIT);
+}

@@ -1,0 +1,145 @@
+//! Every metric that the README names is served, and says what happened.
+
+use apportion_tests::{CARD, CONTEXT, Host, MIB, PATIENCE, cards, eventually};
+
+/// The metrics of the README's table.
+fn named() -> Vec<String> {
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let text = std::fs::read_to_string(readme).expect("the README is there");
+    let table = text
+        .split("### Metrics")
+        .nth(1)
+        .and_then(|rest| rest.split("\n## ").next());
+    let rows = table
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| row.split(['`', '{']).next())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_metric_of_the_readme_is_served_and_no_other() {
+    let host = Host::new();
+    let _agent = host.agent(&[]);
+    let _victim = host.victim(&["--gpu-memory", "2000"]).step("start");
+    let mut victim = host.victim(&["--gpu-memory", "2000"]);
+    victim.step("alloc 1M").ok();
+    let text = host.http("/metrics");
+    let mut served: Vec<String> = text
+        .lines()
+        .filter(|line| line.starts_with("apportion_"))
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .map(str::to_owned)
+        .collect();
+    served.sort();
+    served.dedup();
+    let mut named = named();
+    named.sort();
+    assert_eq!(served, named);
+}
+
+#[test]
+fn a_card_and_an_allocation_show_in_their_metrics() {
+    let host = Host::with(&cards(2));
+    let _agent = host.agent(&["--tick", "50"]);
+    let uuid = host.card(0).uuid;
+    let card = |name: &str| host.metric(&format!("apportion_gpu_{name}"), &[&uuid]);
+    let mib = |mib: u64| Some((mib * MIB) as f64);
+    assert_eq!(card("memory_total_bytes"), Some(host.card(0).total as f64));
+    assert_eq!(card("memory_allocatable_bytes"), Some(CARD as f64));
+    assert_eq!(
+        card("memory_reserved_bytes"),
+        Some(host.card(0).reserved as f64)
+    );
+    assert_eq!(card("memory_free_bytes"), Some(CARD as f64));
+    assert_eq!(card("memory_granted_bytes"), Some(0.0));
+    assert_eq!(card("healthy"), Some(1.0));
+
+    let mut victim = host.victim(&["--gpu-memory", "2000", "--name", "shown", "--gpu", &uuid]);
+    victim.step("alloc 500M").ok();
+    victim.step("alloc 3000M").refused();
+    victim.step("alloc 3000M").refused();
+    victim.step("module").ok();
+    let hidden = host.used() - 500 * MIB - CONTEXT;
+    let held = Some(host.used() as f64);
+    let metric = |name: &str, more: &str| {
+        let name = format!("apportion_allocation_{name}");
+        host.metric(&name, &["allocation=\"shown\"", more])
+    };
+    eventually(PATIENCE, "the sample is taken", || {
+        metric("memory_overhead_bytes", "") == Some(hidden as f64)
+            && card("memory_used_bytes") == held
+    });
+    assert_eq!(card("memory_granted_bytes"), mib(2000));
+    assert_eq!(card("memory_free_bytes"), mib(8000));
+    assert_eq!(card("context_reserve_bytes"), Some(CONTEXT as f64));
+    assert_eq!(metric("memory_limit_bytes", ""), mib(2000));
+    assert_eq!(metric("memory_used_bytes", "source=\"limiter\""), held);
+    assert_eq!(metric("memory_used_bytes", "source=\"nvml\""), held);
+    assert_eq!(metric("memory_context_bytes", ""), Some(CONTEXT as f64));
+    assert_eq!(metric("memory_peak_bytes", ""), held);
+    assert_eq!(metric("memory_denied_total", ""), Some(2.0));
+    assert_eq!(metric("memory_denied_bytes_total", ""), mib(6000));
+    assert_eq!(metric("processes", ""), Some(1.0));
+    assert_eq!(metric("enforcement_state", "state=\"attached\""), Some(1.0));
+    assert_eq!(metric("enforcement_state", "state=\"bypassed\""), Some(0.0));
+
+    assert!(victim.end().success());
+    eventually(PATIENCE, "its series end", || {
+        metric("memory_limit_bytes", "").is_none()
+    });
+    eventually(PATIENCE, "the card is free", || {
+        card("memory_used_bytes") == Some(0.0)
+    });
+}
+
+#[test]
+fn requests_and_the_age_of_the_sample_show() {
+    let host = Host::new();
+    let agent = host.agent(&["--tick", "50"]);
+    let requests = |result: &str| host.metric("apportion_allocations_total", &[result]);
+    let mut victim = host.victim(&["--gpu-memory", "6000", "--name", "held"]);
+    victim.step("start").ok();
+    let generation = host.metric("apportion_ledger_generation", &[]);
+    host.run(&["--gpu-memory", "6000"], &["true"])
+        .fails_in_one_line(1);
+    assert!(
+        host.run(&["--gpu-memory", "600"], &["true"])
+            .status
+            .success()
+    );
+    eventually(PATIENCE, "both were accepted", || {
+        requests("accepted") == Some(2.0)
+    });
+    assert!(host.metric("apportion_ledger_generation", &[]) > generation);
+    assert!(
+        host.metric("apportion_snapshot_age_seconds", &[])
+            .is_some_and(|age| age < 5.0)
+    );
+    let info = host.metric(
+        "apportion_node_info",
+        &["simulated=\"true\"", "driver=\"580"],
+    );
+    assert_eq!(info, Some(1.0));
+    assert_eq!(host.metric("apportion_adopted_allocations", &[]), Some(0.0));
+
+    agent.kill();
+    let _agent = host.agent(&["--tick", "50"]);
+    eventually(PATIENCE, "the account was adopted", || {
+        host.metric("apportion_adopted_allocations", &[]) == Some(1.0)
+    });
+}
+
+#[test]
+fn health_and_readiness_are_served() {
+    let host = Host::new();
+    let _agent = host.agent(&[]);
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        eventually(PATIENCE, path, || {
+            host.http(path).starts_with("HTTP/1.1 200")
+        });
+    }
+    assert!(host.http("/elsewhere").starts_with("HTTP/1.1 404"));
+}
