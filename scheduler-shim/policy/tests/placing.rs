@@ -32,13 +32,13 @@ fn memory(mib: u64, devices: u32) -> GpuRequest {
 }
 
 fn fraction(text: &str) -> GpuRequest {
-    GpuRequest::parse(None, Some(text), None).unwrap()
+    GpuRequest::parse(None, Some(text), None).expect("the text is a fraction")
 }
 
 /// The numbers of the chosen cards.
 fn chosen(request: &GpuRequest, cards: &[Card]) -> Vec<u8> {
     place(request, cards)
-        .unwrap()
+        .expect("the request fits")
         .asks
         .iter()
         .map(|ask| ask.card.0[0])
@@ -123,7 +123,7 @@ prop_compose! {
         -> Vec<Card> {
         let build = |(number, (total, held, is_healthy)): (usize, (u64, u64, bool))| Card {
             is_healthy,
-            ..card(u8::try_from(number).unwrap(), total, held.min(total))
+            ..card(u8::try_from(number).expect("there are few cards"), total, held.min(total))
         };
         cards.into_iter().enumerate().map(build).collect()
     }
