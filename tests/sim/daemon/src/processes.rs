@@ -1,7 +1,9 @@
 //! Who is served: each process from its first connection to its end.
 //!
 //! The end is read from a pid file descriptor and not from a closed socket: a child that inherited
-//! the socket would keep it open, and a program may close descriptors that it does not know.
+//! the socket would keep it open, and a program may close descriptors that it does not know. It is looked
+//! for before every request, so that nobody is ever given memory while a dead process still counts. A
+//! process that lives on without its connections has become another program, and starts anew.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -21,8 +23,28 @@ pub(crate) struct Served {
 
 struct State {
     machine: Machine,
-    processes: HashMap<Pid, Arc<OwnedFd>>,
+    processes: HashMap<Pid, Client>,
     idle_since: Instant,
+}
+
+/// A process that is served, and over how many connections.
+struct Client {
+    process: Arc<OwnedFd>,
+    connections: usize,
+}
+
+/// One connection of a process that is served.
+#[derive(Clone)]
+pub(crate) struct Guest {
+    pid: Pid,
+    process: Arc<OwnedFd>,
+}
+
+impl Guest {
+    /// The process, as the host sees it.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
 }
 
 impl Served {
@@ -37,9 +59,15 @@ impl Served {
         }
     }
 
-    /// Does something with the machine.
-    pub(crate) fn machine<T>(&self, step: impl FnOnce(&mut Machine) -> T) -> T {
-        step(&mut self.state().machine)
+    /// Does something with the machine on behalf of a guest; nothing for one that is gone.
+    pub(crate) fn machine<T>(
+        &self,
+        guest: &Guest,
+        step: impl FnOnce(&mut Machine) -> T,
+    ) -> Option<T> {
+        let mut state = self.state();
+        state.bury();
+        state.serves(guest).then(|| step(&mut state.machine))
     }
 
     /// How long no process has been served.
@@ -53,33 +81,58 @@ impl Served {
     }
 
     /// Finds out who is at the other end of a connection and serves it from now on.
-    pub(crate) fn welcome(self: &Arc<Self>, stream: &UnixStream) -> io::Result<Pid> {
+    pub(crate) fn welcome(self: &Arc<Self>, stream: &UnixStream) -> io::Result<Guest> {
         let credentials = getsockopt(stream, PeerCredentials)?;
         let pid = credentials.pid();
         if pid <= 0 {
             return Err(io::Error::other("the peer is not visible from here"));
         }
         let mut state = self.state();
-        if let Some(known) = state.processes.get(&pid).cloned() {
-            if !has_ended(&known, PollTimeout::ZERO) {
-                return Ok(pid);
-            }
-            state.end(pid, &known);
+        state.bury();
+        if let Some(client) = state.processes.get_mut(&pid) {
+            client.connections += 1;
+            let process = Arc::clone(&client.process);
+            return Ok(Guest { pid, process });
         }
         let process = Arc::new(open_process(pid)?);
         state
             .machine
             .process_came(pid, peer(pid, credentials.uid()));
-        state.processes.insert(pid, Arc::clone(&process));
+        let client = Client {
+            process: Arc::clone(&process),
+            connections: 1,
+        };
+        state.processes.insert(pid, client);
         drop(state);
+        let guest = Guest { pid, process };
+        self.watch(guest.clone())?;
+        Ok(guest)
+    }
+
+    /// Waits in the background for the end of a process: nobody might ask for long.
+    fn watch(self: &Arc<Self>, guest: Guest) -> io::Result<()> {
         let served = Arc::clone(self);
-        thread::Builder::new()
-            .name(format!("watch-{pid}"))
-            .spawn(move || {
-                while !has_ended(&process, PollTimeout::NONE) {}
-                served.state().end(pid, &process);
-            })?;
-        Ok(pid)
+        let name = format!("watch-{}", guest.pid);
+        let watch = move || {
+            while !has_ended(&guest.process) {}
+            served.state().end(&guest);
+        };
+        thread::Builder::new().name(name).spawn(watch).map(drop)
+    }
+
+    /// Ends a connection.
+    pub(crate) fn farewell(&self, guest: &Guest) {
+        let mut state = self.state();
+        if !state.serves(guest) {
+            return;
+        }
+        let Some(client) = state.processes.get_mut(&guest.pid) else {
+            return;
+        };
+        client.connections -= 1;
+        if client.connections == 0 {
+            state.end(guest);
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -88,23 +141,49 @@ impl Served {
 }
 
 impl State {
+    fn serves(&self, guest: &Guest) -> bool {
+        let client = self.processes.get(&guest.pid);
+        client.is_some_and(|client| Arc::ptr_eq(&client.process, &guest.process))
+    }
+
     /// Ends a process unless another one has its pid by now.
-    fn end(&mut self, pid: Pid, process: &Arc<OwnedFd>) {
-        if self
-            .processes
-            .get(&pid)
-            .is_some_and(|known| Arc::ptr_eq(known, process))
-        {
-            self.processes.remove(&pid);
-            self.machine.process_gone(pid);
+    fn end(&mut self, guest: &Guest) {
+        if self.serves(guest) {
+            self.processes.remove(&guest.pid);
+            self.machine.process_gone(guest.pid);
             self.idle_since = Instant::now();
+        }
+    }
+
+    /// Ends all processes that are dead by now.
+    fn bury(&mut self) {
+        let guests: Vec<Guest> = self
+            .processes
+            .iter()
+            .map(|(pid, client)| Guest {
+                pid: *pid,
+                process: Arc::clone(&client.process),
+            })
+            .collect();
+        let mut ends: Vec<PollFd> = guests
+            .iter()
+            .map(|guest| PollFd::new(guest.process.as_fd(), PollFlags::POLLIN))
+            .collect();
+        if !matches!(poll(&mut ends, PollTimeout::ZERO), Ok(ready) if ready > 0) {
+            return;
+        }
+        for (guest, end) in guests.iter().zip(&ends) {
+            if end.any() == Some(true) {
+                self.end(guest);
+            }
         }
     }
 }
 
-fn has_ended(process: &OwnedFd, timeout: PollTimeout) -> bool {
+/// Waits for the end of a process; false if the wait was interrupted.
+fn has_ended(process: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-    matches!(poll(&mut fds, timeout), Ok(ready) if ready > 0)
+    matches!(poll(&mut fds, PollTimeout::NONE), Ok(ready) if ready > 0)
 }
 
 fn open_process(pid: Pid) -> io::Result<OwnedFd> {

@@ -9,13 +9,13 @@ use std::{io, thread};
 
 use anyhow::Context;
 use apportion_sim_client::{receive, send};
-use apportion_sim_machine::{Admission, Answer, Call, Machine, Pid, Refusal, Reply};
+use apportion_sim_machine::{Admission, Answer, Call, Machine, Refusal, Reply};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::instance::Instance;
-use crate::processes::Served;
+use crate::processes::{Guest, Served};
 
 /// How often an idle server looks at the clock.
 const TICK: u16 = 200;
@@ -61,40 +61,45 @@ fn attend(served: &Arc<Served>, stream: UnixStream) {
     let Ok(()) = stream.set_nonblocking(false) else {
         return;
     };
-    let Ok(pid) = served.welcome(&stream) else {
+    let Ok(guest) = served.welcome(&stream) else {
         return;
     };
     let served = Arc::clone(served);
     let spawned = thread::Builder::new()
-        .name(format!("serve-{pid}"))
+        .name(format!("serve-{}", guest.pid()))
         .spawn(move || {
-            let _ = converse(&served, pid, stream);
+            let _ = converse(&served, &guest, stream);
+            served.farewell(&guest);
         });
     if let Err(error) = spawned {
         eprintln!("apportion-simd: failed to start a thread: {error}");
     }
 }
 
-fn converse(served: &Served, pid: Pid, mut stream: UnixStream) -> io::Result<()> {
+fn converse(served: &Served, guest: &Guest, mut stream: UnixStream) -> io::Result<()> {
     while let Some(call) = receive(&mut stream)? {
-        send(&mut stream, &answer(served, pid, call))?;
+        let Some(answer) = answer(served, guest, call) else {
+            return Ok(());
+        };
+        send(&mut stream, &answer)?;
     }
     Ok(())
 }
 
-fn answer(served: &Served, pid: Pid, call: Call) -> Answer {
+/// The answer to a call; none for a process that is gone, whose last words may still be on the way.
+fn answer(served: &Served, guest: &Guest, call: Call) -> Option<Answer> {
     let admission = match &call.function {
-        Some(function) => served.machine(|machine| machine.admit(function)),
+        Some(function) => served.machine(guest, |machine| machine.admit(function))?,
         None => Admission::default(),
     };
     if !admission.delay.is_zero() {
         thread::sleep(admission.delay);
     }
     match admission.error {
-        Some(code) => Answer {
+        Some(code) => Some(Answer {
             reply: Reply::Refused(Refusal::Code(code)),
             gone: Vec::new(),
-        },
-        None => served.machine(|machine| machine.apply(pid, call.request)),
+        }),
+        None => served.machine(guest, |machine| machine.apply(guest.pid(), call.request)),
     }
 }
