@@ -1,7 +1,7 @@
 //! The account: two files through which the agent and one limited container (or program) talk.
 //!
 //! `limits` is written by the agent and mapped read-only by the program; `usage` is written by the
-//! program and read by the agent. Both are fixed layouts of atomics ([`layout`]), so either side can
+//! program and read by the agent. Both are fixed layouts of atomics (`layout`), so either side can
 //! be killed at any instruction without leaving a lock behind, and a program goes on under its limit
 //! while no agent runs.
 //!
