@@ -1,7 +1,7 @@
 //! Eight processes take memory from one account and give it back, and are killed at random points, over
 //! and over. Nothing is ever above the limit, and in the end nothing is left anywhere.
 //!
-//! `APPORTION_KILLS` says how many (2000 if unset), `APPORTION_SEED` where the randomness starts.
+//! `APPORTION_KILLS` says how many (4000 if unset), `APPORTION_SEED` where the randomness starts.
 
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,15 @@ fn number(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
+/// Says that it is over when it goes, also by a panic.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// The largest use of the card that was seen until told to stop, and how often was looked.
 fn watch(host: &Host, is_over: &AtomicBool) -> (u64, u64) {
     let (mut most, mut looks) = (0, 0);
@@ -30,16 +39,18 @@ fn watch(host: &Host, is_over: &AtomicBool) -> (u64, u64) {
 
 #[test]
 fn nothing_is_ever_above_the_limit_and_nothing_is_left_after_thousands_of_kills() {
-    let (kills, seed) = (number("APPORTION_KILLS", 2000), number("APPORTION_SEED", 1));
+    let (kills, seed) = (number("APPORTION_KILLS", 4000), number("APPORTION_SEED", 1));
     let host = Host::new();
     let _agent = host.agent(&["--tick", "50"]);
     let mut victim = host.victim(&["--gpu-memory", "4000", "--name", "killed"]);
+    victim.step("pid").ok();
     let is_over = AtomicBool::new(false);
     let (killed, (most, looks)) = thread::scope(|scope| {
         let watcher = scope.spawn(|| watch(&host, &is_over));
+        let ending = Ending(&is_over);
         victim.begin(&format!("kills {kills} {seed}"));
         let killed = victim.finish();
-        is_over.store(true, Ordering::Release);
+        drop(ending);
         (killed, watcher.join().expect("the watcher only looks"))
     });
     assert!(killed.value() >= kills);
@@ -83,23 +94,31 @@ fn nothing_is_ever_above_the_limit_and_nothing_is_left_after_thousands_of_kills(
 #[test]
 fn kills_of_programs_and_of_the_agent_lose_nothing() {
     let (kills, seed) = (
-        number("APPORTION_KILLS", 2000) / 4,
+        number("APPORTION_KILLS", 4000) / 4,
         number("APPORTION_SEED", 1) + 1,
     );
     let host = Host::new();
     let mut agent = host.agent(&["--tick", "20"]);
     let mut victim = host.victim(&["--gpu-memory", "4000", "--name", "killed"]);
+    victim.step("pid").ok();
     let is_over = AtomicBool::new(false);
     let (most, _agent) = thread::scope(|scope| {
         let watcher = scope.spawn(|| watch(&host, &is_over));
+        let ending = Ending(&is_over);
         victim.begin(&format!("kills {kills} {seed}"));
         for _ in 0..8 {
             agent.kill();
             agent = host.agent(&["--tick", "20"]);
-            assert_eq!(host.top()["allocations"][0]["name"], "killed");
+            let top = host.top();
+            assert_eq!(
+                top["allocations"][0]["name"],
+                "killed",
+                "{top} {}",
+                host.agent_log()
+            );
         }
         victim.finish().ok();
-        is_over.store(true, Ordering::Release);
+        drop(ending);
         watcher.join().expect("the watcher only looks")
     });
     assert!(
