@@ -48,16 +48,20 @@ pub(crate) struct View {
 impl Standing {
     /// Finds the account: a container's at its fixed place, else the one that the environment names.
     pub(crate) fn find() -> Self {
+        Self::of(
+            place::CONTAINER_ACCOUNT.as_bytes(),
+            environment(place::ENV_ACCOUNT),
+        )
+    }
+
+    fn of(container: &[u8], named: Option<&[u8]>) -> Self {
         let mut path = PathBuffer::default();
-        match Account::open(&mut path, place::CONTAINER_ACCOUNT.as_bytes()) {
+        match Account::open(&mut path, container) {
             Some(account) => return Self::Limited(account),
             None if path.is_there() => return Self::Closed,
             None => {}
         }
-        let Some(named) = environment(place::ENV_ACCOUNT) else {
-            return Self::Unlimited;
-        };
-        match Account::open(&mut path, named) {
+        match named.and_then(|named| Account::open(&mut path, named)) {
             Some(account) => Self::Limited(account),
             None => Self::Unlimited,
         }
@@ -103,13 +107,15 @@ impl Account {
             return false;
         };
         let outcome = match charge(owner) {
-            Charge::Lost => match self.enter_again(&usage, owner) {
-                Some(owner) => charge(owner),
-                None => Charge::Refused,
-            },
-            decided => decided,
+            Charge::Lost => self.enter_again(&usage, owner).map(charge),
+            // Granted in a slot that is no longer ours, it would go when the slot's next owner comes.
+            Charge::Granted if !usage.holds(owner) => {
+                usage.uncharge(owner, card, Bytes(bytes));
+                self.enter_again(&usage, owner).map(charge)
+            }
+            decided => Some(decided),
         };
-        let granted = outcome == Charge::Granted;
+        let granted = outcome == Some(Charge::Granted);
         if granted {
             self.slot.lock().add(card, bytes);
         }
@@ -289,7 +295,98 @@ impl PathBuffer {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::CString;
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+
+    use apportion_abi::account::NewCard;
+
     use super::*;
+
+    fn bytes(path: &Path) -> &[u8] {
+        path.as_os_str().as_bytes()
+    }
+
+    /// A good account for a card of 16 MiB, limited to 8 MiB.
+    fn make(folder: &Path) -> LimitsMap {
+        let at = |file| CString::new(bytes(&folder.join(file))).expect("paths hold no zero");
+        let card = NewCard {
+            uuid: CardUuid([7; 16]),
+            total: Bytes(16 << 20),
+            limit: Bytes(8 << 20),
+            context_reserve: Bytes(0),
+        };
+        UsageMap::create(&at(place::USAGE_FILE), 1).expect("it is new");
+        LimitsMap::create(&at(place::LIMITS_FILE), &[card]).expect("it is new")
+    }
+
+    #[test]
+    fn a_container_s_account_comes_before_the_one_that_is_named() {
+        let (container, named) = (tempfile::tempdir(), tempfile::tempdir());
+        let (container, named) = (container.expect("room"), named.expect("room"));
+        let nowhere = container.path().join("nowhere");
+        make(named.path());
+        let found = Standing::of(bytes(&nowhere), Some(bytes(named.path())));
+        assert!(matches!(found, Standing::Limited(_)));
+        fs::write(container.path().join(place::LIMITS_FILE), "garbage").expect("it is writable");
+        let found = Standing::of(bytes(container.path()), Some(bytes(named.path())));
+        assert!(
+            matches!(found, Standing::Closed),
+            "a known limit cannot be kept"
+        );
+        assert!(matches!(
+            Standing::of(bytes(&nowhere), None),
+            Standing::Unlimited
+        ));
+        let found = Standing::of(bytes(&nowhere), Some(bytes(container.path())));
+        assert!(
+            matches!(found, Standing::Unlimited),
+            "nothing says that a limit applies"
+        );
+    }
+
+    #[test]
+    fn a_slot_that_was_retired_under_us_is_entered_again_with_all_that_is_held() {
+        let folder = tempfile::tempdir().expect("room");
+        make(folder.path());
+        let Standing::Limited(account) = Standing::of(bytes(folder.path()), None) else {
+            unreachable!("the account is good");
+        };
+        assert!(account.charge(0, 3 << 20));
+        let usage = account.usage.usage();
+        let ours = usage.processes().next().expect("we are in it").owner;
+        assert_eq!(usage.retire(ours), Bytes(3 << 20));
+        assert!(account.charge(0, 4 << 20));
+        assert_eq!(usage.claimed(0), Bytes(7 << 20));
+        assert!(!account.charge(0, 2 << 20));
+        account.uncharge(0, 7 << 20);
+        assert_eq!(usage.claimed(0), Bytes::ZERO);
+    }
+
+    #[test]
+    fn a_view_never_shows_more_than_there_is() {
+        let folder = tempfile::tempdir().expect("room");
+        let agent = make(folder.path());
+        let Standing::Limited(account) = Standing::of(bytes(folder.path()), None) else {
+            unreachable!("the account is good");
+        };
+        let view = |total, free, used| View { total, free, used };
+        const MIB: u64 = 1 << 20;
+        assert_eq!(
+            account.view(0, 16 * MIB, 16 * MIB),
+            view(8 * MIB, 8 * MIB, 0)
+        );
+        assert_eq!(account.view(0, 16 * MIB, MIB), view(8 * MIB, MIB, 0));
+        assert_eq!(account.view(0, 4 * MIB, 4 * MIB), view(4 * MIB, 4 * MIB, 0));
+        if let Some(card) = agent.cards().first() {
+            card.set_overhead(Bytes(9 * MIB));
+        }
+        assert_eq!(
+            account.view(0, 16 * MIB, 16 * MIB),
+            view(8 * MIB, 0, 8 * MIB)
+        );
+    }
 
     #[test]
     fn a_path_that_does_not_fit_is_no_path() {

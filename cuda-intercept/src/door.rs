@@ -161,7 +161,7 @@ unsafe fn way(
         };
     }
     let mut found = ask(handle);
-    if found == row.hook() || (found != 0 && elf::is_ours(found)) {
+    if elf::is_ours(found) {
         // Without this library the search would have gone on behind it.
         found = ask(libc::RTLD_NEXT);
     }

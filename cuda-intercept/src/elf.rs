@@ -5,11 +5,17 @@
 //! stands in the way of finding the real one; a failed `dlopen` or `dlsym` leaves a message in
 //! `dlerror` that the program would mistake for its own; and a table walk works alike on every glibc
 //! and on musl, with no symbol version to name.
+//!
+//! The list of objects has a lock of the C library's, and glibc does not renew it in a child of `fork`: a
+//! child whose parent forked while another thread read the list waits for ever when it reads the list
+//! itself. So what was found is kept, and nothing is looked for twice.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::size_of;
 use core::ops::{ControlFlow, Range};
 use core::ptr;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::{Acquire, Release};
 
 use libc::{Elf64_Addr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
 
@@ -75,13 +81,24 @@ pub(crate) fn for_each<B>(mut visit: impl FnMut(&Object) -> ControlFlow<B>) -> O
     walk.found
 }
 
+/// Where this object lies; zeroes until it was looked for.
+/// Written by: whoever asks first, always the same. Read by: every look-up. Release/Acquire.
+static OURS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
 /// Whether an address lies in the object that this very code is part of.
 pub(crate) fn is_ours(address: usize) -> bool {
-    for_each(|object| match object.is_ours() {
-        true => ControlFlow::Break(object.span.contains(&address)),
-        false => ControlFlow::Continue(()),
-    })
-    .unwrap_or(false)
+    let [start, end] = &OURS;
+    if end.load(Acquire) == 0 {
+        for_each(|object| match object.is_ours() {
+            true => {
+                start.store(object.span.start, Release);
+                end.store(object.span.end, Release);
+                ControlFlow::Break(())
+            }
+            false => ControlFlow::Continue(()),
+        });
+    }
+    (start.load(Acquire)..end.load(Acquire)).contains(&address)
 }
 
 impl Object {

@@ -169,7 +169,10 @@ impl Process {
     }
 
     /// The context that calls are made in, entered if it is not known yet.
-    fn context(&self) -> Option<(ContextId, Card)> {
+    ///
+    /// One that nobody saw being created came by a way of the driver's own. If it is the first on its
+    /// card, the driver has taken what a context takes; that is charged now.
+    fn context(&self, account: &Account) -> Option<(ContextId, Card)> {
         let handle = driver::current_context()? as u64;
         let known = self.books.lock().context(handle);
         if known.is_some() {
@@ -177,8 +180,17 @@ impl Process {
         }
         let device = driver::current_device()?;
         let card = self.card_of(device)?;
+        let reserve = account.context_reserve(card);
         let mut books = self.books.lock();
-        books.open_context(handle, (card, device), 0, false);
+        let reserve = if books.reserves(card) == 0 {
+            reserve
+        } else {
+            0
+        };
+        if books.open_context(handle, (card, device), reserve, false) && reserve > 0 {
+            account.charge_anyway(card, reserve);
+            account.set_reserve(card, reserve);
+        }
         books.context(handle)
     }
 
@@ -241,7 +253,7 @@ pub(crate) fn ground() -> Ground {
     match &process.standing {
         Standing::Unlimited => Ground::Free,
         Standing::Closed => Ground::Closed,
-        Standing::Limited(account) => match process.context() {
+        Standing::Limited(account) => match process.context(account) {
             None => Ground::Free,
             Some((context, card)) => Ground::Charged(Site {
                 process,

@@ -129,6 +129,8 @@ fn a_forked_child_starts_with_nothing() {
                 // SAFETY: the child calls the hooks and leaves.
                 match unsafe { libc::fork() } {
                     0 => {
+                        // SAFETY: has no preconditions; a child that hangs ends and fails the test.
+                        unsafe { libc::alarm(5) };
                         // A pointer that is not the child's: the driver says what it thinks of it.
                         cuda.mem_free(0xdead_0000);
                         let mut address = 0;
@@ -145,7 +147,10 @@ fn a_forked_child_starts_with_nothing() {
                                 unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
                             (done == child).then_some(status)
                         });
-                        assert_eq!(libc::WEXITSTATUS(status), 9);
+                        assert_eq!(
+                            (libc::WIFEXITED(status), libc::WEXITSTATUS(status)),
+                            (true, 9)
+                        );
                         children += 1;
                     }
                 }
