@@ -12,15 +12,21 @@ use anyhow::Result;
 use clap::Parser;
 
 mod clients;
+mod deviations;
 mod lint;
+mod scenarios;
 mod stage;
 mod steps;
 mod suites;
 mod tally;
 mod workspace;
 
+use deviations::Deviations;
 use steps::run;
 use workspace::Workspace;
+
+/// What is not passed, and why.
+const DEVIATIONS: &str = "scheduler-shim/policy/deviations.json";
 
 /// Builds, shows, tests and installs Apportion.
 #[derive(Parser)]
@@ -51,6 +57,18 @@ enum Task {
         /// Arguments for the pairs, such as one section: calls, contention, starts.
         #[arg(last = true)]
         args: Vec<String>,
+    },
+    /// Run scheduling scenarios.
+    Scenarios {
+        /// The folder with the scenarios.
+        #[arg(default_value = "../shared/scenarios")]
+        dir: PathBuf,
+        /// Run only those whose id contains this.
+        #[arg(long, default_value = "")]
+        filter: String,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
     },
     /// Build with optimisation and copy the programs and libraries below a folder.
     Install {
@@ -86,6 +104,12 @@ fn perform(task: Task) -> Result<ExitCode> {
         Task::Test { args } => return suites::test(&workspace, &args),
         Task::Lint => lint::check(&workspace)?,
         Task::Bench { args } => suites::bench(&workspace, &args)?,
+        Task::Scenarios { dir, filter, json } => {
+            let listed = Deviations::read(&workspace.root.join(DEVIATIONS))?;
+            if !scenarios::run(&dir, &filter, json, &listed)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Task::Install { prefix } => {
             let staged = stage::build(&workspace, true)?;
             stage::install(&staged, &prefix)?;

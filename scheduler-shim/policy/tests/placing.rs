@@ -1,4 +1,5 @@
 //! What a placement promises, by example and over random cards.
+#![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::collections::HashSet;
 
@@ -32,13 +33,13 @@ fn memory(mib: u64, devices: u32) -> GpuRequest {
 }
 
 fn fraction(text: &str) -> GpuRequest {
-    GpuRequest::parse(None, Some(text), None).expect("the text is a fraction")
+    GpuRequest::parse(None, Some(text), None).unwrap()
 }
 
 /// The numbers of the chosen cards.
 fn chosen(request: &GpuRequest, cards: &[Card]) -> Vec<u8> {
     place(request, cards)
-        .expect("the request fits")
+        .unwrap()
         .asks
         .iter()
         .map(|ask| ask.card.0[0])
@@ -123,7 +124,7 @@ prop_compose! {
         -> Vec<Card> {
         let build = |(number, (total, held, is_healthy)): (usize, (u64, u64, bool))| Card {
             is_healthy,
-            ..card(u8::try_from(number).expect("there are few cards"), total, held.min(total))
+            ..card(u8::try_from(number).unwrap(), total, held.min(total))
         };
         cards.into_iter().enumerate().map(build).collect()
     }

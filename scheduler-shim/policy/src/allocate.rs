@@ -1,0 +1,122 @@
+//! Placing one job: all the tasks that go next, or none of them.
+
+use crate::gang::{Member, View};
+use crate::session::Session;
+use crate::topology::Closeness;
+
+/// A job that is being placed.
+struct Placing<'v> {
+    view: &'v View,
+    /// Whether it only may wait for a place, because others are evicted for it.
+    only_wait: bool,
+    closeness: Closeness,
+}
+
+impl Session<'_> {
+    /// Places the tasks of a job that go next; on failure nothing has changed.
+    pub(crate) fn allocate_job(&mut self, view: &View, nodes: &[usize], only_wait: bool) -> bool {
+        let tasks = self.gang(view).next(!only_wait);
+        if tasks.is_empty() {
+            return false;
+        }
+        let least: crate::amounts::Amounts = tasks
+            .iter()
+            .map(|&task| self.tasks[task].task.amounts(self.card_sizes.1))
+            .sum();
+        if !self.is_within_bounds(view.job, least) {
+            return false;
+        }
+        let mut placing = Placing {
+            view,
+            only_wait,
+            closeness: Closeness::default(),
+        };
+        self.place_member(&mut placing, Member::Group(0), &tasks, nodes)
+    }
+
+    fn place_member(
+        &mut self,
+        placing: &mut Placing<'_>,
+        member: Member,
+        tasks: &[usize],
+        nodes: &[usize],
+    ) -> bool {
+        if tasks.is_empty() {
+            return true;
+        }
+        let view = placing.view;
+        let node_sets = self.node_sets(view, member, tasks, nodes, &mut placing.closeness);
+        node_sets.into_iter().any(|nodes| {
+            let mark = self.mark();
+            let is_placed = match member {
+                Member::Group(group) => self.place_members(placing, group, tasks, &nodes),
+                Member::Set(_) => self.place_tasks(placing, tasks, &nodes),
+            };
+            if !is_placed {
+                self.roll_back(mark);
+            }
+            is_placed
+        })
+    }
+
+    fn place_members(
+        &mut self,
+        placing: &mut Placing<'_>,
+        group: usize,
+        tasks: &[usize],
+        nodes: &[usize],
+    ) -> bool {
+        let members = self.gang(placing.view).ordered(group);
+        members.into_iter().all(|member| {
+            let tree = &self.jobs[placing.view.job].tree;
+            let sets = match member {
+                Member::Group(group) => tree.sets_below(group),
+                Member::Set(set) => vec![set],
+            };
+            let own = tasks.iter().copied();
+            let own: Vec<usize> = own
+                .filter(|&task| sets.contains(&self.tasks[task].set))
+                .collect();
+            self.place_member(placing, member, &own, nodes)
+        })
+    }
+
+    fn place_tasks(&mut self, placing: &Placing<'_>, tasks: &[usize], nodes: &[usize]) -> bool {
+        tasks
+            .iter()
+            .all(|&task| self.place_task(placing, task, nodes))
+    }
+
+    fn place_task(&mut self, placing: &Placing<'_>, task: usize, nodes: &[usize]) -> bool {
+        let facts = &self.tasks[task];
+        let tree = &self.jobs[facts.job].tree;
+        let scores = placing.closeness.of(tree, facts.set);
+        let closeness = |node: usize| match scores {
+            None => Some(0.0),
+            Some(scores) => scores.get(&node).copied(),
+        };
+        let ranked = self.ranked(task, nodes, closeness);
+        ranked
+            .into_iter()
+            .any(|node| self.place_on(task, node, placing.only_wait))
+    }
+
+    fn place_on(&mut self, task: usize, node: usize, only_wait: bool) -> bool {
+        let need = self.need(task, node);
+        if need.share.is_some() {
+            let Some(chosen) = self.cards_for(task, node, &need, only_wait) else {
+                return false;
+            };
+            if chosen.must_wait {
+                self.reserve(task, node, chosen.cards);
+            } else {
+                self.bind(task, node, chosen.cards);
+            }
+        } else if !only_wait && self.stocks[node].fits_now(&need) {
+            self.bind(task, node, Vec::new());
+        } else {
+            self.reserve(task, node, Vec::new());
+        }
+        true
+    }
+}

@@ -1,0 +1,203 @@
+//! Which node, and which of its cards, among those that fit.
+//!
+//! Each rule has its own band of the score, far enough above the next that no sum of lesser rules outweighs
+//! a greater one. Equal nodes go by name, equal cards by key: the same cluster gives the same choice.
+
+use std::cmp::Ordering;
+
+use crate::cluster::Strategy;
+use crate::session::Session;
+use crate::stock::{CardKey, Need, Shared};
+
+/// How much the fullest node gets.
+const DENSITY: f64 = 9.0;
+/// A pod without cards on a node without cards.
+const KIND: f64 = 10.0;
+/// The pod fits what is idle.
+const AVAILABLE: f64 = 1_000.0;
+/// A shared card has room.
+const SHARED: f64 = 10_000.0;
+/// One step of closeness to the preferred domain.
+pub(crate) const DOMAIN: f64 = 100_000.0;
+
+/// The cards chosen for a share; whether somebody has to leave first.
+#[derive(Clone, Debug)]
+pub(crate) struct ChosenCards {
+    pub(crate) cards: Vec<CardKey>,
+    pub(crate) must_wait: bool,
+}
+
+/// A card that a share could go to.
+enum Candidate {
+    Shared(CardKey, Shared),
+    Unshared,
+}
+
+impl Session<'_> {
+    /// The nodes that fit a task, best first.
+    pub(crate) fn ranked(
+        &self,
+        task: usize,
+        nodes: &[usize],
+        closeness: impl Fn(usize) -> Option<f64>,
+    ) -> Vec<usize> {
+        let wants_cards = self.tasks[task].task.wants_cards();
+        let range = self.density_range(wants_cards, nodes);
+        let fitting = nodes.iter().filter(|&&node| self.fits(task, node));
+        let mut ranked: Vec<(f64, usize)> = fitting
+            .filter_map(|&node| {
+                let density = self.density(wants_cards, range, node);
+                Some((self.score(task, node) + density + closeness(node)?, node))
+            })
+            .collect();
+        ranked.sort_by(|left, right| {
+            let by_score = right.0.total_cmp(&left.0);
+            by_score.then_with(|| left.1.cmp(&right.1))
+        });
+        ranked.into_iter().map(|(_, node)| node).collect()
+    }
+
+    fn score(&self, task: usize, node: usize) -> f64 {
+        let settings = self.settings;
+        let stock = &self.stocks[node];
+        let need = self.need(task, node);
+        let band = |applies: bool, score: f64| if applies { score } else { 0.0 };
+        let has_no_cards = stock.total.cards == 0 && stock.mig.is_none();
+        let is_kind = !self.tasks[task].task.wants_cards() && has_no_cards;
+        // Half of the band for any card with room, the other half by how full the best of them is.
+        let fit = || {
+            let rooms = need.share.map(|share| stock.with_room(share.bytes));
+            let whole = stock.card_memory;
+            let fullest = rooms
+                .into_iter()
+                .flatten()
+                .map(|(_, card)| card.fullness(whole).min(1.0))
+                .max_by(f64::total_cmp)?;
+            let counts = settings.cards == Strategy::Binpack;
+            Some(if counts { 0.5 + fullest / 2.0 } else { 1.0 })
+        };
+        let shared = if settings.prefers_shared { fit() } else { None };
+        band(settings.keeps_kinds_apart && is_kind, KIND)
+            + band(settings.prefers_free && stock.fits_now(&need), AVAILABLE)
+            + shared.unwrap_or(0.0) * SHARED
+    }
+
+    /// What is free of the resource by which nodes are packed, of those that have it: least and most.
+    fn density_range(&self, wants_cards: bool, nodes: &[usize]) -> (f64, f64) {
+        let having = nodes
+            .iter()
+            .filter(|&&node| self.overall(wants_cards, node) > 0.0);
+        having.fold((f64::MAX, 0.0), |(least, most), &node| {
+            let free = self.free(wants_cards, node);
+            (least.min(free), f64::max(most, free))
+        })
+    }
+
+    fn density(&self, wants_cards: bool, (least, most): (f64, f64), node: usize) -> f64 {
+        let strategy = if wants_cards {
+            self.settings.gpu_nodes
+        } else {
+            self.settings.cpu_nodes
+        };
+        let (free, overall) = (
+            self.free(wants_cards, node),
+            self.overall(wants_cards, node),
+        );
+        match strategy {
+            Strategy::ByName => 0.0,
+            Strategy::Spread if overall == 0.0 => 0.0,
+            Strategy::Spread => free / overall,
+            Strategy::Binpack if overall == 0.0 || most == 0.0 => 0.0,
+            Strategy::Binpack if least == most => DENSITY,
+            Strategy::Binpack => DENSITY * (1.0 - (free - least) / (most - least)),
+        }
+    }
+
+    fn free(&self, wants_cards: bool, node: usize) -> f64 {
+        let stock = &self.stocks[node];
+        let free = if wants_cards {
+            stock.cards_soon()
+        } else {
+            stock.idle.cpu + stock.releasing.cpu
+        };
+        free as f64
+    }
+
+    fn overall(&self, wants_cards: bool, node: usize) -> f64 {
+        let total = &self.stocks[node].total;
+        let overall = if wants_cards { total.cards } else { total.cpu };
+        overall as f64
+    }
+
+    /// Cards of a node for a share; none when there are too few.
+    pub(crate) fn cards_for(
+        &mut self,
+        task: usize,
+        node: usize,
+        need: &Need,
+        only_wait: bool,
+    ) -> Option<ChosenCards> {
+        let share = need.share?;
+        let stock = &self.stocks[node];
+        let fits_now = stock.fits_now(need);
+        let whole = stock.card_memory;
+        let unshared = usize::try_from(stock.cards_soon()).unwrap_or(0);
+        let mut candidates: Vec<Candidate> = stock
+            .with_room(share.bytes)
+            .map(|(key, card)| Candidate::Shared(key, card))
+            .collect();
+        candidates.extend((0..unshared).map(|_| Candidate::Unshared));
+        let own = &self.standings[task].cards;
+        candidates.sort_by(|left, right| self.order_cards(node, own, left, right));
+        candidates.truncate(share.devices);
+        if candidates.len() < share.devices {
+            return None;
+        }
+        let mut chosen = ChosenCards {
+            cards: Vec::new(),
+            must_wait: only_wait || !fits_now,
+        };
+        for candidate in candidates {
+            match candidate {
+                Candidate::Shared(key, card) => {
+                    chosen.must_wait |= !card.has_room_now(whole, share.bytes);
+                    chosen.cards.push(key);
+                }
+                Candidate::Unshared => {
+                    let key = self.new_card();
+                    chosen.cards.push(key);
+                }
+            }
+        }
+        Some(chosen)
+    }
+
+    fn order_cards(
+        &self,
+        node: usize,
+        own: &[CardKey],
+        left: &Candidate,
+        right: &Candidate,
+    ) -> Ordering {
+        let whole = self.stocks[node].card_memory;
+        let spread = self.settings.cards == Strategy::Spread;
+        let rank = |candidate: &Candidate| match candidate {
+            Candidate::Unshared if spread => (-1.0, false, CardKey::MAX),
+            Candidate::Unshared => (1.0, false, CardKey::MAX),
+            Candidate::Shared(key, card) => {
+                let fullness = card.fullness(whole);
+                let emptiness = match self.settings.cards {
+                    Strategy::Binpack => -fullness,
+                    Strategy::Spread => fullness,
+                    Strategy::ByName => 0.0,
+                };
+                (emptiness, !own.contains(key), *key)
+            }
+        };
+        let (left, right) = (rank(left), rank(right));
+        left.0
+            .total_cmp(&right.0)
+            .then_with(|| left.1.cmp(&right.1))
+            .then_with(|| left.2.cmp(&right.2))
+    }
+}

@@ -1,0 +1,382 @@
+//! The cluster as the policy sees it: plain values, built by whoever watches the real one.
+//!
+//! Names are the keys; nothing here is an index, so that a cluster can be built in any order. Times are
+//! durations since one epoch of the caller's choice; `now` is on the same clock. Card memory is bytes,
+//! host memory is bytes, processor time is milli-CPU.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use apportion_abi::{Bytes, Share as CardShare};
+
+use crate::amounts::UNLIMITED;
+use crate::divide::Division;
+use crate::min_runtime::Resolution;
+
+/// Everything that decisions depend on.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    /// The nodes that can be used.
+    pub nodes: Vec<Node>,
+    /// The queues of all levels.
+    pub queues: Vec<Queue>,
+    /// The pod groups with their pods.
+    pub jobs: Vec<Job>,
+    /// The topologies that jobs may name.
+    pub topologies: Vec<Topology>,
+    /// The choices of whoever runs the scheduler.
+    pub settings: Settings,
+}
+
+/// One node.
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its processors.
+    pub cpu_millis: i64,
+    /// Its memory.
+    pub memory: i64,
+    /// How many pods it may run.
+    pub pods: i64,
+    /// How many whole cards it has to give.
+    pub cards: i64,
+    /// The allocatable memory of each of its cards.
+    pub card_memory: Bytes,
+    /// How its cards are partitioned, if they are.
+    pub mig: Option<MigStrategy>,
+    /// Partitions to give, by resource name.
+    pub partitions: BTreeMap<String, i64>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// How the cards of a node are partitioned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MigStrategy {
+    /// All partitions are alike and are given as whole cards.
+    Single,
+    /// Partitions are given by profile.
+    Mixed,
+}
+
+/// One resource of a queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quota {
+    /// What it can always have; -1 is everything.
+    pub deserved: f64,
+    /// What it can never exceed; -1 is no limit.
+    pub limit: f64,
+    /// Its weight in the surplus.
+    pub weight: f64,
+}
+
+impl Quota {
+    /// No bound at all.
+    pub const UNLIMITED: Self = Self {
+        deserved: UNLIMITED,
+        limit: UNLIMITED,
+        weight: 1.0,
+    };
+}
+
+/// One queue.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    /// Its name.
+    pub name: String,
+    /// The queue above it.
+    pub parent: Option<String>,
+    /// When it was made.
+    pub created: Duration,
+    /// Higher is served first.
+    pub priority: i32,
+    /// Its processor quota, in milli-CPU.
+    pub cpu: Quota,
+    /// Its memory quota, in bytes.
+    pub memory: Quota,
+    /// Its card quota.
+    pub gpu: Quota,
+    /// What it used of each resource in the past, as a part of the cluster: CPU, memory, GPU.
+    pub usage: [f64; 3],
+    /// How long its pods run before a pod of the same queue may push them out.
+    pub preempt_min_runtime: Option<Duration>,
+    /// How long its pods run before another queue may take their place.
+    pub reclaim_min_runtime: Option<Duration>,
+}
+
+/// Where the parts of a job must or should lie together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopologyConstraint {
+    /// The topology's name.
+    pub topology: String,
+    /// The level that must hold all.
+    pub required: Option<String>,
+    /// The level that should.
+    pub preferred: Option<String>,
+}
+
+/// Node labels from the widest domain to the narrowest.
+#[derive(Clone, Debug, Default)]
+pub struct Topology {
+    /// Its name.
+    pub name: String,
+    /// The labels.
+    pub levels: Vec<String>,
+}
+
+/// Pods that start together.
+#[derive(Clone, Debug, Default)]
+pub struct PodSet {
+    /// Its name, by which pods name it.
+    pub name: String,
+    /// How many of them must run for any to run.
+    pub min_available: usize,
+    /// Where they go.
+    pub topology: Option<TopologyConstraint>,
+}
+
+/// A node of the tree of pod sets.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// How many of its direct members must be satisfied; all when not given.
+    pub min_members: Option<usize>,
+    /// Where its members go.
+    pub topology: Option<TopologyConstraint>,
+    /// Inner members.
+    pub groups: Vec<Group>,
+    /// Leaves.
+    pub sets: Vec<PodSet>,
+}
+
+/// A pod group.
+#[derive(Clone, Debug, Default)]
+pub struct Job {
+    /// Its name, with the namespace where there is one.
+    pub name: String,
+    /// Its queue.
+    pub queue: String,
+    /// Higher goes first, and may push out lower ones of the same queue.
+    pub priority: i32,
+    /// Whether its pods may be evicted for others.
+    pub is_preemptible: bool,
+    /// When it was made.
+    pub created: Duration,
+    /// When its pods last started.
+    pub last_start: Option<Duration>,
+    /// When it last lost a pod.
+    pub last_eviction: Option<Duration>,
+    /// How long it waits before others may be evicted for it.
+    pub preemption_delay: Duration,
+    /// Since when too few of its pods run.
+    pub stale_since: Option<Duration>,
+    /// How long it may; the cluster's own setting where not given.
+    pub grace: Option<Grace>,
+    /// How its pods belong together.
+    pub root: Group,
+    /// Its pods.
+    pub tasks: Vec<Task>,
+}
+
+/// How long a gang may go on with too few pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grace {
+    /// So long.
+    For(Duration),
+    /// For ever.
+    Forever,
+}
+
+/// What a pod wants of the node's cards.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Cards {
+    /// Nothing.
+    #[default]
+    None,
+    /// So many, alone.
+    Whole(i64),
+    /// A share of each of so many.
+    Shared {
+        /// The share of each.
+        share: CardShare,
+        /// Of how many.
+        devices: u32,
+    },
+    /// Partitions, by resource name.
+    Partitions(BTreeMap<String, i64>),
+}
+
+/// One pod.
+#[derive(Clone, Debug, Default)]
+pub struct Task {
+    /// Its name; unique in the cluster.
+    pub name: String,
+    /// Its pod set.
+    pub set: String,
+    /// What it does now.
+    pub status: Status,
+    /// Where.
+    pub node: Option<String>,
+    /// On which cards of the node, for a share: any names.
+    pub on: Vec<String>,
+    /// What it wants of the cards.
+    pub cards: Cards,
+    /// Its processors, in milli-CPU.
+    pub cpu_millis: i64,
+    /// Its memory.
+    pub memory: i64,
+    /// Its place among the pods of its set: higher first, and before those without.
+    pub order: Option<i64>,
+    /// Labels of which the node must have one of the values.
+    pub node_affinity: Vec<(String, Vec<String>)>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Pods near which it must be.
+    pub near: Vec<Neighbours>,
+    /// Pods near which it must not be.
+    pub apart: Vec<Neighbours>,
+    /// Whether it is of an old kind that can't be placed and that keeps partitions from its node.
+    pub is_legacy_mig: bool,
+}
+
+/// Pods with these labels in the same domain of the node label `domain`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Neighbours {
+    /// The labels, all of them.
+    pub labels: BTreeMap<String, String>,
+    /// The node label whose values are the domains.
+    pub domain: String,
+}
+
+/// What a pod does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Status {
+    /// Waits for a place.
+    #[default]
+    Pending,
+    /// Waits for something else than a place.
+    Gated,
+    /// Has a place and is being started there.
+    Binding,
+    /// Runs.
+    Running,
+    /// Has a place that others have yet to leave.
+    Pipelined,
+    /// Is being ended.
+    Releasing,
+    /// Has been ended for so long that nobody should wait for it.
+    StuckInReleasing,
+    /// Has ended well.
+    Succeeded,
+    /// Has ended badly.
+    Failed,
+}
+
+impl Status {
+    /// Holds resources that its queue is charged for.
+    #[must_use]
+    pub const fn is_allocated(self) -> bool {
+        matches!(self, Self::Binding | Self::Running)
+    }
+
+    /// Counts for the minimum of its gang.
+    #[must_use]
+    pub const fn is_active_allocated(self) -> bool {
+        self.is_allocated() || matches!(self, Self::Pipelined)
+    }
+
+    /// Holds resources of its node.
+    #[must_use]
+    pub const fn is_active(self) -> bool {
+        self.is_active_allocated() || matches!(self, Self::Releasing | Self::StuckInReleasing)
+    }
+
+    /// Has a place or waits for one.
+    #[must_use]
+    pub const fn is_alive(self) -> bool {
+        self.is_active_allocated() || matches!(self, Self::Pending | Self::Gated)
+    }
+}
+
+/// How nodes or cards are chosen among those that fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// The fullest first.
+    #[default]
+    Binpack,
+    /// The emptiest first.
+    Spread,
+    /// The first by name.
+    ByName,
+}
+
+/// The choices of whoever runs the scheduler.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How a pod with cards chooses its node.
+    pub gpu_nodes: Strategy,
+    /// How a pod without cards chooses its node.
+    pub cpu_nodes: Strategy,
+    /// How a share chooses its card.
+    pub cards: Strategy,
+    /// Whether a pod without cards prefers a node without cards.
+    pub keeps_kinds_apart: bool,
+    /// Whether a node where the pod fits now beats one where it has to wait.
+    pub prefers_free: bool,
+    /// Whether a node with a shared card that has room beats one where a card must be opened.
+    pub prefers_shared: bool,
+    /// Whether queues have quotas, limits and fair shares.
+    pub has_quotas: bool,
+    /// Whether jobs go by priority.
+    pub by_priority: bool,
+    /// Whether jobs below their minimum go before those above.
+    pub minimum_first: bool,
+    /// Whether pods are checked against their nodes beyond free resources.
+    pub has_predicates: bool,
+    /// How the surplus is divided.
+    pub division: Division,
+    /// How much fuller than its sibling's, in parts, a reclaiming queue may make its fair share.
+    pub saturation_multiplier: f64,
+    /// Whether victims of a reclaim may be moved instead of ended.
+    pub consolidating_reclaim: bool,
+    /// How many jobs consolidation may look at; no bound where not given.
+    pub max_consolidated: Option<usize>,
+    /// How long a gang may go on with too few pods.
+    pub grace: Grace,
+    /// Where the minimum run time against reclaim is found.
+    pub resolution: Resolution,
+    /// The minimum run time where no queue has one: against preemption.
+    pub preempt_min_runtime: Duration,
+    /// The minimum run time where no queue has one: against reclaim.
+    pub reclaim_min_runtime: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            gpu_nodes: Strategy::Binpack,
+            cpu_nodes: Strategy::Binpack,
+            cards: Strategy::Binpack,
+            keeps_kinds_apart: true,
+            prefers_free: true,
+            prefers_shared: true,
+            has_quotas: true,
+            by_priority: true,
+            minimum_first: true,
+            has_predicates: true,
+            division: Division {
+                k_value: 1.0,
+                ..Division::default()
+            },
+            saturation_multiplier: 1.0,
+            consolidating_reclaim: true,
+            max_consolidated: None,
+            grace: Grace::For(Duration::from_secs(60)),
+            resolution: Resolution::LowestCommonAncestor,
+            preempt_min_runtime: Duration::ZERO,
+            reclaim_min_runtime: Duration::ZERO,
+        }
+    }
+}

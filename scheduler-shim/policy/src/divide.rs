@@ -1,0 +1,229 @@
+//! Dividing one resource among sibling queues, as KAI does.
+//!
+//! First everyone gets the quota, as far as it is asked for, even where quotas are over-subscribed. What
+//! is left goes to the queues of the highest priority first and, among equals, by weight: a queue that
+//! wants no more than its offer gets what it wants, the others get whole pieces, and the division is
+//! repeated while somebody left a part of the offer. What rounding kept back is dealt in pieces, to the
+//! largest rest first, then to the oldest queue.
+//!
+//! # Pieces
+//! KAI deals whole cards, so that two queues that ask 0.9 of one card get 1 and 0. [`Pieces::Hundredths`]
+//! deals hundredths of a card and gives nobody more than was asked: 0.5 and 0.5.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use crate::amounts::{Resource, UNLIMITED};
+use crate::share::QueueShare;
+
+/// The smallest amount in which the surplus of a resource is dealt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pieces {
+    /// One card, as KAI does.
+    #[default]
+    Whole,
+    /// A hundredth of a card; CPU and memory as before.
+    Hundredths,
+}
+
+impl Pieces {
+    fn size(self, resource: Resource) -> f64 {
+        match (self, resource) {
+            (Self::Hundredths, Resource::Gpu) => 0.01,
+            (Self::Whole | Self::Hundredths, _) => 1.0,
+        }
+    }
+}
+
+/// What the division depends on beside the queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Division {
+    /// The weight of what was used in the past.
+    pub k_value: f64,
+    /// In what the surplus is dealt.
+    pub pieces: Pieces,
+}
+
+/// Divides `total` of `resource` among the `members` of `queues`; returns what nobody got.
+pub fn divide(
+    division: Division,
+    resource: Resource,
+    total: f64,
+    queues: &mut [QueueShare],
+    members: &[usize],
+) -> f64 {
+    let left = give_deserved(resource, total, queues, members);
+    if left > 0.0 {
+        divide_surplus(division, resource, left, queues, members)
+    } else {
+        0.0
+    }
+}
+
+fn give_deserved(
+    resource: Resource,
+    total: f64,
+    queues: &mut [QueueShare],
+    members: &[usize],
+) -> f64 {
+    let mut left = total;
+    for &member in members {
+        let share = queues[member].of_mut(resource);
+        let deserved = if share.deserved == UNLIMITED {
+            total
+        } else {
+            share.deserved
+        };
+        let given = deserved.min(share.requestable());
+        share.fair += given;
+        left -= given;
+    }
+    left
+}
+
+/// Divides a surplus among the `members` of `queues`; returns what nobody got.
+pub fn divide_surplus(
+    division: Division,
+    resource: Resource,
+    surplus: f64,
+    queues: &mut [QueueShare],
+    members: &[usize],
+) -> f64 {
+    let mut left = surplus;
+    let mut rests = Vec::new();
+    for (_, bucket) in by_priority(queues, members) {
+        let (rest, owed) = divide_by_weight(division, resource, left, queues, &bucket);
+        left = rest;
+        rests.push(owed);
+    }
+    for owed in rests {
+        left = deal_rest(division, resource, left, queues, owed);
+    }
+    left
+}
+
+/// The members by priority, highest first.
+#[must_use]
+pub fn by_priority(queues: &[QueueShare], members: &[usize]) -> Vec<(i32, Vec<usize>)> {
+    let mut buckets: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
+    for &member in members {
+        let priority = queues[member].priority;
+        buckets.entry(priority).or_default().push(member);
+    }
+    buckets.into_iter().rev().collect()
+}
+
+/// What rounding kept back from each queue.
+type Owed = BTreeMap<usize, f64>;
+
+fn divide_by_weight(
+    division: Division,
+    resource: Resource,
+    amount: f64,
+    queues: &mut [QueueShare],
+    bucket: &[usize],
+) -> (f64, Owed) {
+    let piece = division.pieces.size(resource);
+    let mut left = amount;
+    let mut owed = Owed::new();
+    loop {
+        let offered = left;
+        let weights = weights(division, resource, queues, bucket);
+        let sum: f64 = weights.values().sum();
+        if sum == 0.0 {
+            return (left, owed);
+        }
+        let mut has_spare = false;
+        for (&queue, weight) in &weights {
+            let share = queues[queue].of_mut(resource);
+            if left == 0.0 || share.weight == 0.0 {
+                continue;
+            }
+            let wanted = (share.requestable() - share.fair).max(0.0);
+            let offer = offered * (weight / sum);
+            let given = if wanted <= offer {
+                owed.remove(&queue);
+                wanted
+            } else {
+                let whole = ((offer / piece).floor() * piece).max(0.0);
+                if offer > whole {
+                    owed.insert(queue, offer - whole);
+                }
+                whole
+            };
+            if given == 0.0 {
+                continue;
+            }
+            share.fair += given;
+            left -= given;
+            has_spare |= wanted < offer;
+        }
+        if !has_spare || left == 0.0 {
+            return (left, owed);
+        }
+    }
+}
+
+/// The weights of those who still want something; what was used in the past lowers them.
+fn weights(
+    division: Division,
+    resource: Resource,
+    queues: &[QueueShare],
+    bucket: &[usize],
+) -> BTreeMap<usize, f64> {
+    let wants = |queue: &&usize| {
+        let share = queues[**queue].of(resource);
+        share.requestable() > share.fair
+    };
+    let total: f64 = bucket
+        .iter()
+        .filter(wants)
+        .map(|&queue| queues[queue].of(resource).weight)
+        .sum();
+    if total == 0.0 {
+        return BTreeMap::new();
+    }
+    let weigh = |&queue: &usize| {
+        let share = queues[queue].of(resource);
+        let part = share.weight / total;
+        (
+            queue,
+            (part + division.k_value * (part - share.usage)).max(0.0),
+        )
+    };
+    bucket.iter().filter(wants).map(weigh).collect()
+}
+
+fn deal_rest(
+    division: Division,
+    resource: Resource,
+    amount: f64,
+    queues: &mut [QueueShare],
+    owed: Owed,
+) -> f64 {
+    let piece = division.pieces.size(resource);
+    let mut left = amount;
+    let mut owed: Vec<(usize, f64)> = owed.into_iter().collect();
+    owed.sort_by(|l, r| {
+        let (left, right) = (&queues[l.0], &queues[r.0]);
+        r.1.partial_cmp(&l.1)
+            .unwrap_or(Ordering::Equal)
+            .then_with(|| left.created.cmp(&right.created))
+            .then_with(|| left.uid.cmp(&right.uid))
+    });
+    for (queue, _) in owed {
+        if left <= 0.0 {
+            break;
+        }
+        let share = queues[queue].of_mut(resource);
+        let given = match division.pieces {
+            Pieces::Whole => left.min(piece),
+            Pieces::Hundredths => left
+                .min(piece)
+                .min((share.requestable() - share.fair).max(0.0)),
+        };
+        share.fair += given;
+        left -= given;
+    }
+    left
+}

@@ -1,0 +1,164 @@
+//! Whether a pod may run on a node.
+//!
+//! Free resources first, then what the pod, the node and the queue say about each other.
+
+use crate::amounts::Amounts;
+use crate::cluster::{Cards, MigStrategy, Neighbours, Status};
+use crate::session::Session;
+
+impl Session<'_> {
+    /// Whether the task fits the node, counting what is being released there.
+    pub(crate) fn fits(&self, task: usize, node: usize) -> bool {
+        let need = self.need(task, node);
+        self.stocks[node].fits_soon(&need)
+            && (!self.settings.has_predicates || self.is_allowed(task, node))
+    }
+
+    fn is_allowed(&self, task: usize, node: usize) -> bool {
+        self.has_node_quota(task, node)
+            && self.matches_kind(task, node)
+            && self.has_pod_place(task, node)
+            && self.matches_labels(task, node)
+            && self.matches_neighbours(task, node)
+    }
+
+    /// Whether the queues have room for what the task would be charged on this very node.
+    fn has_node_quota(&self, task: usize, node: usize) -> bool {
+        let job = self.tasks[task].job;
+        self.is_within_bounds(job, self.charged(task, node))
+    }
+
+    /// Whether the job's queue and all above have room for `more`.
+    pub(crate) fn is_within_bounds(&self, job: usize, more: Amounts) -> bool {
+        self.is_within_limits(job, more) && self.is_within_quota(job, more)
+    }
+
+    fn is_within_limits(&self, job: usize, more: Amounts) -> bool {
+        let Some(queue) = self.jobs[job].queue.filter(|_| self.settings.has_quotas) else {
+            return true;
+        };
+        let mut queues = self.queues.upward(queue);
+        queues.all(|queue| self.queues.get(queue).over_limit(more).is_none())
+    }
+
+    /// Whether a job that can't be evicted keeps its queues within their quotas.
+    pub(crate) fn is_within_quota(&self, job: usize, more: Amounts) -> bool {
+        let facts = &self.jobs[job];
+        let bound = self.settings.has_quotas && !facts.job.is_preemptible;
+        let Some(queue) = facts.queue.filter(|_| bound) else {
+            return true;
+        };
+        let mut queues = self.queues.upward(queue);
+        queues.all(|queue| self.queues.get(queue).over_quota(more).is_none())
+    }
+
+    /// Whether the node gives its cards in the way that the task takes them.
+    fn matches_kind(&self, task: usize, node: usize) -> bool {
+        let facts = self.tasks[task].task;
+        let stock = &self.stocks[node];
+        if facts.is_legacy_mig {
+            return false;
+        }
+        if !facts.wants_cards() {
+            return true;
+        }
+        let takes_partitions = matches!(facts.cards, Cards::Partitions(_));
+        match stock.mig {
+            None => !takes_partitions,
+            Some(_) if takes_partitions && stock.legacy > 0 => false,
+            Some(MigStrategy::Single) => matches!(facts.cards, Cards::Whole(_)),
+            Some(MigStrategy::Mixed) => takes_partitions,
+        }
+    }
+
+    /// A share that opens a card needs a second place, as KAI's reservation pod does.
+    fn has_pod_place(&self, task: usize, node: usize) -> bool {
+        let need = self.need(task, node);
+        let stock = &self.stocks[node];
+        let places = stock.idle.pods + stock.releasing.pods;
+        match need.share {
+            None => places > 0,
+            Some(share) if stock.with_room(share.bytes).count() >= share.devices => places > 0,
+            Some(_) => places > 1,
+        }
+    }
+
+    fn matches_labels(&self, task: usize, node: usize) -> bool {
+        let labels = &self.nodes[node].labels;
+        let mut wanted = self.tasks[task].task.node_affinity.iter();
+        wanted.all(|(label, values)| {
+            let value = labels.get(label);
+            value.is_some_and(|value| values.contains(value))
+        })
+    }
+
+    fn matches_neighbours(&self, task: usize, node: usize) -> bool {
+        let facts = self.tasks[task].task;
+        let is_near = facts.near.iter().all(|wanted| {
+            self.neighbours(task, node, wanted).next().is_some()
+                || (matches(wanted, &facts.labels) && !self.exists_anywhere(task, wanted))
+        });
+        let is_apart = || {
+            let mut unwanted = facts.apart.iter();
+            unwanted.all(|unwanted| self.neighbours(task, node, unwanted).next().is_none())
+        };
+        is_near && is_apart() && self.is_welcome(task, node)
+    }
+
+    /// Whether no pod that is there wants to be apart from this one.
+    fn is_welcome(&self, task: usize, node: usize) -> bool {
+        let labels = &self.tasks[task].task.labels;
+        if labels.is_empty() {
+            return true;
+        }
+        self.present(task).all(|(other, place)| {
+            let mut unwanted = self.tasks[other].task.apart.iter();
+            unwanted.all(|unwanted| {
+                !matches(unwanted, labels) || !self.share_domain(place, node, &unwanted.domain)
+            })
+        })
+    }
+
+    fn neighbours<'s>(
+        &'s self,
+        task: usize,
+        node: usize,
+        wanted: &'s Neighbours,
+    ) -> impl Iterator<Item = usize> + 's {
+        let present = self.present(task);
+        present
+            .filter(move |&(other, place)| {
+                matches(wanted, &self.tasks[other].task.labels)
+                    && self.share_domain(place, node, &wanted.domain)
+            })
+            .map(|(other, _)| other)
+    }
+
+    fn exists_anywhere(&self, task: usize, wanted: &Neighbours) -> bool {
+        let mut present = self.present(task);
+        present.any(|(other, _)| matches(wanted, &self.tasks[other].task.labels))
+    }
+
+    /// The other pods that are somewhere to stay, and where.
+    fn present(&self, task: usize) -> impl Iterator<Item = (usize, usize)> {
+        let standings = self.standings.iter().enumerate();
+        standings.filter_map(move |(other, standing)| {
+            let stays = standing.status.is_active() && standing.status != Status::Releasing;
+            standing
+                .node
+                .filter(|_| stays && other != task)
+                .map(|node| (other, node))
+        })
+    }
+
+    fn share_domain(&self, left: usize, right: usize, label: &str) -> bool {
+        let value = |node: usize| self.nodes[node].labels.get(label);
+        value(left).is_some() && value(left) == value(right)
+    }
+}
+
+/// Whether labels have everything that is looked for.
+fn matches(wanted: &Neighbours, labels: &std::collections::BTreeMap<String, String>) -> bool {
+    let mut looked_for = wanted.labels.iter();
+    looked_for.all(|(label, value)| labels.get(label) == Some(value))
+}

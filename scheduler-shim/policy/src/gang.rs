@@ -1,0 +1,354 @@
+//! The tree of a job's pod sets, and which pods of it go next.
+//!
+//! A [`View`] is a job seen as if it had only some of its pods: a victim of which some pods are already
+//! chosen, or a waiting job that is tried with a part of its pods first. The real job is a view of all.
+
+use std::cmp::Ordering;
+
+use crate::cluster::{Group, Job, Status, TopologyConstraint};
+
+/// A member of a group: an inner group or a pod set, by its place in the job's lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Member {
+    Group(usize),
+    Set(usize),
+}
+
+/// The fixed part of a group or a pod set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) parent: Option<usize>,
+    pub(crate) topology: Option<TopologyConstraint>,
+    /// Of a group; empty for a pod set.
+    pub(crate) members: Vec<Member>,
+}
+
+/// A job's tree. The root is group 0.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tree {
+    pub(crate) groups: Vec<Part>,
+    pub(crate) sets: Vec<Part>,
+    minimums: (Vec<Option<usize>>, Vec<usize>),
+}
+
+impl Tree {
+    /// Flattens the tree of a job.
+    pub(crate) fn of(job: &Job) -> Self {
+        let mut tree = Self::default();
+        tree.flatten(&job.root, None);
+        tree
+    }
+
+    fn flatten(&mut self, group: &Group, parent: Option<usize>) -> usize {
+        let place = self.groups.len();
+        self.groups.push(Part {
+            name: group.name.clone(),
+            parent,
+            topology: group.topology.clone(),
+            members: Vec::new(),
+        });
+        self.minimums.0.push(group.min_members);
+        let mut members = Vec::new();
+        for inner in &group.groups {
+            members.push(Member::Group(self.flatten(inner, Some(place))));
+        }
+        for set in &group.sets {
+            members.push(Member::Set(self.sets.len()));
+            self.sets.push(Part {
+                name: set.name.clone(),
+                parent: Some(place),
+                topology: set.topology.clone(),
+                members: Vec::new(),
+            });
+            self.minimums.1.push(set.min_available);
+        }
+        self.groups[place].members = members;
+        place
+    }
+
+    /// The pod set of that name.
+    pub(crate) fn set(&self, name: &str) -> Option<usize> {
+        self.sets.iter().position(|set| set.name == name)
+    }
+
+    /// The view with these tasks by pod set, in order.
+    pub(crate) fn view(&self, job: usize, tasks: Vec<Vec<usize>>) -> View {
+        View {
+            job,
+            tasks,
+            group_min: self.minimums.0.clone(),
+            set_min: self.minimums.1.clone(),
+            keeps_core: false,
+        }
+    }
+
+    /// The pod sets below a group.
+    pub(crate) fn sets_below(&self, group: usize) -> Vec<usize> {
+        let below = |member: &Member| match *member {
+            Member::Group(group) => self.sets_below(group),
+            Member::Set(set) => vec![set],
+        };
+        self.groups[group].members.iter().flat_map(below).collect()
+    }
+
+    fn name(&self, member: Member) -> &str {
+        match member {
+            Member::Group(group) => &self.groups[group].name,
+            Member::Set(set) => &self.sets[set].name,
+        }
+    }
+}
+
+/// A job with some of its tasks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    pub(crate) job: usize,
+    /// Tasks by pod set, first to be placed first.
+    pub(crate) tasks: Vec<Vec<usize>>,
+    group_min: Vec<Option<usize>>,
+    set_min: Vec<usize>,
+    /// Whether it may lose only what is above its minimums.
+    pub(crate) keeps_core: bool,
+}
+
+/// What the tree needs to know of a task.
+pub(crate) trait Standings {
+    /// What it does now.
+    fn status(&self, task: usize) -> Status;
+    /// Whether it was evicted only in what is being tried.
+    fn is_tentative(&self, task: usize) -> bool;
+}
+
+/// A tree, a view of it and the state of its tasks.
+#[derive(Clone, Copy)]
+pub(crate) struct Gang<'a, S> {
+    pub(crate) tree: &'a Tree,
+    pub(crate) view: &'a View,
+    pub(crate) standings: &'a S,
+}
+
+impl View {
+    /// All its tasks.
+    pub(crate) fn all(&self) -> impl Iterator<Item = usize> {
+        self.tasks.iter().flatten().copied()
+    }
+
+    /// The view without some of its tasks.
+    pub(crate) fn without(&self, gone: &[usize]) -> Self {
+        self.only(|task| !gone.contains(&task))
+    }
+
+    /// The view with only some of its tasks.
+    pub(crate) fn only(&self, keeps: impl Fn(usize) -> bool) -> Self {
+        let keep = |tasks: &Vec<usize>| tasks.iter().copied().filter(|&task| keeps(task)).collect();
+        Self {
+            tasks: self.tasks.iter().map(keep).collect(),
+            ..self.clone()
+        }
+    }
+
+    /// The view that demands no more of its sets and groups than it has tasks for.
+    pub(crate) fn with_reachable_minimums(mut self, tree: &Tree) -> Self {
+        for (minimum, tasks) in self.set_min.iter_mut().zip(&self.tasks) {
+            if !tasks.is_empty() {
+                *minimum = (*minimum).min(tasks.len());
+            }
+        }
+        self.lower_group(tree, 0);
+        self
+    }
+
+    fn lower_group(&mut self, tree: &Tree, group: usize) -> bool {
+        let mut filled = 0;
+        for member in &tree.groups[group].members {
+            let has_tasks = match *member {
+                Member::Group(inner) => self.lower_group(tree, inner),
+                Member::Set(set) => !self.tasks[set].is_empty(),
+            };
+            filled += usize::from(has_tasks);
+        }
+        let minimum = self.group_min[group].unwrap_or(filled);
+        self.group_min[group] = Some(minimum.min(filled));
+        filled > 0
+    }
+
+    /// The minimum of a pod set.
+    pub(crate) fn minimum(&self, set: usize) -> usize {
+        self.set_min[set]
+    }
+}
+
+impl<S: Standings> Gang<'_, S> {
+    fn count(&self, set: usize, counts: impl Fn(Status) -> bool) -> usize {
+        let tasks = self.view.tasks[set].iter();
+        tasks
+            .filter(|&&task| counts(self.standings.status(task)))
+            .count()
+    }
+
+    /// How many of a set have a place.
+    pub(crate) fn allocated(&self, set: usize) -> usize {
+        self.count(set, Status::is_active_allocated)
+    }
+
+    /// How many of a member's own members are satisfied, and how many must be.
+    fn progress(&self, member: Member) -> (usize, usize) {
+        match member {
+            Member::Set(set) => (self.allocated(set), self.view.set_min[set]),
+            Member::Group(group) => {
+                let members = &self.tree.groups[group].members;
+                let satisfied = members.iter().filter(|member| self.is_satisfied(**member));
+                let minimum = self.view.group_min[group].unwrap_or(members.len());
+                (satisfied.count(), minimum)
+            }
+        }
+    }
+
+    /// How many of a group's members are satisfied, and how many must be.
+    pub(crate) fn progress_of_group(&self, group: usize) -> (usize, usize) {
+        self.progress(Member::Group(group))
+    }
+
+    fn is_satisfied(&self, member: Member) -> bool {
+        let (has, needs) = self.progress(member);
+        has >= needs
+    }
+
+    /// Whether enough of its pods exist.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_member_ready(Member::Group(0))
+    }
+
+    fn is_member_ready(&self, member: Member) -> bool {
+        match member {
+            Member::Set(set) => {
+                let ready = |status: Status| status.is_alive() && status != Status::Gated;
+                self.count(set, ready) >= self.view.set_min[set]
+            }
+            Member::Group(group) => {
+                let members = &self.tree.groups[group].members;
+                let ready = members
+                    .iter()
+                    .filter(|member| self.is_member_ready(**member));
+                ready.count() >= self.view.group_min[group].unwrap_or(members.len())
+            }
+        }
+    }
+
+    /// Whether every pod set has as many active pods as it must.
+    pub(crate) fn is_whole(&self) -> bool {
+        let mut sets = 0..self.tree.sets.len();
+        sets.all(|set| self.count(set, Status::is_active) >= self.view.set_min[set])
+    }
+
+    /// Whether it goes on with too few pods.
+    pub(crate) fn is_stale(&self) -> bool {
+        let any =
+            |is: fn(Status) -> bool| self.view.all().any(|task| is(self.standings.status(task)));
+        !any(|status| status == Status::Succeeded) && any(Status::is_active) && !self.is_whole()
+    }
+
+    /// Whether some pod set has more pods than it must.
+    pub(crate) fn is_elastic(&self) -> bool {
+        let minimums = self.view.set_min.iter();
+        (minimums.zip(&self.view.tasks)).any(|(minimum, tasks)| *minimum < tasks.len())
+    }
+
+    /// Whether some pod set waits for others to leave before it has its minimum.
+    pub(crate) fn must_wait(&self) -> bool {
+        (0..self.tree.sets.len()).any(|set| {
+            self.count(set, |status| status == Status::Pipelined) > 0
+                && self.count(set, Status::is_allocated) < self.view.set_min[set]
+        })
+    }
+
+    /// Below its minimum, at it, or above it: in the order in which jobs are served.
+    pub(crate) fn fill(&self) -> Fill {
+        let mut fill = Fill::Exact;
+        for set in 0..self.tree.sets.len() {
+            match self.allocated(set).cmp(&self.view.set_min[set]) {
+                Ordering::Less => return Fill::Below,
+                Ordering::Equal => {}
+                Ordering::Greater => fill = Fill::Above,
+            }
+        }
+        fill
+    }
+
+    /// The members of a group, those first that are served first.
+    pub(crate) fn ordered(&self, group: usize) -> Vec<Member> {
+        let mut members = self.tree.groups[group].members.clone();
+        members.sort_by(|&left, &right| {
+            order_by_progress(self.progress(left), self.progress(right))
+                .then_with(|| self.tree.name(left).cmp(self.tree.name(right)))
+        });
+        members
+    }
+
+    fn can_place(&self, task: usize, for_real: bool) -> bool {
+        match self.standings.status(task) {
+            Status::Pending => true,
+            Status::Releasing => !for_real && self.standings.is_tentative(task),
+            _ => false,
+        }
+    }
+
+    /// The tasks that go next: what the minimums lack, or one task more.
+    pub(crate) fn next(&self, for_real: bool) -> Vec<usize> {
+        self.next_of_group(0, for_real)
+    }
+
+    fn next_of_group(&self, group: usize, for_real: bool) -> Vec<usize> {
+        let members = self.ordered(group);
+        let (has, needs) = self.progress(Member::Group(group));
+        if has < needs {
+            let first = members.into_iter().take(needs);
+            let lacking = first.filter(|member| !self.is_satisfied(*member));
+            return lacking
+                .flat_map(|member| self.next_of(member, for_real))
+                .collect();
+        }
+        let mut next = members
+            .into_iter()
+            .map(|member| self.next_of(member, for_real));
+        next.find(|tasks| !tasks.is_empty()).unwrap_or_default()
+    }
+
+    fn next_of(&self, member: Member, for_real: bool) -> Vec<usize> {
+        match member {
+            Member::Group(group) => self.next_of_group(group, for_real),
+            Member::Set(set) => {
+                let lacks = self.view.set_min[set].saturating_sub(self.allocated(set));
+                let tasks = self.view.tasks[set].iter().copied();
+                tasks
+                    .filter(|&task| self.can_place(task, for_real))
+                    .take(lacks.max(1))
+                    .collect()
+            }
+        }
+    }
+}
+
+/// How far a job is with its minimums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fill {
+    Below,
+    Exact,
+    Above,
+}
+
+/// Those below their minimum first, then by how far above it they are; those that need nothing last.
+fn order_by_progress(left: (usize, usize), right: (usize, usize)) -> Ordering {
+    let ((l_has, l_needs), (r_has, r_needs)) = (left, right);
+    let (l_done, r_done) = (l_has >= l_needs, r_has >= r_needs);
+    if !l_done || !r_done {
+        return l_done.cmp(&r_done);
+    }
+    match (l_needs, r_needs) {
+        (0, 0) => l_has.cmp(&r_has),
+        (0, _) => Ordering::Greater,
+        (_, 0) => Ordering::Less,
+        _ => (l_has * r_needs).cmp(&(r_has * l_needs)),
+    }
+}

@@ -1,0 +1,242 @@
+//! Who is next: the jobs of all queues in the order in which the queues are served.
+//!
+//! At each level of the tree the queues are compared by what they have and by what their next job would
+//! take, so the order is found anew for each job. A line of victims is the same line backwards: the queue
+//! that would be served last gives first, and of it the job that would be placed last.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use crate::amounts::Amounts;
+use crate::gang::View;
+use crate::queue_order::{Prospect, compare};
+use crate::session::Session;
+
+/// The jobs that have waiting tasks, by queue, in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting(BTreeMap<usize, Rc<Vec<usize>>>);
+
+impl Waiting {
+    /// Those of the session as it is now.
+    pub(crate) fn of(session: &Session<'_>) -> Self {
+        let mut by_queue: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (job, facts) in session.jobs.iter().enumerate() {
+            if let (Some(queue), true) = (facts.queue, session.is_waiting(&facts.view)) {
+                by_queue.entry(queue).or_default().push(job);
+            }
+        }
+        for jobs in by_queue.values_mut() {
+            jobs.sort_by(|&left, &right| {
+                session.order_jobs(&session.jobs[left].view, &session.jobs[right].view)
+            });
+        }
+        let shared = by_queue.into_iter();
+        Self(shared.map(|(queue, jobs)| (queue, Rc::new(jobs))).collect())
+    }
+}
+
+/// Jobs that wait to be looked at.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Line {
+    /// By queue; the next is the last of its list.
+    leaves: BTreeMap<usize, Vec<View>>,
+    /// Others that take their turn and nothing else, and how many of each queue had it.
+    bystanders: BTreeMap<usize, (Rc<Vec<usize>>, usize)>,
+    /// The jobs of `leaves`, which are no bystanders.
+    own: BTreeSet<usize>,
+    is_of_victims: bool,
+    /// What the victims that were taken hold, by queue.
+    taken: BTreeMap<usize, Amounts>,
+}
+
+impl Line {
+    /// The jobs in the order in which they are served.
+    pub(crate) fn of_jobs(session: &Session<'_>, views: impl IntoIterator<Item = View>) -> Self {
+        Self::default().filled(session, views)
+    }
+
+    /// The victims in the order in which they give.
+    pub(crate) fn of_victims(session: &Session<'_>, views: impl IntoIterator<Item = View>) -> Self {
+        let line = Self {
+            is_of_victims: true,
+            ..Self::default()
+        };
+        line.filled(session, views)
+    }
+
+    /// The jobs in the order in which they are served among all those that wait.
+    pub(crate) fn among(
+        session: &Session<'_>,
+        views: impl IntoIterator<Item = View>,
+        waiting: &Waiting,
+    ) -> Self {
+        let mut line = Self::of_jobs(session, views);
+        let own = line.leaves.values().flatten().map(|view| view.job);
+        line.own = own.collect();
+        let all = waiting.0.iter();
+        line.bystanders = all
+            .map(|(&queue, jobs)| (queue, (Rc::clone(jobs), 0)))
+            .collect();
+        line
+    }
+
+    fn filled(mut self, session: &Session<'_>, views: impl IntoIterator<Item = View>) -> Self {
+        for view in views {
+            if let Some(queue) = session.jobs[view.job].queue {
+                self.leaves.entry(queue).or_default().push(view);
+            }
+        }
+        for views in self.leaves.values_mut() {
+            views.sort_by(|left, right| session.order_jobs(right, left));
+            if self.is_of_victims {
+                views.reverse();
+            }
+        }
+        self
+    }
+
+    /// Puts a job back where it belongs now.
+    pub(crate) fn push(&mut self, session: &Session<'_>, view: View) {
+        let Some(queue) = session.jobs[view.job].queue else {
+            return;
+        };
+        let is_of_victims = self.is_of_victims;
+        let views = self.leaves.entry(queue).or_default();
+        let place = views.partition_point(|other| {
+            let order = session.order_jobs(other, &view);
+            order
+                == if is_of_victims {
+                    Ordering::Less
+                } else {
+                    Ordering::Greater
+                }
+        });
+        views.insert(place, view);
+    }
+
+    /// Takes the next job; bystanders have their turn in between.
+    pub(crate) fn pop(&mut self, session: &Session<'_>) -> Option<View> {
+        while !self.leaves.is_empty() {
+            self.pass_idle_bystanders(session);
+            let (leaf, _) = self.next_leaf(session, session.queues.top())?;
+            if self.is_bystanders_turn(session, leaf) {
+                if let Some((_, passed)) = self.bystanders.get_mut(&leaf) {
+                    *passed += 1;
+                }
+                continue;
+            }
+            let views = self.leaves.get_mut(&leaf)?;
+            let view = views.pop()?;
+            if views.is_empty() {
+                self.leaves.remove(&leaf);
+            }
+            if self.is_of_victims {
+                let held = self.taken.entry(leaf).or_default();
+                *held = held.plus(session.held(&view));
+            }
+            return Some(view);
+        }
+        None
+    }
+
+    /// Drops bystanders at the head of their queues that no longer wait or are in line themselves.
+    fn pass_idle_bystanders(&mut self, session: &Session<'_>) {
+        for (jobs, passed) in self.bystanders.values_mut() {
+            while let Some(job) = jobs.get(*passed) {
+                if !self.own.contains(job) && session.is_waiting(&session.jobs[*job].view) {
+                    break;
+                }
+                *passed += 1;
+            }
+        }
+    }
+
+    fn bystander<'s>(&self, session: &'s Session<'_>, leaf: usize) -> Option<&'s View> {
+        let (jobs, passed) = self.bystanders.get(&leaf)?;
+        jobs.get(*passed).map(|&job| &session.jobs[job].view)
+    }
+
+    fn is_bystanders_turn(&self, session: &Session<'_>, leaf: usize) -> bool {
+        let Some(other) = self.bystander(session, leaf) else {
+            return false;
+        };
+        let own = self.leaves.get(&leaf).and_then(|views| views.last());
+        own.is_none_or(|own| session.order_jobs(other, own) == Ordering::Less)
+    }
+
+    fn head<'s>(&'s self, session: &'s Session<'_>, leaf: usize) -> Option<&'s View> {
+        if self.is_bystanders_turn(session, leaf) {
+            return self.bystander(session, leaf);
+        }
+        self.leaves.get(&leaf)?.last()
+    }
+
+    /// The queue without queues below it, among or below `members`, whose job is next.
+    fn next_leaf(&self, session: &Session<'_>, members: &[usize]) -> Option<(usize, Prospect)> {
+        let queues = &session.queues;
+        let candidates = members.iter().filter_map(|&member| {
+            let found = match self.head(session, member) {
+                Some(view) => (member, self.prospect(session, member, view)),
+                None => self.next_leaf(session, queues.children(member))?,
+            };
+            Some((member, found))
+        });
+        let order = |left: &(usize, (usize, Prospect)), right: &(usize, (usize, Prospect))| {
+            let (l, r) = (queues.get(left.0), queues.get(right.0));
+            if session.settings.has_quotas {
+                compare((l, left.1.1), (r, right.1.1), session.total)
+            } else {
+                l.created.cmp(&r.created).then_with(|| l.uid.cmp(&r.uid))
+            }
+        };
+        let next = if self.is_of_victims {
+            candidates.max_by(order)
+        } else {
+            candidates.min_by(order)
+        };
+        next.map(|(_, found)| found)
+    }
+
+    fn prospect(&self, session: &Session<'_>, leaf: usize, next: &View) -> Prospect {
+        if self.is_of_victims {
+            let taken = self.taken.get(&leaf).copied().unwrap_or_default();
+            return Prospect {
+                victims: taken.plus(session.held(next)),
+                ..Prospect::default()
+            };
+        }
+        Prospect {
+            job: session.wants(&session.gang(next).next(false)),
+            ..Prospect::default()
+        }
+    }
+}
+
+impl Session<'_> {
+    /// The order of jobs in a queue: priority, how far they are with their minimum, age, name.
+    pub(crate) fn order_jobs(&self, left: &View, right: &View) -> Ordering {
+        let (l, r) = (self.jobs[left.job].job, self.jobs[right.job].job);
+        let by_priority = match self.settings.by_priority {
+            true => r.priority.cmp(&l.priority),
+            false => Ordering::Equal,
+        };
+        by_priority
+            .then_with(|| match self.settings.minimum_first {
+                true => self.gang(left).fill().cmp(&self.gang(right).fill()),
+                false => Ordering::Equal,
+            })
+            .then_with(|| l.created.cmp(&r.created))
+            .then_with(|| l.name.cmp(&r.name))
+    }
+
+    /// What the tasks of a view hold.
+    fn held(&self, view: &View) -> Amounts {
+        let held = view.all().filter_map(|task| {
+            let standing = &self.standings[task];
+            let node = standing.node.filter(|_| standing.status.is_allocated())?;
+            Some(self.charged(task, node))
+        });
+        held.sum()
+    }
+}

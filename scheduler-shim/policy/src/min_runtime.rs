@@ -1,0 +1,50 @@
+//! For how long a running job is safe from others.
+//!
+//! Against preemption the first value on the way from the victim's queue to the top counts. Against
+//! reclaim it is either the same walk, or one that starts below the lowest queue that both sides share:
+//! the queues further down belong to the victim's side alone and have no say between the two.
+
+use std::time::Duration;
+
+/// Where the minimum run time against reclaim is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Resolution {
+    /// From the victim's queue up.
+    Queue,
+    /// From the child of the lowest common ancestor, on the victim's side, up.
+    #[default]
+    LowestCommonAncestor,
+}
+
+/// The minimum run time along a path, from the top down; the lowest value counts.
+#[must_use]
+pub fn along(path: &[Option<Duration>], default: Duration) -> Duration {
+    let set = path.iter().rev().find_map(|value| *value);
+    set.unwrap_or(default)
+}
+
+/// The minimum run time against reclaim.
+///
+/// `path` holds the queues from the top down to the victim's, each with its value; `shared` says how
+/// many of them, from the top, are also above the reclaimer's queue or are that queue.
+#[must_use]
+pub fn against_reclaim(
+    resolution: Resolution,
+    path: &[Option<Duration>],
+    shared: usize,
+    default: Duration,
+) -> Duration {
+    match resolution {
+        Resolution::Queue => along(path, default),
+        Resolution::LowestCommonAncestor => {
+            let end = (shared + 1).min(path.len());
+            along(&path[..end], default)
+        }
+    }
+}
+
+/// Whether a job that started at `started` is still safe.
+#[must_use]
+pub fn is_protected(started: Option<Duration>, minimum: Duration, now: Duration) -> bool {
+    started.is_some_and(|started| now < started + minimum)
+}

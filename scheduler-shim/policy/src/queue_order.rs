@@ -1,0 +1,60 @@
+//! Which of two sibling queues is served first.
+//!
+//! The first difference decides: who holds less than its fair share, who stays within its quota with its
+//! next job, priority, who may hold anything at all, the dominant share with the job (and without the
+//! victims already taken), the dominant share without it, who may hold less, age, name.
+
+use std::cmp::Ordering;
+
+use crate::amounts::{Amounts, Resource};
+use crate::share::QueueShare;
+
+/// What a queue would do next.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Prospect {
+    /// What its next job wants.
+    pub job: Amounts,
+    /// What the victims chosen from it hold.
+    pub victims: Amounts,
+}
+
+/// Compares two queues; the lesser is served first.
+#[must_use]
+pub fn compare(
+    left: (&QueueShare, Prospect),
+    right: (&QueueShare, Prospect),
+    total: Amounts,
+) -> Ordering {
+    let ((l, l_next), (r, r_next)) = (left, right);
+    let with_job = |queue: &QueueShare, next: Prospect| {
+        queue.dominant_share(next.job.minus(next.victims), total)
+    };
+    let alone = |queue: &QueueShare| queue.dominant_share(Amounts::default(), total);
+    l.is_over_utilized()
+        .cmp(&r.is_over_utilized())
+        .then_with(|| r.deserves(r_next.job).cmp(&l.deserves(l_next.job)))
+        .then_with(|| r.priority.cmp(&l.priority))
+        .then_with(|| lacks_share(l, l_next.job).cmp(&lacks_share(r, r_next.job)))
+        .then_with(|| with_job(l, l_next).total_cmp(&with_job(r, r_next)))
+        .then_with(|| alone(l).total_cmp(&alone(r)))
+        .then_with(|| smaller(l.allocatable(), r.allocatable()))
+        .then_with(|| l.created.cmp(&r.created))
+        .then_with(|| l.uid.cmp(&r.uid))
+}
+
+/// Whether it would hold something of which it may hold nothing.
+fn lacks_share(queue: &QueueShare, job: Amounts) -> bool {
+    let holds = queue.allocated().plus(job);
+    Resource::ALL
+        .into_iter()
+        .any(|resource| queue.of(resource).allocatable() == 0.0 && holds[resource] > 0.0)
+}
+
+/// The one that is smaller in something and larger in nothing.
+fn smaller(left: Amounts, right: Amounts) -> Ordering {
+    match (left.within(right), right.within(left)) {
+        (true, false) => Ordering::Less,
+        (false, true) => Ordering::Greater,
+        (true, true) | (false, false) => Ordering::Equal,
+    }
+}

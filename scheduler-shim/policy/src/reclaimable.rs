@@ -1,0 +1,169 @@
+//! Who may take from whom, and how much.
+//!
+//! A queue may take what keeps it within its fair share. A victim is fair game while its queue holds more
+//! than it may (the fair share is maintained), or while it holds more than its quota and the taker stays
+//! within its own (the quota is guaranteed). The two queues that are compared are those where the paths
+//! from the top part. In the end no queue above the taker may be fuller than a sibling that lost something.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::amounts::{Amounts, Resource, UNLIMITED};
+use crate::share::QueueShare;
+use crate::tree::QueueTree;
+
+/// Who wants to take.
+#[derive(Clone, Copy, Debug)]
+pub struct Reclaimer {
+    /// Its queue.
+    pub queue: usize,
+    /// Whether it can be evicted itself.
+    pub is_preemptible: bool,
+    /// What it wants.
+    pub wants: Amounts,
+}
+
+/// Whether it may take anything at all.
+#[must_use]
+pub fn can_reclaim(tree: &QueueTree, reclaimer: Reclaimer) -> bool {
+    let queue = tree.get(reclaimer.queue);
+    queue.allocated().plus(reclaimer.wants).within(queue.fair())
+        && (reclaimer.is_preemptible || keeps_quota(queue, reclaimer.wants))
+}
+
+/// Whether pods that can't be evicted stay within the quota with `more`.
+fn keeps_quota(queue: &QueueShare, more: Amounts) -> bool {
+    let fixed = queue.each(|share| share.non_preemptible);
+    fixed.plus(more).within(queue.deserved())
+}
+
+/// Whether a victim's queue that has `left` holds more than it may.
+#[must_use]
+pub fn exceeds_fair_share(victim: &QueueShare, left: Amounts) -> bool {
+    !left.within(victim.allocatable())
+}
+
+/// Whether the taker stays within its quota and the victim's queue, which has `left`, does not.
+#[must_use]
+pub fn guarantees_quota(
+    taker: &QueueShare,
+    wants: Amounts,
+    victim: &QueueShare,
+    left: Amounts,
+) -> bool {
+    taker.deserves(wants) && !left.within(victim.deserved())
+}
+
+/// Whether victims of a queue are worth a look.
+#[must_use]
+pub fn is_candidate(tree: &QueueTree, reclaimer: Reclaimer, victim: usize) -> bool {
+    let (taker, victim) = tree.parting(reclaimer.queue, victim);
+    let (taker, victim) = (tree.get(taker), tree.get(victim));
+    if taker.deserves(reclaimer.wants) {
+        is_quota_candidate(victim, reclaimer.wants)
+    } else {
+        exceeds_fair_share(victim, victim.allocated())
+    }
+}
+
+/// Whether a queue is over its quota in something that is wanted, or at the quota in all of it.
+#[must_use]
+pub fn is_quota_candidate(victim: &QueueShare, wants: Amounts) -> bool {
+    let bounded = |resource: &Resource| victim.of(*resource).deserved != UNLIMITED;
+    let wanted: Vec<_> = wants.involved().filter(bounded).collect();
+    let is = |compare: fn(&f64, &f64) -> bool| {
+        wanted.iter().any(|&resource| {
+            let share = victim.of(resource);
+            compare(&share.allocated, &share.deserved)
+        })
+    };
+    is(f64::gt) || !is(f64::lt)
+}
+
+/// Whether these victims, by queue, may all be taken for this.
+#[must_use]
+pub fn reclaimable(
+    tree: &QueueTree,
+    reclaimer: Reclaimer,
+    victims: &BTreeMap<usize, Vec<Amounts>>,
+    multiplier: f64,
+) -> bool {
+    let mut left: BTreeMap<usize, Amounts> = BTreeMap::new();
+    let mut involved: BTreeMap<usize, BTreeSet<Resource>> = BTreeMap::new();
+    for (&queue, amounts) in victims {
+        let (taker, loser) = tree.parting(reclaimer.queue, queue);
+        let resources: BTreeSet<_> = amounts.iter().flat_map(|one| one.involved()).collect();
+        for &amount in amounts {
+            let (taker, loser_share) = (tree.get(taker), tree.get(loser));
+            let has = *left.entry(loser).or_insert(loser_share.allocated());
+            let is_fair = exceeds_fair_share(loser_share, has)
+                || guarantees_quota(taker, reclaimer.wants, loser_share, has);
+            if !is_fair {
+                return false;
+            }
+            for above in tree.upward(queue) {
+                let has = left.entry(above).or_insert(tree.get(above).allocated());
+                *has = has.minus(amount);
+                involved.entry(above).or_default().extend(&resources);
+            }
+        }
+    }
+    stays_in_bounds(tree, reclaimer, &left, &involved, multiplier)
+}
+
+fn stays_in_bounds(
+    tree: &QueueTree,
+    reclaimer: Reclaimer,
+    left: &BTreeMap<usize, Amounts>,
+    involved: &BTreeMap<usize, BTreeSet<Resource>>,
+    multiplier: f64,
+) -> bool {
+    tree.upward(reclaimer.queue).all(|taker| {
+        let queue = tree.get(taker);
+        let has = left.get(&taker).copied().unwrap_or(queue.allocated());
+        let has = has.plus(reclaimer.wants);
+        let siblings = left
+            .iter()
+            .filter(|&(&other, _)| other != taker && tree.get(other).parent == queue.parent);
+        let is_fair = siblings.into_iter().all(|(&other, &other_has)| {
+            let mut resources = involved.get(&other).cloned().unwrap_or_default();
+            resources.extend(reclaimer.wants.involved());
+            is_less_full(
+                &resources,
+                queue,
+                has,
+                tree.get(other),
+                other_has,
+                multiplier,
+            )
+        });
+        is_fair && (reclaimer.is_preemptible || keeps_quota(queue, reclaimer.wants))
+    })
+}
+
+/// Whether the taker, if it is above its fair share, is at least less so than the sibling.
+fn is_less_full(
+    resources: &BTreeSet<Resource>,
+    taker: &QueueShare,
+    taker_has: Amounts,
+    sibling: &QueueShare,
+    sibling_has: Amounts,
+    multiplier: f64,
+) -> bool {
+    resources.iter().all(|&resource| {
+        let (mine, theirs) = (taker.of(resource).fair, sibling.of(resource).fair);
+        let fullness = saturation(taker_has[resource], mine);
+        let other = saturation(sibling_has[resource], theirs);
+        !(fullness > 1.0 && theirs > 0.0 && fullness * multiplier >= other)
+    })
+}
+
+/// What is held as a part of the fair share.
+fn saturation(held: f64, fair: f64) -> f64 {
+    if fair == 0.0 {
+        if held > 0.0 { f64::INFINITY } else { 0.0 }
+    } else if fair == UNLIMITED {
+        0.0
+    } else {
+        held / fair
+    }
+}

@@ -1,0 +1,334 @@
+//! One run of the policy over one cluster: what is where now, in what is being tried.
+//!
+//! There is one primitive, [`Session::set`]: a task gets a new standing, and the books of nodes and queues
+//! follow. Everything tried is a row of such changes; taking it back is setting the old standings in
+//! reverse. Nothing else is ever restored, so nothing can be forgotten.
+//!
+//! The cluster is sorted when the session opens; the order in which it was built has no influence.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use apportion_abi::{Bytes, Capacity};
+
+use crate::amounts::Amounts;
+use crate::cluster::{Cards, Cluster, Job, Node, Queue, Settings, Status, Task, Topology};
+use crate::gang::{Gang, Standings, Tree, View};
+use crate::stock::{CardKey, Hold, Need, NeedOfCards, NodeStock, Stock};
+use crate::tree::QueueTree;
+
+mod open;
+
+/// Where a task stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Standing {
+    pub(crate) status: Status,
+    pub(crate) node: Option<usize>,
+    pub(crate) cards: Vec<CardKey>,
+    /// Where it still is while it waits for its new place.
+    pub(crate) leaves: Option<(usize, Vec<CardKey>)>,
+    /// What it was before it was evicted in what is being tried.
+    pub(crate) was: Option<Status>,
+}
+
+/// A task that the session may place.
+#[derive(Debug)]
+pub(crate) struct TaskFacts<'a> {
+    pub(crate) task: &'a Task,
+    pub(crate) job: usize,
+    pub(crate) set: usize,
+    /// What it asks of a queue before a node is chosen.
+    pub(crate) wants: Amounts,
+}
+
+/// A job of the session.
+#[derive(Debug)]
+pub(crate) struct JobFacts<'a> {
+    pub(crate) job: &'a Job,
+    /// Its queue, when that can run jobs.
+    pub(crate) queue: Option<usize>,
+    pub(crate) tree: Tree,
+    pub(crate) view: View,
+    pub(crate) last_start: Option<Duration>,
+}
+
+/// A run of the policy.
+#[derive(Debug)]
+pub struct Session<'a> {
+    pub(crate) now: Duration,
+    pub(crate) settings: &'a Settings,
+    pub(crate) topologies: Vec<&'a Topology>,
+    pub(crate) nodes: Vec<&'a Node>,
+    pub(crate) stocks: Vec<NodeStock>,
+    pub(crate) queues: QueueTree,
+    pub(crate) queue_facts: BTreeMap<&'a str, &'a Queue>,
+    pub(crate) total: Amounts,
+    pub(crate) jobs: Vec<JobFacts<'a>>,
+    pub(crate) tasks: Vec<TaskFacts<'a>>,
+    pub(crate) standings: Vec<Standing>,
+    /// What the standings were when the session opened.
+    pub(crate) opening: Vec<Standing>,
+    /// Card memory of the smallest and of the largest cards, for requests in bytes without a node.
+    pub(crate) card_sizes: (Bytes, Bytes),
+    pub(crate) card_names: BTreeMap<CardKey, String>,
+    profiles: Vec<String>,
+    next_card: CardKey,
+    log: Vec<(usize, Standing)>,
+}
+
+impl Standings for Session<'_> {
+    fn status(&self, task: usize) -> Status {
+        self.standings[task].status
+    }
+
+    fn is_tentative(&self, task: usize) -> bool {
+        self.standings[task].was.is_some()
+    }
+}
+
+/// A point to return to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark(usize);
+
+impl<'a> Session<'a> {
+    /// Opens a session on a cluster.
+    #[must_use]
+    pub fn open(now: Duration, cluster: &'a Cluster) -> Self {
+        open::open(now, cluster)
+    }
+
+    /// A job as a gang of all its tasks.
+    pub(crate) fn gang<'s>(&'s self, view: &'s View) -> Gang<'s, Self> {
+        Gang {
+            tree: &self.jobs[view.job].tree,
+            view,
+            standings: self,
+        }
+    }
+
+    /// What a task takes of a node.
+    pub(crate) fn need(&self, task: usize, node: usize) -> Need {
+        let facts = self.tasks[task].task;
+        let mut need = Need {
+            stock: Stock {
+                cpu: facts.cpu_millis,
+                memory: facts.memory,
+                pods: 1,
+                ..Stock::default()
+            },
+            share: None,
+        };
+        match &facts.cards {
+            Cards::None => {}
+            Cards::Whole(count) => need.stock.cards = *count,
+            Cards::Partitions(partitions) => need.stock.partitions = self.by_profile(partitions),
+            Cards::Shared { share, devices } => {
+                let capacity = Capacity {
+                    total: self.stocks[node].card_memory,
+                    reserved: Bytes::ZERO,
+                };
+                need.share = Some(NeedOfCards {
+                    bytes: Bytes(share.bytes_of(capacity).0.max(1)),
+                    devices: usize::try_from(*devices).unwrap_or(usize::MAX),
+                });
+            }
+        }
+        need
+    }
+
+    fn by_profile(&self, partitions: &BTreeMap<String, i64>) -> Vec<i64> {
+        let count = |profile| partitions.get(profile).copied().unwrap_or(0);
+        self.profiles.iter().map(count).collect()
+    }
+
+    /// What a task is charged for on a node.
+    pub(crate) fn charged(&self, task: usize, node: usize) -> Amounts {
+        let card = self.stocks[node].card_memory;
+        self.tasks[task].task.amounts(card)
+    }
+
+    /// What tasks ask of a queue before a node is chosen, bytes of a card counted as parts of the smallest.
+    pub(crate) fn wants(&self, tasks: &[usize]) -> Amounts {
+        tasks.iter().map(|&task| self.tasks[task].wants).sum()
+    }
+
+    /// The point to return to.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.log.len())
+    }
+
+    /// Takes back everything since `mark`.
+    pub(crate) fn roll_back(&mut self, mark: Mark) {
+        while self.log.len() > mark.0 {
+            if let Some((task, standing)) = self.log.pop() {
+                self.replace(task, standing);
+            }
+        }
+    }
+
+    /// Makes everything since the last commit final.
+    pub(crate) fn commit(&mut self) {
+        for (task, _) in std::mem::take(&mut self.log) {
+            self.standings[task].was = None;
+        }
+    }
+
+    /// The tasks that changed since `mark`.
+    pub(crate) fn changed_since(&self, mark: Mark) -> Vec<usize> {
+        let mut tasks: Vec<usize> = self.log[mark.0..].iter().map(|(task, _)| *task).collect();
+        tasks.sort_unstable();
+        tasks.dedup();
+        tasks
+    }
+
+    /// Gives a task a new standing.
+    pub(crate) fn set(&mut self, task: usize, standing: Standing) {
+        let before = self.replace(task, standing);
+        self.log.push((task, before));
+    }
+
+    fn replace(&mut self, task: usize, standing: Standing) -> Standing {
+        self.book(task, -1);
+        let before = std::mem::replace(&mut self.standings[task], standing);
+        self.book(task, 1);
+        before
+    }
+
+    /// Enters what a task takes (`count` 1) or takes it out (-1).
+    fn book(&mut self, task: usize, count: i64) {
+        let standing = self.standings[task].clone();
+        if let Some((node, cards)) = &standing.leaves {
+            let need = self.need(task, *node);
+            self.stocks[*node].book(&need, cards, Hold::Releasing, count);
+        }
+        let (Some(node), true) = (standing.node, standing.status.is_active()) else {
+            return;
+        };
+        let hold = match standing.status {
+            Status::Releasing => Hold::Releasing,
+            Status::Pipelined => Hold::Reserved,
+            _ => Hold::Held,
+        };
+        let need = self.need(task, node);
+        self.stocks[node].book(&need, &standing.cards, hold, count);
+        let facts = &self.tasks[task];
+        if facts.task.is_legacy_mig {
+            let legacy = &mut self.stocks[node].legacy;
+            *legacy = if count > 0 { *legacy + 1 } else { *legacy - 1 };
+        }
+        let job = &self.jobs[facts.job];
+        if let (Some(queue), true) = (job.queue, standing.status.is_active_allocated()) {
+            let is_preemptible = job.job.is_preemptible;
+            let charged = self.charged(task, node);
+            let charged = if count > 0 {
+                charged
+            } else {
+                Amounts::default().minus(charged)
+            };
+            self.queues.charge(queue, charged, is_preemptible);
+        }
+    }
+
+    /// A key for a card that nobody shares yet.
+    pub(crate) fn new_card(&mut self) -> CardKey {
+        self.next_card += 1;
+        self.next_card
+    }
+
+    /// Ends a task that runs; one that only waits for its place loses it.
+    pub(crate) fn evict(&mut self, task: usize) {
+        let standing = self.standings[task].clone();
+        let evicted = match (standing.status, standing.leaves) {
+            (Status::Pipelined, None) => Standing::default(),
+            (Status::Pipelined, Some((node, cards))) => Standing {
+                status: Status::Releasing,
+                node: Some(node),
+                cards,
+                leaves: None,
+                was: Some(Status::Pipelined),
+            },
+            (was, _) => Standing {
+                status: Status::Releasing,
+                was: Some(was),
+                leaves: None,
+                ..standing
+            },
+        };
+        self.set(task, evicted);
+    }
+
+    /// Starts a task on resources that are idle.
+    pub(crate) fn bind(&mut self, task: usize, node: usize, cards: Vec<CardKey>) {
+        self.set(
+            task,
+            Standing {
+                status: Status::Binding,
+                node: Some(node),
+                cards,
+                leaves: None,
+                was: None,
+            },
+        );
+    }
+
+    /// Reserves a place for a task; one that was evicted from there in what is being tried stays instead.
+    pub(crate) fn reserve(&mut self, task: usize, node: usize, cards: Vec<CardKey>) {
+        let standing = &self.standings[task];
+        let is_leaving = standing.status == Status::Releasing;
+        let place = standing.node;
+        let stays = is_leaving && place == Some(node) && standing.cards == cards;
+        let standing = match standing.was {
+            Some(status @ (Status::Running | Status::Binding)) if stays => Standing {
+                status,
+                node: place,
+                cards,
+                leaves: None,
+                was: None,
+            },
+            was => Standing {
+                status: Status::Pipelined,
+                node: Some(node),
+                leaves: place
+                    .filter(|_| is_leaving)
+                    .map(|place| (place, standing.cards.clone())),
+                cards,
+                was,
+            },
+        };
+        self.set(task, standing);
+    }
+
+    /// Turns what was placed since `mark` into reservations of the same places.
+    pub(crate) fn wait_instead(&mut self, mark: Mark) {
+        for task in self.changed_since(mark) {
+            if self.standings[task].status == Status::Binding {
+                let status = Status::Pipelined;
+                let standing = self.standings[task].clone();
+                self.set(task, Standing { status, ..standing });
+            }
+        }
+    }
+}
+
+impl Task {
+    /// What it is charged for where cards have so much memory.
+    #[must_use]
+    pub fn amounts(&self, card: Bytes) -> Amounts {
+        Amounts::new(
+            self.cpu_millis as f64,
+            self.memory as f64,
+            self.cards.count(card),
+        )
+    }
+
+    /// Whether it wants any part of a card.
+    #[must_use]
+    pub fn wants_cards(&self) -> bool {
+        match &self.cards {
+            Cards::None => false,
+            Cards::Whole(count) => *count > 0,
+            Cards::Shared { .. } => true,
+            Cards::Partitions(partitions) => partitions.values().any(|count| *count > 0),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Opening a session: everything sorted, numbered and booked.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use apportion_abi::{Bytes, Share as CardShare};
+
+use crate::amounts::Amounts;
+use crate::cluster::{Cards, Cluster, Job, Node, Status, Task};
+use crate::gang::{Tree, View};
+use crate::session::{JobFacts, Session, Standing, TaskFacts};
+use crate::stock::{CardKey, NodeStock, Stock};
+use crate::tree::QueueTree;
+
+/// Cards of no more than this say nothing about the sizes of cards.
+const UNKNOWN_SIZE: Bytes = Bytes::from_mib(100);
+
+pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
+    let mut nodes: Vec<&Node> = cluster.nodes.iter().collect();
+    nodes.sort_by(|left, right| left.name.cmp(&right.name));
+    nodes.dedup_by(|later, first| later.name == first.name);
+    let mut profiles: Vec<String> = nodes
+        .iter()
+        .flat_map(|node| node.partitions.keys().cloned())
+        .chain(asked_profiles(cluster))
+        .collect();
+    profiles.sort();
+    profiles.dedup();
+    let stocks: Vec<NodeStock> = nodes.iter().map(|node| stock(node, &profiles)).collect();
+    let mut session = Session {
+        now,
+        settings: &cluster.settings,
+        topologies: cluster.topologies.iter().collect(),
+        total: nodes.iter().map(|node| capacity(node)).sum(),
+        card_sizes: card_sizes(&nodes),
+        nodes,
+        stocks,
+        queues: QueueTree::of(&cluster.queues),
+        queue_facts: (cluster.queues.iter())
+            .map(|queue| (queue.name.as_str(), queue))
+            .collect(),
+        jobs: Vec::new(),
+        tasks: Vec::new(),
+        standings: Vec::new(),
+        opening: Vec::new(),
+        card_names: BTreeMap::new(),
+        profiles,
+        next_card: 0,
+        log: Vec::new(),
+    };
+    let mut jobs: Vec<&Job> = cluster.jobs.iter().collect();
+    jobs.sort_by(|left, right| left.name.cmp(&right.name));
+    for job in jobs {
+        add_job(&mut session, job);
+    }
+    seat(&mut session);
+    session.opening = session.standings.clone();
+    session
+        .queues
+        .divide(cluster.settings.division, session.total);
+    session
+}
+
+fn asked_profiles(cluster: &Cluster) -> impl Iterator<Item = String> {
+    let tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
+    tasks.flat_map(|task| match &task.cards {
+        Cards::Partitions(partitions) => partitions.keys().cloned().collect(),
+        Cards::None | Cards::Whole(_) | Cards::Shared { .. } => Vec::new(),
+    })
+}
+
+fn stock(node: &Node, profiles: &[String]) -> NodeStock {
+    let count = |profile| node.partitions.get(profile).copied().unwrap_or(0);
+    let total = Stock {
+        cpu: node.cpu_millis,
+        memory: node.memory,
+        pods: node.pods,
+        cards: node.cards,
+        partitions: profiles.iter().map(count).collect(),
+    };
+    NodeStock {
+        idle: total.clone(),
+        releasing: Stock {
+            partitions: vec![0; profiles.len()],
+            ..Stock::default()
+        },
+        total,
+        card_memory: node.card_memory,
+        mig: node.mig,
+        shared: BTreeMap::new(),
+        legacy: 0,
+    }
+}
+
+/// What queues can divide of a node.
+fn capacity(node: &Node) -> Amounts {
+    let partitions: f64 = node
+        .partitions
+        .iter()
+        .map(|(profile, count)| parts_of(profile) * *count as f64)
+        .sum();
+    let cards = node.cards as f64 + partitions;
+    Amounts::new(node.cpu_millis as f64, node.memory as f64, cards)
+}
+
+/// How many parts of a card a partition is: the number before the `g` of its profile.
+fn parts_of(profile: &str) -> f64 {
+    let name = profile.rsplit('-').next().unwrap_or(profile);
+    let parts = name.split_once('g').map(|(parts, _)| parts.parse());
+    parts.and_then(Result::ok).unwrap_or(0.0)
+}
+
+impl Cards {
+    /// How many cards it counts for, where a card has so much memory.
+    #[must_use]
+    pub fn count(&self, card: Bytes) -> f64 {
+        match self {
+            Self::None => 0.0,
+            Self::Whole(count) => *count as f64,
+            Self::Shared { share, devices } => {
+                let part = match share {
+                    CardShare::Whole => 1.0,
+                    CardShare::Fraction(fraction) => f64::from(fraction.parts_per_billion()) / 1e9,
+                    CardShare::Memory(bytes) => bytes.0 as f64 / card.0.max(1) as f64,
+                };
+                part * f64::from(*devices)
+            }
+            Self::Partitions(partitions) => (partitions.iter())
+                .map(|(profile, count)| parts_of(profile) * *count as f64)
+                .sum(),
+        }
+    }
+}
+
+/// The memory of the smallest and of the largest cards.
+fn card_sizes(nodes: &[&Node]) -> (Bytes, Bytes) {
+    let sizes = || {
+        let with_cards = nodes.iter().filter(|node| node.cards > 0);
+        with_cards
+            .map(|node| node.card_memory)
+            .filter(|size| *size > UNKNOWN_SIZE)
+    };
+    (
+        sizes().min().unwrap_or(UNKNOWN_SIZE),
+        sizes().max().unwrap_or(UNKNOWN_SIZE),
+    )
+}
+
+fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
+    let place = session.jobs.len();
+    let tree = Tree::of(job);
+    let mut by_set = vec![Vec::new(); tree.sets.len()];
+    let mut tasks: Vec<&Task> = job.tasks.iter().collect();
+    tasks.sort_by(|left, right| {
+        let labelled = |task: &Task| (task.order.is_none(), task.order.map(std::cmp::Reverse));
+        labelled(left)
+            .cmp(&labelled(right))
+            .then_with(|| left.name.cmp(&right.name))
+    });
+    for task in tasks {
+        // A task of a set that the job does not have can't be placed, as in KAI.
+        let Some(set) = tree.set(&task.set) else {
+            continue;
+        };
+        by_set[set].push(session.tasks.len());
+        session.tasks.push(TaskFacts {
+            task,
+            job: place,
+            set,
+            wants: task.amounts(session.card_sizes.0),
+        });
+        session.standings.push(Standing::default());
+    }
+    let queue = session.queues.find(&job.queue);
+    let queue = queue.filter(|&queue| session.queues.children(queue).is_empty());
+    let view: View = tree.view(place, by_set);
+    session.jobs.push(JobFacts {
+        job,
+        queue,
+        tree,
+        view,
+        last_start: job.last_start,
+    });
+}
+
+/// Puts every task where it is.
+fn seat(session: &mut Session<'_>) {
+    let mut keys: BTreeMap<(usize, String), CardKey> = BTreeMap::new();
+    for (task, facts) in session.tasks.iter().enumerate() {
+        let status = facts.task.status;
+        let node = facts.task.node.as_ref().filter(|_| status.is_active());
+        let node = node.and_then(|name| find(&session.nodes, name));
+        session.standings[task] = Standing {
+            status,
+            node,
+            ..Standing::default()
+        };
+        for card in node.map(|_| &facts.task.on).into_iter().flatten() {
+            keys.insert((node.unwrap_or_default(), card.clone()), 0);
+        }
+    }
+    for ((_, name), key) in &mut keys {
+        session.next_card += 1;
+        *key = session.next_card;
+        session.card_names.insert(*key, name.clone());
+    }
+    // Shares that name no card come last: they take what the others leave.
+    let mut tasks: Vec<usize> = (0..session.tasks.len()).collect();
+    tasks.sort_by_key(|&task| {
+        let facts = session.tasks[task].task;
+        matches!(facts.cards, Cards::Shared { .. }) && facts.on.is_empty()
+    });
+    for task in tasks {
+        let facts = session.tasks[task].task;
+        let mut standing = std::mem::take(&mut session.standings[task]);
+        if let (Cards::Shared { devices, .. }, Some(node)) = (&facts.cards, standing.node) {
+            let named = facts
+                .on
+                .iter()
+                .filter_map(|name| keys.get(&(node, name.clone())));
+            standing.cards = named.copied().collect();
+            while standing.cards.len() < usize::try_from(*devices).unwrap_or(0) {
+                let card = unnamed_card(session, task, node);
+                standing.cards.push(card);
+            }
+        }
+        session.replace(task, standing);
+        request(session, task);
+    }
+}
+
+/// A card for a share that names none: one of its own, or where none is idle the emptiest.
+fn unnamed_card(session: &mut Session<'_>, task: usize, node: usize) -> CardKey {
+    let need = session.need(task, node);
+    let stock = &session.stocks[node];
+    if stock.idle.cards > 0 {
+        return session.new_card();
+    }
+    let bytes = need.share.map(|share| share.bytes).unwrap_or_default();
+    let whole = stock.card_memory;
+    let roomy = stock.with_room(bytes);
+    let emptiest = roomy.min_by(|left, right| {
+        let fullness = |card: &(CardKey, crate::stock::Shared)| card.1.fullness(whole);
+        fullness(left).total_cmp(&fullness(right))
+    });
+    match emptiest {
+        Some((card, _)) => card,
+        None => session.new_card(),
+    }
+}
+
+/// Notes what a task holds or waits for with its queue.
+fn request(session: &mut Session<'_>, task: usize) {
+    let facts = &session.tasks[task];
+    let standing = &session.standings[task];
+    let amounts = match (standing.status, standing.node) {
+        (status, Some(node)) if status.is_allocated() => session.charged(task, node),
+        (Status::Pending, _) => facts.wants,
+        _ => return,
+    };
+    if let Some(queue) = session.queues.find(&session.jobs[facts.job].job.queue) {
+        session.queues.request(queue, amounts);
+    }
+}
+
+fn find(nodes: &[&Node], name: &str) -> Option<usize> {
+    nodes
+        .binary_search_by(|node| node.name.as_str().cmp(name))
+        .ok()
+}

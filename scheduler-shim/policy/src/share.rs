@@ -1,0 +1,172 @@
+//! What a queue may have, has and wants of each resource.
+//!
+//! Pure numbers: how they came about is the business of [`divide`](crate::divide) (fair shares) and of
+//! the session (allocations). The comparisons here are the ones that every rule of the policy is made of.
+
+use std::time::Duration;
+
+use crate::amounts::{Amounts, Resource, UNLIMITED, exceeds};
+
+/// One resource of one queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Share {
+    /// The quota: what it can always have.
+    pub deserved: f64,
+    /// What it can never exceed.
+    pub limit: f64,
+    /// Its weight when the surplus is divided.
+    pub weight: f64,
+    /// What the division gave it.
+    pub fair: f64,
+    /// What its pods hold.
+    pub allocated: f64,
+    /// The part of it that can't be taken back.
+    pub non_preemptible: f64,
+    /// What its pods hold and what they wait for.
+    pub request: f64,
+    /// What it used in the past, as a part of the cluster.
+    pub usage: f64,
+}
+
+impl Share {
+    /// What it asks for, as far as its limit lets it.
+    #[must_use]
+    pub fn requestable(&self) -> f64 {
+        if self.limit == UNLIMITED {
+            self.request
+        } else {
+            self.limit.min(self.request)
+        }
+    }
+
+    /// What it may hold before others may take from it.
+    #[must_use]
+    pub fn allocatable(&self) -> f64 {
+        if self.deserved == UNLIMITED {
+            return self.limit;
+        }
+        let share = self.deserved.max(self.fair);
+        if self.limit == UNLIMITED {
+            share
+        } else {
+            share.min(self.limit)
+        }
+    }
+}
+
+/// One queue.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueueShare {
+    /// Its name, the last tie-break.
+    pub uid: String,
+    /// Its place in the tree's list, of its parent; none for a queue at the top.
+    pub parent: Option<usize>,
+    /// Queues of higher priority are served first.
+    pub priority: i32,
+    /// When it was made; the older queue wins a tie.
+    pub created: Duration,
+    /// CPU, memory and GPUs, in the order of [`Resource::ALL`].
+    pub shares: [Share; 3],
+}
+
+impl QueueShare {
+    /// Its share of `resource`.
+    #[must_use]
+    pub fn of(&self, resource: Resource) -> &Share {
+        let [cpu, memory, gpu] = &self.shares;
+        match resource {
+            Resource::Cpu => cpu,
+            Resource::Memory => memory,
+            Resource::Gpu => gpu,
+        }
+    }
+
+    /// Its share of `resource`, to change.
+    pub fn of_mut(&mut self, resource: Resource) -> &mut Share {
+        let [cpu, memory, gpu] = &mut self.shares;
+        match resource {
+            Resource::Cpu => cpu,
+            Resource::Memory => memory,
+            Resource::Gpu => gpu,
+        }
+    }
+
+    /// One number of each resource.
+    #[must_use]
+    pub fn each(&self, of: impl Fn(&Share) -> f64) -> Amounts {
+        Amounts::of_each(|resource| of(self.of(resource)))
+    }
+
+    /// What its pods hold.
+    #[must_use]
+    pub fn allocated(&self) -> Amounts {
+        self.each(|share| share.allocated)
+    }
+
+    /// What the division gave it.
+    #[must_use]
+    pub fn fair(&self) -> Amounts {
+        self.each(|share| share.fair)
+    }
+
+    /// Its quota.
+    #[must_use]
+    pub fn deserved(&self) -> Amounts {
+        self.each(|share| share.deserved)
+    }
+
+    /// What it may hold before others may take from it.
+    #[must_use]
+    pub fn allocatable(&self) -> Amounts {
+        self.each(Share::allocatable)
+    }
+
+    /// Whether it holds more than its fair share of every resource.
+    #[must_use]
+    pub fn is_over_utilized(&self) -> bool {
+        self.shares.iter().all(|share| share.fair < share.allocated)
+    }
+
+    /// Whether it stays within its quota with `more`.
+    #[must_use]
+    pub fn deserves(&self, more: Amounts) -> bool {
+        self.allocated().plus(more).within(self.deserved())
+    }
+
+    /// The first resource of which `more` would lift it above its limit.
+    #[must_use]
+    pub fn over_limit(&self, more: Amounts) -> Option<Resource> {
+        more.involved().find(|&resource| {
+            let share = self.of(resource);
+            exceeds(share.allocated + more[resource], share.limit)
+        })
+    }
+
+    /// The first resource of which `more` that can't be taken back would lift it above its quota.
+    #[must_use]
+    pub fn over_quota(&self, more: Amounts) -> Option<Resource> {
+        more.involved().find(|&resource| {
+            let share = self.of(resource);
+            exceeds(share.non_preemptible + more[resource], share.deserved)
+        })
+    }
+
+    /// The largest part of what it may hold that it would hold with `more`, over the resources.
+    ///
+    /// A resource of which it may hold nothing counts a thousandfold.
+    #[must_use]
+    pub fn dominant_share(&self, more: Amounts, total: Amounts) -> f64 {
+        const NO_SHARE: f64 = 1000.0;
+        let part = |resource| {
+            let share = self.of(resource);
+            let allocated = share.allocated + more[resource];
+            match share.allocatable() {
+                0.0 => allocated * NO_SHARE,
+                UNLIMITED => allocated / total[resource],
+                allocatable => allocated / allocatable,
+            }
+        };
+        let parts = Resource::ALL.into_iter().map(part);
+        parts.filter(|part| !part.is_nan()).fold(0.0, f64::max)
+    }
+}

@@ -1,0 +1,236 @@
+//! Finding room for a job by evicting others.
+//!
+//! A set of victims is tried, not reasoned about: they are evicted, the job is placed, and the victims are
+//! placed again as far as there is room; whoever gets the old place back was no victim after all. Then the
+//! action says whether the outcome is fair. A gang is tried with ever more of its pods, and the victims
+//! that a part needed are where the search for the next part begins.
+
+use std::collections::BTreeSet;
+
+use crate::cluster::Status;
+use crate::gang::View;
+use crate::line::{Line, Waiting};
+use crate::scenario::{Batch, CardDemand, Scenarios, Way};
+use crate::session::Session;
+
+/// Says whether an outcome is fair: given the job's tasks that were placed, and the victims.
+pub(crate) type Judge<'s> = dyn Fn(&Session<'_>, &[usize], &[Batch]) -> bool + 's;
+
+/// What a search is for.
+pub(crate) struct Search<'s> {
+    /// The job that needs room.
+    pub(crate) job: View,
+    /// Who may have to leave.
+    pub(crate) victims: Vec<View>,
+    /// Who else waits, and would have a turn before.
+    pub(crate) waiting: &'s Waiting,
+    /// Whether an outcome is fair.
+    pub(crate) is_fair: &'s Judge<'s>,
+}
+
+impl Session<'_> {
+    /// Finds victims for a job and places it; on failure nothing has changed.
+    pub(crate) fn solve(&mut self, search: &Search<'_>) -> bool {
+        let gang = self.gang(&search.job);
+        let tasks = gang.next(false);
+        if tasks.is_empty() {
+            return false;
+        }
+        let feasible = self.feasible_nodes(&search.job);
+        Way::ALL
+            .into_iter()
+            .any(|way| self.solve_in(way, search, &tasks, &feasible))
+    }
+
+    fn solve_in(
+        &mut self,
+        way: Way,
+        search: &Search<'_>,
+        tasks: &[usize],
+        feasible: &BTreeSet<usize>,
+    ) -> bool {
+        let mut recorded = Vec::new();
+        if !self.grow(way, search, tasks, feasible, &mut recorded) {
+            return false;
+        }
+        let mark = self.mark();
+        let solved = self
+            .probe(way, search, tasks, feasible, &recorded)
+            .is_some()
+            && self.gang(&search.job).is_whole();
+        if !solved {
+            self.roll_back(mark);
+        }
+        solved
+    }
+
+    /// Finds the largest part of the job that can be placed, doubling and then halving the step; returns
+    /// whether any part can. `recorded` gets the victims of the largest.
+    fn grow(
+        &mut self,
+        way: Way,
+        search: &Search<'_>,
+        tasks: &[usize],
+        feasible: &BTreeSet<usize>,
+        recorded: &mut Vec<Batch>,
+    ) -> bool {
+        let (mut solved, mut failed) = (0, tasks.len() + 1);
+        let mut part = 1;
+        while failed - solved > 1 {
+            let mark = self.mark();
+            let found = self.probe(way, search, &tasks[..part], feasible, recorded);
+            self.roll_back(mark);
+            match found {
+                Some(victims) => {
+                    *recorded = victims;
+                    solved = part;
+                }
+                None => failed = part,
+            }
+            part = if failed > tasks.len() {
+                (part * 2).min(tasks.len())
+            } else {
+                usize::midpoint(solved, failed)
+            };
+        }
+        solved > 0
+    }
+
+    /// Tries sets of victims for a part of the job; leaves the first that works in place.
+    fn probe(
+        &mut self,
+        way: Way,
+        search: &Search<'_>,
+        tasks: &[usize],
+        feasible: &BTreeSet<usize>,
+        recorded: &[Batch],
+    ) -> Option<Vec<Batch>> {
+        let view = self.part_of(&search.job, tasks);
+        let line = Line::of_victims(self, search.victims.iter().cloned());
+        let demand = self.card_demand(tasks);
+        let mut nodes = feasible.clone();
+        nodes.extend(self.places(recorded));
+        let mut scenarios = Scenarios::new(self, way, line, recorded, demand);
+        while let Some(potential) = scenarios.next(self, &nodes) {
+            let batches = [recorded, &potential].concat();
+            let mark = self.mark();
+            if let Some(victims) = self.attempt(search, &view, tasks, &nodes, batches) {
+                return Some(victims);
+            }
+            self.roll_back(mark);
+        }
+        None
+    }
+
+    /// The job with what it has and only these of its waiting tasks.
+    fn part_of(&self, job: &View, tasks: &[usize]) -> View {
+        let has_place = |task: usize| self.standings[task].status.is_active_allocated();
+        let part = job.only(|task| has_place(task) || tasks.contains(&task));
+        part.with_reachable_minimums(&self.jobs[job.job].tree)
+    }
+
+    fn card_demand(&self, tasks: &[usize]) -> CardDemand {
+        // What is asked in bytes says nothing before a node is chosen.
+        let asks = || {
+            tasks
+                .iter()
+                .map(|&task| match &self.tasks[task].task.cards {
+                    crate::cluster::Cards::Shared {
+                        share: apportion_abi::Share::Memory(_),
+                        ..
+                    } => 0.0,
+                    cards => cards.count(self.card_sizes.0),
+                })
+        };
+        CardDemand {
+            sum: asks().sum(),
+            least: asks().fold(f64::MAX, f64::min),
+        }
+    }
+
+    /// Nodes where the job could find something without anybody leaving.
+    fn feasible_nodes(&self, job: &View) -> BTreeSet<usize> {
+        let only_cards = job.all().all(|task| self.tasks[task].task.wants_cards());
+        (0..self.nodes.len())
+            .filter(|&node| {
+                let stock = &self.stocks[node];
+                !only_cards
+                    || stock.idle_gpus().0 > 0.0
+                    || stock.releasing_gpus().0 > 0.0
+                    || stock.total.partitions.iter().any(|count| *count > 0)
+            })
+            .collect()
+    }
+
+    fn places(&self, batches: &[Batch]) -> BTreeSet<usize> {
+        let tasks = batches.iter().flat_map(|batch| &batch.tasks);
+        tasks
+            .filter_map(|&task| self.standings[task].node)
+            .collect()
+    }
+
+    /// Evicts, places and judges; returns the batches of which somebody really has to leave.
+    fn attempt(
+        &mut self,
+        search: &Search<'_>,
+        view: &View,
+        tasks: &[usize],
+        nodes: &BTreeSet<usize>,
+        batches: Vec<Batch>,
+    ) -> Option<Vec<Batch>> {
+        let mut nodes = nodes.clone();
+        nodes.extend(self.places(&batches));
+        let nodes: Vec<usize> = nodes.into_iter().collect();
+        let mut evicted = BTreeSet::new();
+        for &task in batches.iter().flat_map(|batch| &batch.tasks) {
+            if self.standings[task].status.is_active_allocated() {
+                evicted.insert(task);
+                self.evict(task);
+            }
+        }
+        if evicted.is_empty() || !self.place_again(search.waiting, view, &batches, &nodes) {
+            return None;
+        }
+        if !(search.is_fair)(self, tasks, &batches) {
+            return None;
+        }
+        let moves = |task: &usize| {
+            let status = self.standings[*task].status;
+            matches!(
+                status,
+                Status::Releasing | Status::Pipelined | Status::Pending
+            )
+        };
+        let is_victim = |batch: &Batch| batch.tasks.iter().any(moves);
+        Some(batches.into_iter().filter(is_victim).collect())
+    }
+
+    /// Places the job and as many of the victims as there is room for, in the order of their queues.
+    fn place_again(
+        &mut self,
+        waiting: &Waiting,
+        view: &View,
+        batches: &[Batch],
+        nodes: &[usize],
+    ) -> bool {
+        let jobs: BTreeSet<usize> = batches.iter().map(|batch| batch.job).collect();
+        let victims = jobs.into_iter().filter(|&job| job != view.job);
+        let victims: Vec<View> = victims.map(|job| self.jobs[job].view.clone()).collect();
+        let jobs = victims.into_iter().chain([view.clone()]);
+        let mut line = Line::among(self, jobs, waiting);
+        let mut is_placed = false;
+        while let Some(next) = line.pop(self) {
+            let placed = self.allocate_job(&next, nodes, true);
+            if next.job == view.job {
+                if !placed {
+                    return false;
+                }
+                is_placed = true;
+            } else if placed {
+                // Like the action that places jobs: a job above its minimum gets pods one at a time.
+                line.push(self, next);
+            }
+        }
+        is_placed
+    }
+}

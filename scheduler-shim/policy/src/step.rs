@@ -1,0 +1,199 @@
+//! The whole policy as one function, and its outcome.
+
+use std::time::Duration;
+
+use crate::cluster::{Cluster, Queue, Status};
+use crate::session::{Session, Standing};
+use crate::stock::{CardKey, Stock};
+
+/// One of the things that the policy does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// Place jobs on what is idle or being released.
+    Allocate,
+    /// Move jobs together.
+    Consolidate,
+    /// Take from other queues.
+    Reclaim,
+    /// Take from jobs of lower priority.
+    Preempt,
+    /// End gangs that have too few pods.
+    EvictStaleGangs,
+}
+
+impl Action {
+    /// All of them, in the order in which they are done.
+    pub const ALL: [Self; 5] = [
+        Self::Allocate,
+        Self::Consolidate,
+        Self::Reclaim,
+        Self::Preempt,
+        Self::EvictStaleGangs,
+    ];
+}
+
+/// Where a pod goes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The node.
+    pub node: String,
+    /// The cards that it shares: the names of those in use, or new names, equal for the same card.
+    pub cards: Vec<String>,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Decision {
+    /// End a pod.
+    Evict {
+        /// Its job.
+        job: String,
+        /// The pod.
+        task: String,
+    },
+    /// Start a pod.
+    Bind {
+        /// Its job.
+        job: String,
+        /// The pod.
+        task: String,
+        /// Where.
+        place: Place,
+    },
+    /// Keep a place for a pod until others have left.
+    Reserve {
+        /// Its job.
+        job: String,
+        /// The pod.
+        task: String,
+        /// Where.
+        place: Place,
+    },
+}
+
+/// What to do now. Evictions come first, then what is started, then what is reserved; each by name.
+#[must_use]
+pub fn step(now: Duration, cluster: &Cluster) -> Vec<Decision> {
+    let mut session = Session::open(now, cluster);
+    for action in Action::ALL {
+        session.run(action);
+    }
+    session.decisions()
+}
+
+/// A pod after what was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What it does.
+    pub status: Status,
+    /// Where it is or will be.
+    pub place: Option<Place>,
+}
+
+impl Session<'_> {
+    /// Does one thing for all jobs.
+    pub fn run(&mut self, action: Action) {
+        match action {
+            Action::Allocate => self.allocate(),
+            Action::Consolidate => self.consolidate(),
+            Action::Reclaim => self.reclaim(),
+            Action::Preempt => self.preempt(),
+            Action::EvictStaleGangs => self.evict_stale_gangs(),
+        }
+    }
+
+    /// What has been decided so far.
+    #[must_use]
+    pub fn decisions(&self) -> Vec<Decision> {
+        let mut decisions = Vec::new();
+        for (task, (before, after)) in self.opening.iter().zip(&self.standings).enumerate() {
+            let facts = &self.tasks[task];
+            let name = || {
+                (
+                    self.jobs[facts.job].job.name.clone(),
+                    facts.task.name.clone(),
+                )
+            };
+            let (job, task) = name();
+            if before.status.is_allocated() && !after.status.is_allocated() {
+                decisions.push(Decision::Evict { job, task });
+            }
+            let (job, task) = name();
+            let Some(place) = self.place_of(after) else {
+                continue;
+            };
+            match after.status {
+                Status::Binding if before.status != Status::Binding => {
+                    decisions.push(Decision::Bind { job, task, place });
+                }
+                Status::Pipelined if before.status != Status::Pipelined => {
+                    decisions.push(Decision::Reserve { job, task, place });
+                }
+                _ => {}
+            }
+        }
+        decisions.sort();
+        decisions
+    }
+
+    /// A pod as it is now.
+    #[must_use]
+    pub fn outcome(&self, task: &str) -> Option<Outcome> {
+        let found = self
+            .tasks
+            .iter()
+            .position(|facts| facts.task.name == task)?;
+        let standing = &self.standings[found];
+        Some(Outcome {
+            status: standing.status,
+            place: self.place_of(standing),
+        })
+    }
+
+    /// How many cards a pod is charged for where it is.
+    #[must_use]
+    pub fn cards_of(&self, task: &str) -> Option<f64> {
+        let found = self
+            .tasks
+            .iter()
+            .position(|facts| facts.task.name == task)?;
+        Some(self.gpus_of(found))
+    }
+
+    /// When the pods of a job last started, with what was done.
+    #[must_use]
+    pub fn last_start(&self, job: &str) -> Option<Duration> {
+        let found = self.jobs.iter().find(|facts| facts.job.name == job)?;
+        found.last_start
+    }
+
+    /// What a node has idle, and what is being released there less what is reserved.
+    #[must_use]
+    pub fn stock(&self, node: &str) -> Option<(Stock, Stock)> {
+        let found = self.nodes.iter().position(|known| known.name == node)?;
+        let stock = &self.stocks[found];
+        Some((stock.idle.clone(), stock.releasing.clone()))
+    }
+
+    fn place_of(&self, standing: &Standing) -> Option<Place> {
+        let node = standing.node?;
+        Some(Place {
+            node: self.nodes[node].name.clone(),
+            cards: standing
+                .cards
+                .iter()
+                .map(|&card| self.card_name(card))
+                .collect(),
+        })
+    }
+
+    fn card_name(&self, card: CardKey) -> String {
+        let known = self.card_names.get(&card).cloned();
+        known.unwrap_or_else(|| format!("new-{card}"))
+    }
+
+    pub(crate) fn queue_facts(&self, queue: usize) -> Option<&Queue> {
+        let name = &self.queues.get(queue).uid;
+        self.queue_facts.get(name.as_str()).copied()
+    }
+}

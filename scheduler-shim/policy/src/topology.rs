@@ -1,0 +1,252 @@
+//! Which nodes the parts of a job may go to together.
+//!
+//! A topology is a tree of domains, made of node labels from wide to narrow. A required level must hold all
+//! of a part in one domain. A preferred level is tried first and then wider ones; nodes are then ranked by
+//! the order of its domains. Among domains that can hold the part, the one with the least room goes first.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cluster::{Cards, Topology, TopologyConstraint};
+use crate::gang::{Member, Tree, View};
+use crate::session::Session;
+use crate::stock::Stock;
+
+mod domains;
+
+use domains::{Domain, Domains};
+
+/// How close nodes are to the preferred domain, by the part of the job that prefers it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Closeness(Vec<(Member, BTreeMap<usize, f64>)>);
+
+impl Closeness {
+    /// The scores that apply to a pod set: its own, or those of the nearest group above it.
+    pub(crate) fn of(&self, tree: &Tree, set: usize) -> Option<&BTreeMap<usize, f64>> {
+        let find = |member| {
+            let found = self.0.iter().rev().find(|(of, _)| *of == member);
+            found.map(|(_, scores)| scores)
+        };
+        let groups = std::iter::successors(tree.sets[set].parent, |&at| tree.groups[at].parent);
+        find(Member::Set(set)).or_else(|| groups.map(Member::Group).find_map(find))
+    }
+
+    fn set(&mut self, member: Member, scores: BTreeMap<usize, f64>) {
+        self.0.retain(|(of, _)| *of != member);
+        self.0.push((member, scores));
+    }
+}
+
+/// What the tasks of a part ask for, as far as domains are concerned.
+struct Demand {
+    tasks: usize,
+    /// The largest ask of each resource; none when tasks are too different for that to say anything.
+    largest: Option<(Stock, f64)>,
+    sum: (Stock, f64),
+}
+
+impl Session<'_> {
+    /// The sets of nodes to try for a part, in order.
+    pub(crate) fn node_sets(
+        &self,
+        view: &View,
+        member: Member,
+        tasks: &[usize],
+        nodes: &[usize],
+        closeness: &mut Closeness,
+    ) -> Vec<Vec<usize>> {
+        let tree = &self.jobs[view.job].tree;
+        let part = match member {
+            Member::Group(group) => &tree.groups[group],
+            Member::Set(set) => &tree.sets[set],
+        };
+        let Some(constraint) = &part.topology else {
+            return vec![nodes.to_vec()];
+        };
+        let mut topologies = self.topologies.iter();
+        let Some(topology) = topologies.find(|known| known.name == constraint.topology) else {
+            return Vec::new();
+        };
+        let domains = Domains::of(topology, &self.nodes);
+        let active = self.active_nodes(view, tasks);
+        self.domains_for(topology, constraint, domains, tasks, nodes, &active)
+            .map(|(sets, scores)| {
+                if let Some(scores) = scores {
+                    closeness.set(member, scores);
+                }
+                sets
+            })
+            .unwrap_or_default()
+    }
+
+    /// Where pods of the same pod sets as these tasks have a place already.
+    fn active_nodes(&self, view: &View, tasks: &[usize]) -> BTreeSet<usize> {
+        let sets: BTreeSet<usize> = tasks.iter().map(|&task| self.tasks[task].set).collect();
+        let placed = sets.iter().flat_map(|&set| &view.tasks[set]);
+        placed
+            .map(|&task| &self.standings[task])
+            .filter(|standing| standing.status.is_active_allocated())
+            .filter_map(|standing| standing.node)
+            .collect()
+    }
+
+    #[expect(
+        clippy::type_complexity,
+        reason = "node sets and scores, taken apart at once"
+    )]
+    fn domains_for(
+        &self,
+        topology: &Topology,
+        constraint: &TopologyConstraint,
+        mut domains: Domains,
+        tasks: &[usize],
+        nodes: &[usize],
+        active: &BTreeSet<usize>,
+    ) -> Option<(Vec<Vec<usize>>, Option<BTreeMap<usize, f64>>)> {
+        let depth = |level: &Option<String>| match level {
+            None => Some(None),
+            Some(level) => {
+                let at = topology.levels.iter().position(|known| known == level);
+                at.map(|at| Some(at + 1))
+            }
+        };
+        let (required, preferred) = (depth(&constraint.required)?, depth(&constraint.preferred)?);
+        let deepest = preferred.or(required)?;
+        let demand = self.demand(tasks);
+        let valid: BTreeSet<usize> = nodes
+            .iter()
+            .copied()
+            .filter(|node| domains.root().nodes.contains(node))
+            .collect();
+        let common = domains.common(&valid, preferred);
+        if !self.holds(&demand, domains.get(common)) {
+            return None;
+        }
+        let fullness = |domain: &Domain| self.fullness(&demand, domain);
+        domains.sort_below(common, deepest, &fullness);
+        let scores = preferred.map(|preferred| domains.scores(common, preferred));
+        let widest = required.unwrap_or(0);
+        let allowed = |domain: &Domain| {
+            (widest..=deepest.max(widest)).contains(&domain.depth)
+                && self.holds(&demand, domain)
+                && (required.is_none()
+                    || active.is_empty()
+                    || domains
+                        .ancestor(domain, widest)
+                        .nodes
+                        .iter()
+                        .any(|node| active.contains(node)))
+        };
+        let sets = domains.deepest_first(common).into_iter();
+        let sets = sets
+            .filter(|domain| allowed(domain))
+            .map(|domain| domain.nodes.intersection(&valid).copied().collect());
+        Some((sets.collect(), scores))
+    }
+
+    fn demand(&self, tasks: &[usize]) -> Demand {
+        let mut largest = (Stock::default(), 0.0);
+        let mut sum = (Stock::default(), 0.0);
+        let mut with_cards = 0;
+        let mut with_partitions = 0;
+        for &task in tasks {
+            let facts = self.tasks[task].task;
+            let ask = Stock {
+                cpu: facts.cpu_millis,
+                memory: facts.memory,
+                pods: 1,
+                ..Stock::default()
+            };
+            let cards = match &facts.cards {
+                Cards::Partitions(_) => 0.0,
+                cards => cards.count(self.card_sizes.0),
+            };
+            with_cards += usize::from(cards > 0.0);
+            with_partitions += usize::from(matches!(facts.cards, Cards::Partitions(_)));
+            sum.0.add(&ask, 1);
+            sum.1 += cards;
+            largest.0.cpu = largest.0.cpu.max(ask.cpu);
+            largest.0.memory = largest.0.memory.max(ask.memory);
+            largest.0.pods = 1;
+            largest.1 = f64::max(largest.1, cards);
+        }
+        let all_or_none = |count: usize| count == 0 || count == tasks.len();
+        Demand {
+            tasks: tasks.len(),
+            largest: (all_or_none(with_cards) && all_or_none(with_partitions)).then_some(largest),
+            sum,
+        }
+    }
+
+    /// Whether a domain could hold what is asked for, counted roughly.
+    fn holds(&self, demand: &Demand, domain: &Domain) -> bool {
+        match &demand.largest {
+            Some(largest) => {
+                let nodes = domain.nodes.iter();
+                let places: i64 = nodes
+                    .map(|&node| self.accommodates(demand, largest, node))
+                    .sum();
+                places >= i64::try_from(demand.tasks).unwrap_or(i64::MAX)
+            }
+            None => self.fullness(demand, domain) <= 1.0,
+        }
+    }
+
+    /// How many tasks of the largest kind the node has room for.
+    fn accommodates(&self, demand: &Demand, largest: &(Stock, f64), node: usize) -> i64 {
+        let (ask, cards) = largest;
+        let stock = &self.stocks[node];
+        let soon = stock.soon();
+        let mut free_cards = soon.cards as f64;
+        if *cards > 0.0 && *cards < 1.0 {
+            free_cards += stock.room_of_shared();
+        }
+        let host = [
+            (ask.cpu, soon.cpu),
+            (ask.memory, soon.memory),
+            (ask.pods, soon.pods),
+        ];
+        let places = host
+            .into_iter()
+            .filter(|(ask, _)| *ask > 0)
+            .map(|(ask, free)| free.max(0) / ask)
+            .min();
+        let places = places.unwrap_or(i64::try_from(demand.tasks).unwrap_or(i64::MAX));
+        if *cards > 0.0 {
+            places.min((free_cards.max(0.0) / cards + 1e-9).floor() as i64)
+        } else {
+            places
+        }
+    }
+
+    /// The part of what is free in a domain that would be taken, of the scarcest resource.
+    fn fullness(&self, demand: &Demand, domain: &Domain) -> f64 {
+        const NOTHING_FREE: f64 = 1000.0;
+        let mut free = Stock::default();
+        for &node in &domain.nodes {
+            free.add(&self.stocks[node].soon(), 1);
+        }
+        let (ask, cards) = &demand.sum;
+        let parts = [
+            (ask.cpu as f64, free.cpu as f64),
+            (ask.memory as f64, free.memory as f64),
+            (*cards, free.cards as f64),
+        ];
+        parts
+            .into_iter()
+            .filter(|(ask, _)| *ask > 0.0)
+            .map(|(ask, free)| {
+                if free <= 0.0 {
+                    NOTHING_FREE
+                } else {
+                    ask / free
+                }
+            })
+            .fold(0.0, f64::max)
+    }
+}
+
+/// The fuller first, then by name.
+fn by_fullness(left: (f64, &str), right: (f64, &str)) -> Ordering {
+    right.0.total_cmp(&left.0).then_with(|| left.1.cmp(right.1))
+}

@@ -1,0 +1,199 @@
+//! The queues as a tree, with what each of them may have and has.
+//!
+//! A queue whose parent does not exist, or whose parents run in a circle, is left out with everything
+//! below it; the rest of the cluster goes on without them. The list is in order of names, so that the
+//! same queues in any order make the same tree.
+
+use std::collections::BTreeMap;
+
+use crate::amounts::{Amounts, Resource};
+use crate::cluster::Queue;
+use crate::divide::{Division, divide};
+use crate::share::{QueueShare, Share};
+
+/// The queues that are connected to the top.
+#[derive(Clone, Debug, Default)]
+pub struct QueueTree {
+    queues: Vec<QueueShare>,
+    children: Vec<Vec<usize>>,
+    top: Vec<usize>,
+}
+
+impl QueueTree {
+    /// Builds the tree from queues without shares.
+    #[must_use]
+    pub fn of(queues: &[Queue]) -> Self {
+        let share = |queue: &Queue| {
+            let of = |quota: crate::cluster::Quota, usage| Share {
+                deserved: quota.deserved,
+                limit: quota.limit,
+                weight: quota.weight,
+                usage,
+                ..Share::default()
+            };
+            let [cpu, memory, gpu] = queue.usage;
+            let share = QueueShare {
+                uid: queue.name.clone(),
+                parent: None,
+                priority: queue.priority,
+                created: queue.created,
+                shares: [
+                    of(queue.cpu, cpu),
+                    of(queue.memory, memory),
+                    of(queue.gpu, gpu),
+                ],
+            };
+            (share, queue.parent.clone())
+        };
+        Self::from_shares(queues.iter().map(share))
+    }
+
+    /// Builds the tree from queues and the names of their parents.
+    #[must_use]
+    pub fn from_shares(queues: impl IntoIterator<Item = (QueueShare, Option<String>)>) -> Self {
+        let named: BTreeMap<String, (QueueShare, Option<String>)> = queues
+            .into_iter()
+            .map(|queue| (queue.0.uid.clone(), queue))
+            .collect();
+        let connected = |name: &str| {
+            let mut at = name;
+            for _ in 0..=named.len() {
+                match named.get(at) {
+                    None => return false,
+                    Some((_, None)) => return true,
+                    Some((_, Some(parent))) => at = parent,
+                }
+            }
+            false
+        };
+        let kept: Vec<&String> = named.keys().filter(|name| connected(name)).collect();
+        let mut tree = Self {
+            queues: Vec::new(),
+            children: vec![Vec::new(); kept.len()],
+            top: Vec::new(),
+        };
+        for (place, name) in kept.iter().enumerate() {
+            let (share, parent) = &named[*name];
+            let parent = parent.as_ref();
+            let parent = parent.and_then(|parent| kept.iter().position(|kept| *kept == parent));
+            match parent {
+                Some(parent) => tree.children[parent].push(place),
+                None => tree.top.push(place),
+            }
+            tree.queues.push(QueueShare {
+                parent,
+                ..share.clone()
+            });
+        }
+        tree
+    }
+
+    /// The place of a queue in the list.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.queues
+            .binary_search_by(|queue| queue.uid.as_str().cmp(name))
+            .ok()
+    }
+
+    /// A queue.
+    #[must_use]
+    pub fn get(&self, queue: usize) -> &QueueShare {
+        &self.queues[queue]
+    }
+
+    /// The queues without a parent.
+    #[must_use]
+    pub fn top(&self) -> &[usize] {
+        &self.top
+    }
+
+    /// The queues right below a queue.
+    #[must_use]
+    pub fn children(&self, queue: usize) -> &[usize] {
+        &self.children[queue]
+    }
+
+    /// All queues, in order of names.
+    #[must_use]
+    pub fn all(&self) -> &[QueueShare] {
+        &self.queues
+    }
+
+    /// A queue and those above it, from the queue up.
+    pub fn upward(&self, queue: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(queue), |&at| self.queues[at].parent)
+    }
+
+    /// A queue and those above it, from the top down.
+    #[must_use]
+    pub fn path(&self, queue: usize) -> Vec<usize> {
+        let mut path: Vec<usize> = self.upward(queue).collect();
+        path.reverse();
+        path
+    }
+
+    /// Where the paths to two queues part: the queue on each side.
+    ///
+    /// When one is above the other, or they are the same, it is the last that the shorter path has.
+    #[must_use]
+    pub fn parting(&self, left: usize, right: usize) -> (usize, usize) {
+        let (lefts, rights) = (self.path(left), self.path(right));
+        let mut pairs = lefts.iter().copied().zip(rights.iter().copied());
+        let last = lefts.len().min(rights.len()) - 1;
+        pairs
+            .find(|(left, right)| left != right)
+            .unwrap_or((lefts[last], rights[last]))
+    }
+
+    /// Notes what pods hold or, with a negative amount, no longer hold.
+    pub fn charge(&mut self, queue: usize, amounts: Amounts, is_preemptible: bool) {
+        let mut at = Some(queue);
+        while let Some(queue) = at {
+            let queue = &mut self.queues[queue];
+            let allocated = queue.allocated().plus(amounts);
+            let fixed = queue.each(|share| share.non_preemptible).plus(amounts);
+            for resource in Resource::ALL {
+                let share = queue.of_mut(resource);
+                share.allocated = allocated[resource];
+                if !is_preemptible {
+                    share.non_preemptible = fixed[resource];
+                }
+            }
+            at = queue.parent;
+        }
+    }
+
+    /// Notes what pods hold or wait for.
+    pub fn request(&mut self, queue: usize, amounts: Amounts) {
+        let mut at = Some(queue);
+        while let Some(queue) = at {
+            let queue = &mut self.queues[queue];
+            let request = queue.each(|share| share.request).plus(amounts);
+            for resource in Resource::ALL {
+                queue.of_mut(resource).request = request[resource];
+            }
+            at = queue.parent;
+        }
+    }
+
+    /// Divides `total` among the queues at the top and what each gets among those below it.
+    pub fn divide(&mut self, division: Division, total: Amounts) {
+        let mut levels = vec![(self.top.clone(), total)];
+        while let Some((members, total)) = levels.pop() {
+            for resource in Resource::ALL {
+                divide(
+                    division,
+                    resource,
+                    total[resource],
+                    &mut self.queues,
+                    &members,
+                );
+            }
+            for member in members {
+                let below = self.children[member].clone();
+                levels.push((below, self.queues[member].fair()));
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Runs scheduling scenarios: the policy on clusters for which somebody wrote down what must happen.
+//!
+//! It knows how scenarios are written and run, and nothing of any particular one. A `cycle` is one run of
+//! its actions. `rounds` are full runs, each on what the one before it left, where what was bound runs and
+//! what was evicted waits again; what is expected must then hold, and go on to hold round after round.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use apportion_policy::cluster::Status;
+use apportion_policy::{Action, Decision, Session};
+use serde_json::json;
+
+mod build;
+mod compare;
+mod format;
+
+use format::{Mode, Rounds, Scenario};
+
+use crate::deviations::Deviations;
+
+/// What came of one scenario.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) id: String,
+    pub(crate) features: Vec<String>,
+    /// What was wrong; nothing when it passed.
+    pub(crate) wrong: Vec<String>,
+}
+
+/// Runs every scenario below `folder` whose id contains `filter`, and reports.
+///
+/// Returns whether all passed but those that are listed as deviations.
+pub(crate) fn run(
+    folder: &Path,
+    filter: &str,
+    as_json: bool,
+    deviations: &Deviations,
+) -> Result<bool> {
+    let verdicts = verdicts(folder, filter)?;
+    let failed: Vec<&Verdict> = verdicts
+        .iter()
+        .filter(|one| !one.wrong.is_empty())
+        .collect();
+    let by_feature = by_feature(&verdicts);
+    if as_json {
+        let ids: Vec<&str> = failed.iter().map(|one| one.id.as_str()).collect();
+        let features: BTreeMap<_, _> = by_feature
+            .iter()
+            .map(|(name, (passed, failed))| (name, json!({"passed": passed, "failed": failed})))
+            .collect();
+        let passed = verdicts.len() - failed.len();
+        println!(
+            "{}",
+            json!({"passed": passed, "failed": ids, "by_feature": features})
+        );
+    } else {
+        for one in &failed {
+            let mark = if deviations.reason(&one.id).is_some() {
+                "deviates"
+            } else {
+                "FAILED"
+            };
+            println!("{mark} {}: {}", one.id, one.wrong.join("; "));
+        }
+        for (name, (passed, failed)) in &by_feature {
+            println!("{name:20} {passed:4} of {:4}", passed + failed);
+        }
+        println!(
+            "{} of {} passed",
+            verdicts.len() - failed.len(),
+            verdicts.len()
+        );
+    }
+    let listed = |one: &&Verdict| deviations.reason(&one.id).is_some();
+    Ok(failed.iter().all(listed))
+}
+
+/// Runs every scenario of the files in `folder`, in order.
+pub(crate) fn verdicts(folder: &Path, filter: &str) -> Result<Vec<Verdict>> {
+    let mut verdicts = Vec::new();
+    for path in crate::deviations::json_files(folder)? {
+        let text = fs::read_to_string(&path)?;
+        let scenarios: Vec<Scenario> = serde_json::from_str(&text)
+            .with_context(|| format!("failed to read {}", path.display()))?;
+        for scenario in scenarios {
+            if scenario.id.contains(filter) {
+                let wrong =
+                    play(&scenario).with_context(|| format!("failed to run {}", scenario.id))?;
+                verdicts.push(Verdict {
+                    id: scenario.id,
+                    features: scenario.features,
+                    wrong,
+                });
+            }
+        }
+    }
+    Ok(verdicts)
+}
+
+fn by_feature(verdicts: &[Verdict]) -> BTreeMap<&str, (usize, usize)> {
+    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for one in verdicts {
+        let features = one.features.iter().map(String::as_str);
+        let plain = one.features.is_empty().then_some("(plain)");
+        for feature in features.chain(plain) {
+            let count = counts.entry(feature).or_default();
+            if one.wrong.is_empty() {
+                count.0 += 1;
+            } else {
+                count.1 += 1;
+            }
+        }
+    }
+    counts
+}
+
+/// Runs one scenario; returns what was wrong.
+fn play(scenario: &Scenario) -> Result<Vec<String>> {
+    match scenario.mode {
+        Mode::Cycle => {
+            let actions = scenario.actions.iter().map(|name| build::action(name));
+            let actions: Vec<Action> = actions.collect::<Result<_>>()?;
+            Ok(once(scenario, &actions)?.0)
+        }
+        Mode::Rounds => {
+            let rounds = scenario.rounds.unwrap_or(Rounds {
+                until_match: 2,
+                after_match: 5,
+            });
+            play_rounds(scenario.clone(), rounds)
+        }
+    }
+}
+
+fn play_rounds(mut scenario: Scenario, rounds: Rounds) -> Result<Vec<String>> {
+    for _ in 0..rounds.until_match {
+        let (wrong, after) = once(&scenario, &Action::ALL)?;
+        let too_much: Vec<String> = wrong
+            .into_iter()
+            .filter(|text| text.ends_with(" expected"))
+            .collect();
+        if !too_much.is_empty() {
+            return Ok(too_much);
+        }
+        scenario = after;
+    }
+    let (wrong, _) = once(&scenario, &[])?;
+    if !wrong.is_empty() {
+        return Ok(wrong);
+    }
+    for round in 0..rounds.after_match {
+        let (wrong, after) = once(&scenario, &Action::ALL)?;
+        if !wrong.is_empty() {
+            let wrong = wrong.into_iter();
+            return Ok(wrong
+                .map(|text| format!("round {}: {text}", round + 1))
+                .collect());
+        }
+        scenario = after;
+    }
+    Ok(Vec::new())
+}
+
+/// Runs `actions` once; returns what is wrong then, and the scenario as it goes on.
+fn once(scenario: &Scenario, actions: &[Action]) -> Result<(Vec<String>, Scenario)> {
+    let cluster = build::cluster(scenario)?;
+    let mut session = Session::open(build::NOW, &cluster);
+    for &action in actions {
+        session.run(action);
+    }
+    let decisions: Vec<Decision> = session.decisions();
+    let wrong = compare::differences(scenario, &session, &decisions);
+    Ok((wrong, carried_on(scenario, &session)))
+}
+
+/// The scenario after what was decided has been done.
+fn carried_on(scenario: &Scenario, session: &Session<'_>) -> Scenario {
+    let mut after = scenario.clone();
+    for job in &mut after.jobs {
+        for task in &mut job.tasks {
+            let Some(outcome) = session.outcome(&task.id) else {
+                continue;
+            };
+            match outcome.status {
+                Status::Binding => {
+                    "Running".clone_into(&mut task.state);
+                    if let Some(place) = outcome.place {
+                        task.node = Some(place.node);
+                        task.gpu_groups = place.cards;
+                    }
+                }
+                Status::Releasing if job.delete_on_evict => "Releasing".clone_into(&mut task.state),
+                Status::Pipelined | Status::Releasing => {
+                    "Pending".clone_into(&mut task.state);
+                    task.node = None;
+                }
+                _ => {}
+            }
+        }
+    }
+    after
+}

@@ -1,0 +1,275 @@
+//! From a scenario to the cluster that the policy sees.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use apportion_abi::{Bytes, Fraction, Share};
+use apportion_policy::Action;
+use apportion_policy::cluster::{
+    Cards, Cluster, Grace, Group, Job, MigStrategy, Neighbours, Node, PodSet, Queue, Quota,
+    Settings, Status, Strategy, Task, Topology, TopologyConstraint,
+};
+
+use super::format;
+
+/// The time at which a scenario plays; late enough for every age.
+pub(crate) const NOW: Duration = Duration::from_secs(100_000_000);
+
+/// The cluster of a scenario.
+pub(crate) fn cluster(scenario: &format::Scenario) -> Result<Cluster> {
+    let all_jobs = scenario.jobs.iter();
+    Ok(Cluster {
+        nodes: scenario.nodes.iter().map(node).collect(),
+        queues: scenario.queues.iter().map(queue).collect(),
+        jobs: all_jobs.map(job).collect::<Result<_>>()?,
+        topologies: (scenario.topologies.iter())
+            .map(|topology| Topology {
+                name: topology.name.clone(),
+                levels: topology.levels.clone(),
+            })
+            .collect(),
+        settings: settings(&scenario.settings),
+    })
+}
+
+/// An action by the name that KAI gives it.
+pub(crate) fn action(name: &str) -> Result<Action> {
+    Ok(match name {
+        "allocate" => Action::Allocate,
+        "consolidation" => Action::Consolidate,
+        "reclaim" => Action::Reclaim,
+        "preempt" => Action::Preempt,
+        "stalegangeviction" => Action::EvictStaleGangs,
+        other => bail!("unknown action {other}"),
+    })
+}
+
+/// A status by the name that KAI gives it.
+pub(crate) fn status(name: &str) -> Result<Status> {
+    Ok(match name {
+        "Pending" => Status::Pending,
+        "Gated" => Status::Gated,
+        "Binding" | "Bound" | "Allocated" => Status::Binding,
+        "Running" => Status::Running,
+        "Pipelined" => Status::Pipelined,
+        "Releasing" => Status::Releasing,
+        "StuckInReleasing" => Status::StuckInReleasing,
+        "Succeeded" => Status::Succeeded,
+        "Failed" => Status::Failed,
+        other => bail!("unknown status {other}"),
+    })
+}
+
+fn settings(given: &format::Settings) -> Settings {
+    let plugins: Option<BTreeSet<&str>> = given
+        .plugins
+        .as_ref()
+        .map(|plugins| plugins.iter().map(|plugin| plugin.name.as_str()).collect());
+    let has = |name: &str| {
+        plugins
+            .as_ref()
+            .is_none_or(|plugins| plugins.contains(name))
+    };
+    let strategy = |of: fn(&format::NodePlacement) -> &str| match &given.node_placement {
+        None if plugins.is_some() => Strategy::ByName,
+        None => Strategy::Binpack,
+        Some(placement) if of(placement) == "spread" => Strategy::Spread,
+        Some(_) => Strategy::Binpack,
+    };
+    Settings {
+        gpu_nodes: strategy(|placement| &placement.gpu),
+        cpu_nodes: strategy(|placement| &placement.cpu),
+        cards: match given.gpu_placement.as_deref() {
+            Some("spread") => Strategy::Spread,
+            None if plugins.is_some() => Strategy::ByName,
+            _ => Strategy::Binpack,
+        },
+        keeps_kinds_apart: has("resourcetype"),
+        prefers_free: has("nodeavailability"),
+        prefers_shared: has("gpusharingorder"),
+        has_quotas: has("proportion"),
+        by_priority: has("priority"),
+        minimum_first: has("elastic"),
+        has_predicates: given.predicates,
+        consolidating_reclaim: given.allow_consolidating_reclaim,
+        max_consolidated: usize::try_from(given.max_consolidation_preemptees).ok(),
+        grace: grace(given.staleness_grace_period_s),
+        ..Settings::default()
+    }
+}
+
+fn grace(seconds: f64) -> Grace {
+    Duration::try_from_secs_f64(seconds).map_or(Grace::Forever, Grace::For)
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+fn ago(age: f64) -> Duration {
+    NOW.saturating_sub(seconds(age))
+}
+
+fn node(node: &format::Node) -> Node {
+    Node {
+        name: node.name.clone(),
+        cpu_millis: node.cpu_millis as i64,
+        memory: node.mem_bytes as i64,
+        pods: node.max_pods,
+        cards: node.gpus_allocatable + node.dra_gpus,
+        card_memory: Bytes::from_mib(node.gpu_memory_mib),
+        mig: match node.mig_strategy.as_deref() {
+            Some("mixed") => Some(MigStrategy::Mixed),
+            Some("single") => Some(MigStrategy::Single),
+            _ => None,
+        },
+        partitions: node.mig_instances.clone(),
+        labels: node.labels.clone(),
+    }
+}
+
+fn queue(queue: &format::Queue) -> Queue {
+    let quota = |deserved, limit, weight| Quota {
+        deserved,
+        limit,
+        weight,
+    };
+    Queue {
+        name: queue.name.clone(),
+        parent: queue.parent.clone().filter(|parent| !parent.is_empty()),
+        created: Duration::from_secs(queue.created_order),
+        priority: queue.priority,
+        cpu: quota(
+            queue.deserved_cpu_millis,
+            queue.max_cpu_millis,
+            queue.cpu_over_quota_weight,
+        ),
+        memory: quota(
+            queue.deserved_mem_bytes,
+            queue.max_mem_bytes,
+            queue.mem_over_quota_weight,
+        ),
+        gpu: quota(queue.deserved_gpus, queue.max_gpus, queue.over_quota_weight),
+        usage: [0.0; 3],
+        preempt_min_runtime: queue.preempt_min_runtime_s.map(seconds),
+        reclaim_min_runtime: queue.reclaim_min_runtime_s.map(seconds),
+    }
+}
+
+fn job(job: &format::Job) -> Result<Job> {
+    let tasks = job.tasks.iter().map(task).collect::<Result<Vec<Task>>>()?;
+    let runs = tasks.iter().any(|task| task.status.is_allocated());
+    // What was started in an earlier round has run for as long as what ran from the beginning.
+    let started = job.last_start_age_s.or(runs.then_some(60.0));
+    Ok(Job {
+        name: job.name.clone(),
+        queue: job.queue.clone(),
+        priority: job.priority,
+        is_preemptible: job.preemptible,
+        created: ago(job.age_minutes * 60.0),
+        last_start: started.map(ago),
+        last_eviction: None,
+        preemption_delay: job.preemption_delay_s.map(seconds).unwrap_or_default(),
+        stale_since: job.stale_for_s.map(ago),
+        grace: job.staleness_grace_period_s.map(grace),
+        root: group(&job.subgroups),
+        tasks,
+    })
+}
+
+fn group(given: &format::Group) -> Group {
+    Group {
+        name: given.name.clone(),
+        min_members: given.min_sub_groups,
+        topology: given.topology.as_ref().and_then(constraint),
+        groups: given.groups.iter().map(group).collect(),
+        sets: (given.pod_sets.iter())
+            .map(|set| PodSet {
+                name: set.name.clone(),
+                min_available: set.min_available,
+                topology: set.topology.as_ref().and_then(constraint),
+            })
+            .collect(),
+    }
+}
+
+fn constraint(given: &format::Constraint) -> Option<TopologyConstraint> {
+    let level = |level: &Option<String>| level.clone().filter(|level| !level.is_empty());
+    (!given.topology.is_empty()).then(|| TopologyConstraint {
+        topology: given.topology.clone(),
+        required: level(&given.required_level),
+        preferred: level(&given.preferred_level),
+    })
+}
+
+fn task(task: &format::Task) -> Result<Task> {
+    let affinity = task.pod_affinity.as_ref();
+    let neighbours = |key: fn(&format::PodAffinity) -> &Option<String>| {
+        let wanted = affinity.and_then(|affinity| {
+            key(affinity).as_ref().map(|domain| Neighbours {
+                labels: affinity.labels.clone(),
+                domain: domain.clone(),
+            })
+        });
+        wanted.into_iter().collect()
+    };
+    Ok(Task {
+        name: task.id.clone(),
+        set: task.subgroup.clone(),
+        status: status(&task.state)?,
+        node: task.node.clone(),
+        on: groups(task),
+        cards: cards(task).with_context(|| format!("failed to read task {}", task.id))?,
+        cpu_millis: task.cpu_millis as i64,
+        memory: task.mem_bytes as i64,
+        order: task.order_priority,
+        node_affinity: match task.node_affinity.as_slice() {
+            [] => Vec::new(),
+            values => vec![("kai.scheduler/type".to_owned(), values.to_vec())],
+        },
+        labels: affinity
+            .map(|given| given.labels.clone())
+            .unwrap_or_default(),
+        near: neighbours(|affinity| &affinity.affinity_topology_key),
+        apart: neighbours(|affinity| &affinity.anti_affinity_topology_key),
+        is_legacy_mig: task.legacy_mig,
+    })
+}
+
+/// The labels that say which cards are shared; `auto:` ones stand for a card of its own.
+fn groups(task: &format::Task) -> Vec<String> {
+    let groups = task.gpu_groups.iter();
+    groups
+        .filter(|group| !group.starts_with("auto:"))
+        .cloned()
+        .collect()
+}
+
+fn cards(task: &format::Task) -> Result<Cards> {
+    let gpu = &task.gpu;
+    let shared = |share| Cards::Shared {
+        share,
+        devices: gpu.num_devices.unwrap_or(1).max(1),
+    };
+    Ok(match gpu.kind.as_str() {
+        "none" if task.dra_gpus > 0 => Cards::Whole(task.dra_gpus),
+        "none" => Cards::None,
+        "whole" => Cards::Whole(gpu.gpus as i64 + task.dra_gpus),
+        "fraction" => {
+            let portion = gpu.portion.context("a fraction has a portion")?;
+            if portion >= 1.0 {
+                shared(Share::Whole)
+            } else {
+                let fraction: Fraction = format!("{portion}").parse()?;
+                shared(Share::Fraction(fraction))
+            }
+        }
+        "memory" => {
+            let mib = gpu.gpu_memory_mib.context("memory has an amount")?;
+            shared(Share::Memory(Bytes::from_mib(mib)))
+        }
+        "mig" => Cards::Partitions(task.mig.clone()),
+        other => bail!("unknown kind of GPU request {other}"),
+    })
+}

@@ -1,0 +1,169 @@
+//! Whether what came of a scenario is what had to come of it.
+//!
+//! Node names of pods that neither have nor wait for a place say nothing and are not compared; nor are the
+//! labels of shared cards, which are arbitrary.
+
+use apportion_policy::cluster::Status;
+use apportion_policy::{Decision, Session};
+
+use super::build::{NOW, status};
+use super::format::{Expected, ExpectedPods, Job, Scenario, Task};
+
+/// What is wrong, in words; nothing when all is right.
+pub(crate) fn differences(
+    scenario: &Scenario,
+    session: &Session<'_>,
+    decisions: &[Decision],
+) -> Vec<String> {
+    let mut wrong = limits(&scenario.expected, decisions);
+    for (name, expected) in &scenario.expected.jobs {
+        let Some(job) = scenario.jobs.iter().find(|job| job.name == *name) else {
+            continue;
+        };
+        let tasks: Vec<&Task> = job.tasks.iter().collect();
+        wrong.extend(pods(session, job, &tasks, expected));
+    }
+    for (name, expected) in &scenario.expected.tasks {
+        let jobs = scenario.jobs.iter();
+        let found = jobs
+            .filter_map(|job| Some((job, job.tasks.iter().find(|task| task.id == *name)?)))
+            .next();
+        if let Some((job, task)) = found {
+            wrong.extend(pods(session, job, &[task], expected));
+        }
+    }
+    for (name, expected) in &scenario.expected.nodes {
+        let Some((idle, releasing)) = session.stock(name) else {
+            wrong.push(format!("there is no node {name}"));
+            continue;
+        };
+        let (has_idle, has_releasing) = (idle.cards as f64, releasing.cards as f64);
+        if has_idle != expected.idle_gpus || has_releasing != expected.releasing_gpus {
+            wrong.push(format!(
+                "{name} has {has_idle} idle and {has_releasing} releasing GPUs, not {} and {}",
+                expected.idle_gpus, expected.releasing_gpus
+            ));
+        }
+    }
+    wrong
+}
+
+fn limits(expected: &Expected, decisions: &[Decision]) -> Vec<String> {
+    let count = |is: fn(&Decision) -> bool| decisions.iter().filter(|one| is(one)).count();
+    let counts = [
+        (
+            "binds",
+            count(|one| matches!(one, Decision::Bind { .. })),
+            expected.max_cache_binds,
+        ),
+        (
+            "evictions",
+            count(|one| matches!(one, Decision::Evict { .. })),
+            expected.max_cache_evictions,
+        ),
+        (
+            "reservations",
+            count(|one| matches!(one, Decision::Reserve { .. })),
+            expected.max_pipelined,
+        ),
+    ];
+    counts
+        .into_iter()
+        .filter(|(_, has, most)| has > most)
+        .map(|(what, has, most)| format!("{has} {what}, at most {most} expected"))
+        .collect()
+}
+
+fn pods(session: &Session<'_>, job: &Job, tasks: &[&Task], expected: &ExpectedPods) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let Ok(wanted) = status(&expected.status) else {
+        return vec![format!("unknown status {}", expected.status)];
+    };
+    for task in tasks {
+        let Some(outcome) = session.outcome(&task.id) else {
+            wrong.push(format!("{} is unknown", task.id));
+            continue;
+        };
+        if outcome.status != wanted {
+            wrong.push(format!(
+                "{} is {:?}, not {wanted:?}",
+                task.id, outcome.status
+            ));
+        } else if let (Some(node), true) = (&expected.node, wanted.is_active()) {
+            let place = outcome.place.as_ref().map(|place| &place.node);
+            if place != Some(node) {
+                wrong.push(format!("{} is on {place:?}, not {node}", task.id));
+            }
+        }
+    }
+    if expected
+        .numa_zones
+        .as_ref()
+        .is_some_and(|zones| !zones.is_empty())
+    {
+        wrong.push(format!("{} has no NUMA zones", job.name));
+    }
+    wrong.extend(started(session, job, wanted, expected));
+    wrong.extend(sums(session, tasks, expected));
+    wrong
+}
+
+fn started(
+    session: &Session<'_>,
+    job: &Job,
+    wanted: Status,
+    expected: &ExpectedPods,
+) -> Option<String> {
+    if !wanted.is_allocated() {
+        return None;
+    }
+    let Some(started) = session.last_start(&job.name) else {
+        return Some(format!("{} has no start", job.name));
+    };
+    let age = NOW.saturating_sub(started).as_secs_f64();
+    let least = expected.last_start_older_than_s?;
+    (age < least).then(|| format!("{} started {age} s ago, not {least}", job.name))
+}
+
+/// What the tasks ask for and get in all.
+fn sums(session: &Session<'_>, tasks: &[&Task], expected: &ExpectedPods) -> Vec<String> {
+    let sum = |of: &dyn Fn(&Task) -> f64| tasks.iter().map(|task| of(task)).sum::<f64>();
+    let asked = |task: &Task| match task.gpu.kind.as_str() {
+        "whole" => task.gpu.gpus,
+        "fraction" => {
+            let devices = f64::from(task.gpu.num_devices.unwrap_or(1).max(1));
+            (task.gpu.portion.unwrap_or_default() * 100.0).round() * devices / 100.0
+        }
+        _ => 0.0,
+    };
+    let accepted = |task: &Task| session.cards_of(&task.id).unwrap_or_default();
+    let checks = [
+        ("GPUs asked", sum(&asked), expected.gpus_required, 1e-6),
+        // KAI rounds what is accepted up to a hundredth of a card.
+        (
+            "GPUs accepted",
+            sum(&accepted),
+            expected.gpus_accepted,
+            0.01,
+        ),
+        (
+            "milli-CPU",
+            sum(&|task| task.cpu_millis),
+            expected.cpu_millis_required,
+            1e-6,
+        ),
+        (
+            "bytes",
+            sum(&|task| task.mem_bytes),
+            expected.mem_bytes_required,
+            1e-6,
+        ),
+    ];
+    checks
+        .into_iter()
+        .filter_map(|(what, has, expected, tolerance)| {
+            let expected = expected?;
+            ((has - expected).abs() > tolerance).then(|| format!("{has} {what}, not {expected}"))
+        })
+        .collect()
+}

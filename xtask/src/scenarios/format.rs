@@ -1,0 +1,264 @@
+//! The files of scheduling scenarios, as their README describes them.
+//!
+//! Only what decides an outcome is read; everything else in a file is ignored.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// A scenario: a cluster, what is done to it and what must come of it.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Scenario {
+    pub(crate) id: String,
+    pub(crate) mode: Mode,
+    pub(crate) actions: Vec<String>,
+    #[serde(default)]
+    pub(crate) rounds: Option<Rounds>,
+    #[serde(default)]
+    pub(crate) features: Vec<String>,
+    #[serde(default)]
+    pub(crate) settings: Settings,
+    pub(crate) nodes: Vec<Node>,
+    #[serde(default)]
+    pub(crate) topologies: Vec<Topology>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) expected: Expected,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    Cycle,
+    Rounds,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Rounds {
+    pub(crate) until_match: usize,
+    pub(crate) after_match: usize,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Settings {
+    /// The plugins of KAI that are on; all of them when not given.
+    #[serde(default)]
+    pub(crate) plugins: Option<Vec<Plugin>>,
+    #[serde(default = "yes")]
+    pub(crate) predicates: bool,
+    #[serde(default)]
+    pub(crate) node_placement: Option<NodePlacement>,
+    #[serde(default)]
+    pub(crate) gpu_placement: Option<String>,
+    #[serde(default)]
+    pub(crate) staleness_grace_period_s: f64,
+    #[serde(default = "no_limit")]
+    pub(crate) max_consolidation_preemptees: i64,
+    #[serde(default = "yes")]
+    pub(crate) allow_consolidating_reclaim: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Plugin {
+    pub(crate) name: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct NodePlacement {
+    pub(crate) cpu: String,
+    pub(crate) gpu: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) gpus_allocatable: i64,
+    #[serde(default)]
+    pub(crate) dra_gpus: i64,
+    pub(crate) gpu_memory_mib: u64,
+    pub(crate) cpu_millis: f64,
+    pub(crate) mem_bytes: f64,
+    pub(crate) max_pods: i64,
+    #[serde(default)]
+    pub(crate) labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) mig_strategy: Option<String>,
+    #[serde(default)]
+    pub(crate) mig_instances: BTreeMap<String, i64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Topology {
+    pub(crate) name: String,
+    pub(crate) levels: Vec<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Queue {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) parent: Option<String>,
+    #[serde(default)]
+    pub(crate) created_order: u64,
+    pub(crate) priority: i32,
+    pub(crate) deserved_gpus: f64,
+    pub(crate) max_gpus: f64,
+    pub(crate) over_quota_weight: f64,
+    pub(crate) deserved_cpu_millis: f64,
+    pub(crate) max_cpu_millis: f64,
+    pub(crate) cpu_over_quota_weight: f64,
+    pub(crate) deserved_mem_bytes: f64,
+    pub(crate) max_mem_bytes: f64,
+    pub(crate) mem_over_quota_weight: f64,
+    #[serde(default)]
+    pub(crate) preempt_min_runtime_s: Option<f64>,
+    #[serde(default)]
+    pub(crate) reclaim_min_runtime_s: Option<f64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) queue: String,
+    pub(crate) priority: i32,
+    pub(crate) preemptible: bool,
+    pub(crate) age_minutes: f64,
+    #[serde(default)]
+    pub(crate) last_start_age_s: Option<f64>,
+    #[serde(default)]
+    pub(crate) preemption_delay_s: Option<f64>,
+    #[serde(default)]
+    pub(crate) stale_for_s: Option<f64>,
+    #[serde(default)]
+    pub(crate) staleness_grace_period_s: Option<f64>,
+    #[serde(default)]
+    pub(crate) delete_on_evict: bool,
+    pub(crate) subgroups: Group,
+    pub(crate) tasks: Vec<Task>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Group {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) min_sub_groups: Option<usize>,
+    #[serde(default)]
+    pub(crate) topology: Option<Constraint>,
+    #[serde(default)]
+    pub(crate) groups: Vec<Group>,
+    #[serde(default)]
+    pub(crate) pod_sets: Vec<PodSet>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct PodSet {
+    pub(crate) name: String,
+    pub(crate) min_available: usize,
+    #[serde(default)]
+    pub(crate) topology: Option<Constraint>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Constraint {
+    pub(crate) topology: String,
+    #[serde(default)]
+    pub(crate) required_level: Option<String>,
+    #[serde(default)]
+    pub(crate) preferred_level: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Task {
+    pub(crate) id: String,
+    pub(crate) subgroup: String,
+    pub(crate) state: String,
+    #[serde(default)]
+    pub(crate) node: Option<String>,
+    pub(crate) gpu: Gpu,
+    #[serde(default)]
+    pub(crate) gpu_groups: Vec<String>,
+    #[serde(default)]
+    pub(crate) mig: BTreeMap<String, i64>,
+    #[serde(default)]
+    pub(crate) legacy_mig: bool,
+    pub(crate) cpu_millis: f64,
+    pub(crate) mem_bytes: f64,
+    #[serde(default)]
+    pub(crate) order_priority: Option<i64>,
+    #[serde(default)]
+    pub(crate) node_affinity: Vec<String>,
+    #[serde(default)]
+    pub(crate) pod_affinity: Option<PodAffinity>,
+    #[serde(default)]
+    pub(crate) dra_gpus: i64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Gpu {
+    pub(crate) kind: String,
+    #[serde(default)]
+    pub(crate) gpus: f64,
+    #[serde(default)]
+    pub(crate) portion: Option<f64>,
+    #[serde(default)]
+    pub(crate) gpu_memory_mib: Option<u64>,
+    #[serde(default)]
+    pub(crate) num_devices: Option<u32>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct PodAffinity {
+    #[serde(default)]
+    pub(crate) labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) affinity_topology_key: Option<String>,
+    #[serde(default)]
+    pub(crate) anti_affinity_topology_key: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Expected {
+    #[serde(default)]
+    pub(crate) jobs: BTreeMap<String, ExpectedPods>,
+    #[serde(default)]
+    pub(crate) tasks: BTreeMap<String, ExpectedPods>,
+    #[serde(default)]
+    pub(crate) nodes: BTreeMap<String, ExpectedNode>,
+    pub(crate) max_cache_binds: usize,
+    pub(crate) max_cache_evictions: usize,
+    pub(crate) max_pipelined: usize,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct ExpectedPods {
+    pub(crate) status: String,
+    #[serde(default)]
+    pub(crate) node: Option<String>,
+    #[serde(default)]
+    pub(crate) gpus_required: Option<f64>,
+    #[serde(default)]
+    pub(crate) gpus_accepted: Option<f64>,
+    #[serde(default)]
+    pub(crate) cpu_millis_required: Option<f64>,
+    #[serde(default)]
+    pub(crate) mem_bytes_required: Option<f64>,
+    #[serde(default)]
+    pub(crate) numa_zones: Option<Vec<i64>>,
+    #[serde(default)]
+    pub(crate) last_start_older_than_s: Option<f64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct ExpectedNode {
+    pub(crate) releasing_gpus: f64,
+    pub(crate) idle_gpus: f64,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn no_limit() -> i64 {
+    -1
+}
