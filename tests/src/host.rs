@@ -256,10 +256,20 @@ impl Host {
         )
     }
 
-    /// The path of a victim.
+    /// A program on the simulated cards without a limit: `apportion sim -- PROGRAM`.
     #[must_use]
-    pub fn victim_program(&self) -> PathBuf {
-        built("victim")
+    pub fn unlimited(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = self.apportion("sim");
+        command.arg("--").arg(program.as_ref());
+        command
+    }
+
+    /// A program under a limit: `apportion run --sim OPTIONS -- PROGRAM`.
+    #[must_use]
+    pub fn limited(&self, options: &[&str], program: impl AsRef<Path>) -> Command {
+        let mut command = self.simulated("run");
+        command.args(options).arg("--").arg(program.as_ref());
+        command
     }
 
     /// What `apportion top --json` says.

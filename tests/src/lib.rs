@@ -20,6 +20,6 @@ pub use answer::Answer;
 pub use host::{CARD, CONTEXT, Host, MIB, cards};
 pub use leftover::Leftover;
 pub use said::Said;
-pub use staged::staged;
+pub use staged::{built, staged};
 pub use victim::Victim;
 pub use wait::{PATIENCE, eventually};

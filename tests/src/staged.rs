@@ -22,8 +22,9 @@ pub fn staged() -> PathBuf {
     tree
 }
 
-/// A program of this package.
-pub(crate) fn built(name: &str) -> PathBuf {
+/// A program of this package, such as a victim.
+#[must_use]
+pub fn built(name: &str) -> PathBuf {
     target().join(profile()).join(name)
 }
 

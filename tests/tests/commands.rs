@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 
-use apportion_tests::{CARD, CONTEXT, Host, MIB, PATIENCE, Said, cards, eventually};
+use apportion_tests::{CARD, CONTEXT, Host, MIB, PATIENCE, Said, built, cards, eventually};
 use nix::sys::signal::Signal;
 
 #[test]
@@ -352,7 +352,7 @@ fn sim_runs_a_command_on_cards_of_the_shape_that_was_asked_for() {
         "615",
         "--",
     ]);
-    let said = Said::by(command.arg(host.victim_program()).args(["count", "nvml"])).well();
+    let said = Said::by(command.arg(built("victim")).args(["count", "nvml"])).well();
     assert!(
         said.out
             .starts_with(&format!("count 0 3\nnvml 0 {} ", 8192 * MIB)),
@@ -361,7 +361,7 @@ fn sim_runs_a_command_on_cards_of_the_shape_that_was_asked_for() {
     let mut second = host.apportion("sim");
     second
         .args(["--gpus", "3", "--gpu-memory", "8Gi", "--"])
-        .arg(host.victim_program());
+        .arg(built("victim"));
     let said = Said::by(second.args(["count"])).well();
     assert_eq!(said.out, "count 0 3\n", "commands share the cards");
 }

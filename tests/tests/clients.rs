@@ -1,0 +1,166 @@
+//! Third-party clients in Python on the simulated driver: each sees the whole card without a limit, and
+//! with one a card of that size.
+//!
+//! `APPORTION_PYTHON` names the Python that has what `clients/requirements.txt` lists; `cargo xtask test`
+//! makes one, or says that it could not and leaves this suite out.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use apportion_sim_machine::Driver;
+use apportion_tests::{CARD, Host, MIB, Said, cards};
+
+/// A client, and how large the whole card looks to it: NVML counts what the driver keeps.
+struct Row {
+    script: &'static str,
+    counts_reserve: bool,
+}
+
+/// The clients that take `--expect-total`.
+const ROWS: &[Row] = &[
+    Row {
+        script: "cuda_bindings.py",
+        counts_reserve: false,
+    },
+    Row {
+        script: "cuda_core.py",
+        counts_reserve: false,
+    },
+    Row {
+        script: "cuda_numba.py",
+        counts_reserve: false,
+    },
+    Row {
+        script: "nvml_cuda_core.py",
+        counts_reserve: true,
+    },
+    Row {
+        script: "nvml_nvitop.py",
+        counts_reserve: true,
+    },
+    Row {
+        script: "nvml_pynvml.py",
+        counts_reserve: true,
+    },
+];
+/// The clients that need the machine to themselves.
+const ALONE: &[&str] = &["nvml_hardware.py", "nvml_processes.py"];
+
+fn python() -> PathBuf {
+    let named = std::env::var_os("APPORTION_PYTHON");
+    PathBuf::from(named.expect("`cargo xtask test` makes the clients' Python and names it"))
+}
+
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("clients")
+}
+
+/// Runs a client to its end; it says `OK` or why not.
+#[track_caller]
+fn client(command: &mut Command, script: &str) {
+    let said = Said::by(command.env("PYTHONDONTWRITEBYTECODE", "1"));
+    assert!(
+        said.status.success() && said.out.contains("OK"),
+        "{script}: {said:?}"
+    );
+}
+
+fn without_a_limit(row: &Row, driver: Driver) {
+    let mut machine = cards(2);
+    machine.driver = driver;
+    let host = Host::with(&machine);
+    let total = if row.counts_reserve {
+        host.card(0).total
+    } else {
+        CARD
+    };
+    let mut command = host.unlimited(python());
+    command
+        .arg(scripts().join(row.script))
+        .args(["--expect-total", &(total / MIB).to_string()]);
+    client(&mut command, row.script);
+}
+
+fn with_a_limit(row: &Row) {
+    let host = Host::with(&cards(2));
+    // NVML shows all cards of the machine, so both have a limit of that size.
+    let options = ["--gpus", "2", "--gpu-memory", "3000"];
+    let mut command = host.limited(&options, python());
+    command
+        .arg(scripts().join(row.script))
+        .args(["--expect-total", "3000"]);
+    client(&mut command, row.script);
+}
+
+fn row(script: &str) -> &'static Row {
+    ROWS.iter().find(|row| row.script == script).expect("a row")
+}
+
+macro_rules! clients {
+    ($($name:ident: $script:literal;)*) => {$(
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn sees_the_whole_card() {
+                without_a_limit(row($script), Driver::R580);
+                without_a_limit(row($script), Driver::R615);
+            }
+
+            #[test]
+            fn sees_a_card_as_large_as_its_limit() {
+                with_a_limit(row($script));
+            }
+        }
+    )*};
+}
+
+clients! {
+    cuda_bindings: "cuda_bindings.py";
+    cuda_core: "cuda_core.py";
+    numba_cuda: "cuda_numba.py";
+    nvml_of_cuda_core: "nvml_cuda_core.py";
+    nvitop: "nvml_nvitop.py";
+    nvidia_ml_py: "nvml_pynvml.py";
+}
+
+#[test]
+fn nvml_shows_what_a_cuda_program_takes() {
+    let host = Host::new();
+    client(
+        host.unlimited(python())
+            .arg(scripts().join("nvml_processes.py")),
+        "nvml_processes.py",
+    );
+}
+
+#[test]
+fn nvml_shows_what_happens_to_the_hardware() {
+    for driver in [Driver::R580, Driver::R615] {
+        let mut machine = cards(2);
+        machine.driver = driver;
+        let host = Host::with(&machine);
+        let mut command = host.unlimited(python());
+        command
+            .arg(scripts().join("nvml_hardware.py"))
+            .arg("--simd");
+        client(
+            command.arg(host.libraries().join("apportion-simd")),
+            "nvml_hardware.py",
+        );
+    }
+}
+
+#[test]
+fn every_client_is_run() {
+    let entries = std::fs::read_dir(scripts()).expect("the clients are there");
+    let names = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    let run =
+        |name: &String| ROWS.iter().any(|row| row.script == name) || ALONE.contains(&name.as_str());
+    let left: Vec<_> = names
+        .filter(|name| name.ends_with(".py") && !run(name))
+        .collect();
+    assert_eq!(left, [""; 0]);
+}
