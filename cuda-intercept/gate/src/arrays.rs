@@ -1,7 +1,13 @@
-//! Arrays: memory without an address, counted by what the driver says each requires.
+//! Arrays: memory without an address, counted by the blocks that it can take.
+//!
+//! The driver takes blocks for arrays as for linear memory, but nobody can see which arrays share one. So
+//! a large array counts as whole blocks, and the small ones of a context together as the blocks that they
+//! fill when each is rounded up to a power of two (those pack without gaps). What was freed among them
+//! may leave holes, so the blocks count until the last small array of the context is gone.
 
 use crate::Card;
 use crate::contexts::ContextId;
+use crate::linear::{BLOCK, SMALL, worst_case};
 use crate::map::Map;
 
 /// An array, or a whole mipmapped one.
@@ -11,7 +17,16 @@ pub struct Array {
     pub card: Card,
     /// The context that it belongs to.
     pub context: ContextId,
-    /// What it was charged.
+    /// What it requires.
+    pub bytes: u64,
+}
+
+/// An array that was taken out of the books.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenArray {
+    /// The array.
+    pub array: Array,
+    /// What its end gives back.
     pub cost: u64,
 }
 
@@ -27,20 +42,122 @@ pub const fn format_bytes(format: u32) -> u64 {
     }
 }
 
+/// The small arrays of one context.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shelf {
+    count: u64,
+    bytes: u64,
+    /// The most that `bytes` was since the shelf was empty.
+    most: u64,
+}
+
+impl Shelf {
+    fn cost(self) -> u64 {
+        worst_case(self.most)
+    }
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct Arrays(Map<u64, Array>);
+pub(crate) struct Arrays {
+    entries: Map<u64, Array>,
+    shelves: Map<ContextId, Shelf>,
+}
 
 impl Arrays {
-    pub(crate) fn enter(&mut self, handle: u64, array: Array) {
-        self.0.enter(handle, array);
+    /// Enters an array. Returns what it costs.
+    pub(crate) fn enter(&mut self, handle: u64, array: Array) -> u64 {
+        if !self.entries.enter(handle, array) || array.bytes > SMALL {
+            return worst_case(array.bytes);
+        }
+        let before = self.shelf(array.context);
+        let bytes = before.bytes.saturating_add(room(array.bytes));
+        let after = Shelf {
+            count: before.count.saturating_add(1),
+            bytes,
+            most: before.most.max(bytes),
+        };
+        match self.shelves.enter(array.context, after) {
+            true => after.cost().saturating_sub(before.cost()),
+            false => BLOCK,
+        }
     }
 
-    pub(crate) fn take(&mut self, handle: u64) -> Option<Array> {
-        self.0.remove(handle)
+    /// Takes an array out.
+    pub(crate) fn take(&mut self, handle: u64) -> Option<TakenArray> {
+        let array = self.entries.remove(handle)?;
+        Some(self.close(array))
     }
 
-    pub(crate) fn take_of(&mut self, context: ContextId) -> Option<Array> {
-        let (_, array) = self.0.remove_where(|_, array| array.context == context)?;
-        Some(array)
+    /// Takes out one array of a context.
+    pub(crate) fn take_of(&mut self, context: ContextId) -> Option<TakenArray> {
+        let chosen = |_, array: &Array| array.context == context;
+        let (_, array) = self.entries.remove_where(chosen)?;
+        Some(self.close(array))
+    }
+
+    fn close(&mut self, array: Array) -> TakenArray {
+        let cost = match array.bytes > SMALL {
+            true => worst_case(array.bytes),
+            false => self.unshelve(array),
+        };
+        TakenArray { array, cost }
+    }
+
+    fn unshelve(&mut self, array: Array) -> u64 {
+        let Some(shelf) = self.shelves.get_mut(array.context) else {
+            return 0;
+        };
+        shelf.count = shelf.count.saturating_sub(1);
+        shelf.bytes = shelf.bytes.saturating_sub(room(array.bytes));
+        if shelf.count > 0 {
+            return 0;
+        }
+        let gone = self.shelves.remove(array.context);
+        gone.map_or(0, Shelf::cost)
+    }
+
+    fn shelf(&self, context: ContextId) -> Shelf {
+        self.shelves.get(context).copied().unwrap_or_default()
+    }
+}
+
+/// What a small array is counted as among others.
+const fn room(bytes: u64) -> u64 {
+    let bytes = if bytes < 512 { 512 } else { bytes };
+    bytes.next_power_of_two()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn array(bytes: u64) -> Array {
+        Array {
+            card: 0,
+            context: ContextId::first(),
+            bytes,
+        }
+    }
+
+    #[test]
+    fn small_arrays_share_blocks_until_the_last_is_gone() {
+        let mut arrays = Arrays::default();
+        let costs: Vec<u64> = (0..4).map(|n| arrays.enter(n, array(700_000))).collect();
+        assert_eq!(costs, [2 * MIB, 0, 2 * MIB, 0]);
+        let freed: Vec<u64> = (0..4)
+            .filter_map(|n| arrays.take(n))
+            .map(|t| t.cost)
+            .collect();
+        assert_eq!(freed, [0, 0, 0, 4 * MIB]);
+    }
+
+    #[test]
+    fn a_large_array_counts_as_whole_blocks() {
+        let mut arrays = Arrays::default();
+        assert_eq!(arrays.enter(1, array(3 * MIB)), 4 * MIB);
+        assert_eq!(arrays.take(1).map(|taken| taken.cost), Some(4 * MIB));
+        assert_eq!(arrays.take(1), None);
     }
 }

@@ -1,7 +1,7 @@
 //! All that a process holds, in one place: what the lock of the hooks guards.
 
 use crate::Card;
-use crate::arrays::{Array, Arrays};
+use crate::arrays::{Array, Arrays, TakenArray};
 use crate::contexts::{ContextId, Contexts, Ended};
 use crate::handles::{Dropped, Handles, Released, Unmapped};
 use crate::linear::{Linear, Taken};
@@ -67,8 +67,8 @@ impl Books {
         while let Some(taken) = self.linear.take_of(ended.id) {
             freed = freed.saturating_add(taken.cost);
         }
-        while let Some(array) = self.arrays.take_of(ended.id) {
-            freed = freed.saturating_add(array.cost);
+        while let Some(taken) = self.arrays.take_of(ended.id) {
+            freed = freed.saturating_add(taken.cost);
         }
         freed
     }
@@ -89,13 +89,13 @@ impl Books {
         self.linear.take(address)
     }
 
-    /// Enters an array.
-    pub fn enter_array(&mut self, handle: u64, array: Array) {
-        self.arrays.enter(handle, array);
+    /// Enters an array. Returns what it costs among the others.
+    pub fn enter_array(&mut self, handle: u64, array: Array) -> u64 {
+        self.arrays.enter(handle, array)
     }
 
     /// Takes an array out, before the driver is asked to destroy it.
-    pub fn take_array(&mut self, handle: u64) -> Option<Array> {
+    pub fn take_array(&mut self, handle: u64) -> Option<TakenArray> {
         self.arrays.take(handle)
     }
 

@@ -25,7 +25,7 @@ mod linear;
 mod map;
 mod pools;
 
-pub use arrays::{Array, format_bytes};
+pub use arrays::{Array, TakenArray, format_bytes};
 pub use books::Books;
 pub use contexts::{ContextId, Ended};
 pub use handles::{Dropped, Released, Unmapped};

@@ -18,7 +18,7 @@ use crate::map::Map;
 /// The unit in which the driver takes memory from a card.
 pub const BLOCK: u64 = 2 << 20;
 /// Requests above this never share a block.
-const SMALL: u64 = 1 << 20;
+pub(crate) const SMALL: u64 = 1 << 20;
 
 /// What an allocation costs at most: whole blocks.
 #[must_use]

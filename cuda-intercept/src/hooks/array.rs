@@ -1,19 +1,15 @@
 //! Arrays: charged by an estimate before the driver is asked, and by what it says they require after.
 //!
-//! The estimate is the size of the elements, in steps of 64 KiB; tiling and alignment are the driver's
-//! own. If they make the array larger than the limit allows, it is destroyed again and the program sees
+//! The estimate is the size of the elements; tiling and alignment are the driver's own. If they make the array larger than the limit allows, it is destroyed again and the program sees
 //! what it would see on a full card. Sparse and deferred arrays have no memory of their own.
 
-use apportion_gate::{Array, format_bytes};
+use apportion_gate::{Array, format_bytes, worst_case};
 
 use crate::driver;
 use crate::foreign::{
     Array3d, ArrayRequirements, Describes, Extent, OUT_OF_MEMORY, Opaque, SUCCESS, Status,
 };
 use crate::process::{self, Ground, Site};
-
-/// Arrays are counted in steps of this much.
-const STEP: u64 = 64 << 10;
 
 type Create<D> = unsafe extern "C" fn(*mut Opaque, *const D) -> Status;
 type CreateMipmapped = unsafe extern "C" fn(*mut Opaque, *const Array3d, u32) -> Status;
@@ -47,23 +43,19 @@ impl Kind {
             // SAFETY: as above.
             Self::Mipmapped => unsafe { driver::mipmapped_requirements(place, array, device) },
         };
-        (status? == SUCCESS && requirement.size > 0).then(|| rounded(requirement.size as u64))
+        (status? == SUCCESS && requirement.size > 0).then_some(requirement.size as u64)
     }
 }
 
-fn rounded(bytes: u64) -> u64 {
-    bytes.checked_next_multiple_of(STEP).unwrap_or(u64::MAX)
-}
-
-/// A chain of mipmaps takes at most twice its first level, and a third more in two dimensions.
+/// A chain of mipmaps takes at most twice its first level.
 fn estimate(extent: Extent, levels: u32) -> u64 {
     let element = format_bytes(extent.format).saturating_mul(u64::from(extent.channels.max(1)));
     let first = extent.elements.saturating_mul(element);
-    rounded(if levels > 1 {
+    if levels > 1 {
         first.saturating_mul(2)
     } else {
         first
-    })
+    }
 }
 
 /// Charges, calls `ask`, corrects the charge and enters the array.
@@ -75,29 +67,30 @@ fn open(
     ask: impl Fn(*mut Opaque) -> Status,
 ) -> Status {
     let process = site.process;
-    if !process.charge(site.card, estimate) {
+    let estimated = worst_case(estimate);
+    if !process.charge(site.card, estimated) {
         return OUT_OF_MEMORY;
     }
     let mut array: Opaque = core::ptr::null_mut();
     let status = ask(&raw mut array);
     if status != SUCCESS {
-        process.uncharge(site.card, estimate);
+        process.uncharge(site.card, estimated);
         return status;
     }
-    let cost = kind.requirement(array).unwrap_or(estimate);
-    let more = cost.saturating_sub(estimate);
+    let bytes = kind.requirement(array).unwrap_or(estimate);
+    let more = worst_case(bytes).saturating_sub(estimated);
     if more > 0 && !process.charge(site.card, more) {
         kind.destroy(array);
-        process.uncharge(site.card, estimate);
+        process.uncharge(site.card, estimated);
         return OUT_OF_MEMORY;
     }
-    process.uncharge(site.card, estimate.saturating_sub(cost));
     let entry = Array {
         card: site.card,
         context: site.context,
-        cost,
+        bytes,
     };
-    process.books.lock().enter_array(array as u64, entry);
+    let cost = process.books.lock().enter_array(array as u64, entry);
+    process.adjust(site.card, estimated.saturating_add(more), cost);
     // SAFETY: the caller passes a place for the array, as to the driver.
     unsafe { place.write(array) };
     status
@@ -153,13 +146,15 @@ pub(crate) unsafe fn destroy(real: Destroy, array: Opaque) -> Status {
     let Some(process) = process::current() else {
         return ask();
     };
-    let Some(entry) = process.books.lock().take_array(array as u64) else {
+    let Some(taken) = process.books.lock().take_array(array as u64) else {
         return ask();
     };
+    let (card, cost) = (taken.array.card, taken.cost);
     let status = ask();
-    match status {
-        SUCCESS => process.uncharge(entry.card, entry.cost),
-        _ => process.books.lock().enter_array(array as u64, entry),
-    }
+    let after = match status {
+        SUCCESS => 0,
+        _ => process.books.lock().enter_array(array as u64, taken.array),
+    };
+    process.adjust(card, cost, after);
     status
 }

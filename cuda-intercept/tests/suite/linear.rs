@@ -2,7 +2,7 @@
 
 use std::ptr::null_mut;
 
-use crate::cuda::OUT_OF_MEMORY;
+use crate::cuda::{ArrayShape, OUT_OF_MEMORY};
 use crate::stage::{CONTEXT, MIB, held, limited};
 
 #[test]
@@ -100,15 +100,18 @@ fn pitched_managed_and_32_bit_memory_is_counted() {
     });
 }
 
+fn shape(width: usize, height: usize) -> ArrayShape {
+    ArrayShape {
+        width,
+        height,
+        format: 0x20,
+        channels: 4,
+    }
+}
+
 #[test]
 fn arrays_are_counted() {
     limited(&[1000], |cuda, account| {
-        let shape = |width, height| crate::cuda::ArrayShape {
-            width,
-            height,
-            format: 0x20,
-            channels: 4,
-        };
         let (mut array, mut too_large) = (null_mut(), null_mut());
         assert_eq!(cuda.array_create(&raw mut array, &shape(4096, 1024)), 0);
         assert!(account.claimed(0) >= CONTEXT + 64 * MIB);
@@ -116,5 +119,35 @@ fn arrays_are_counted() {
         assert_eq!((status, too_large.is_null()), (OUT_OF_MEMORY, true));
         assert_eq!(cuda.array_destroy(array), 0);
         assert_eq!(account.claimed(0), CONTEXT);
+    });
+}
+
+#[test]
+fn arrays_of_all_sizes_never_hold_more_than_they_are_charged() {
+    limited(&[1000], |cuda, account| {
+        let mut live = Vec::new();
+        for step in 0..400 {
+            let mut array = null_mut();
+            let size = shape(1 + step * 37 % 700, 1 + step * 11 % 200);
+            if cuda.array_create(&raw mut array, &size) == 0 {
+                live.push(array);
+            }
+            if step % 3 == 0 {
+                assert_eq!(
+                    cuda.array_destroy(live.swap_remove(step * 7 % live.len())),
+                    0
+                );
+            }
+        }
+        assert!(
+            held(0) <= account.claimed(0),
+            "{} held, {}",
+            held(0),
+            account.claimed(0)
+        );
+        assert!(account.claimed(0) <= 1000 * MIB);
+        live.into_iter()
+            .for_each(|array| assert_eq!(cuda.array_destroy(array), 0));
+        assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
     });
 }
