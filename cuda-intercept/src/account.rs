@@ -189,26 +189,44 @@ impl Account {
         }
     }
 
+    /// Our slot, entered if it is the first time.
     fn owner(&self, usage: &Usage<'_>) -> Option<Owner> {
-        let mut slot = self.slot.lock();
-        if slot.owner.is_none() {
-            slot.owner = register(usage);
-        }
-        slot.owner
+        let known = self.slot.lock().owner;
+        known.or_else(|| self.enter(usage, None))
     }
 
     /// Somebody took us for dead: enters a new slot with all that we hold.
     fn enter_again(&self, usage: &Usage<'_>, lost: Owner) -> Option<Owner> {
+        self.enter(usage, Some(lost))
+    }
+
+    /// Enters a slot in place of `old`, unless another thread has. What this process held before an
+    /// `exec` went with the old program.
+    fn enter(&self, usage: &Usage<'_>, old: Option<Owner>) -> Option<Owner> {
+        // Reads files, so it comes before the lock.
+        let own = peers::own();
+        let entered = self.enter_as(own, usage, old);
+        entered.or_else(|| {
+            self.retire_the_dead();
+            self.enter_as(own, usage, old)
+        })
+    }
+
+    fn enter_as(&self, own: Registration, usage: &Usage<'_>, old: Option<Owner>) -> Option<Owner> {
         let mut slot = self.slot.lock();
-        if slot.owner != Some(lost) {
+        if slot.owner != old {
             return slot.owner;
         }
-        let owner = register(usage)?;
+        let earlier = usage.processes();
+        for earlier in earlier.filter(|process| peers::is_same(process.registration, own)) {
+            usage.retire(earlier.owner);
+        }
+        let owner = usage.register(own)?;
         for (card, held) in slot.held.iter().enumerate().filter(|(_, held)| **held > 0) {
             let _ = usage.claim_anyway(owner, card, Bytes(*held));
         }
         slot.owner = Some(owner);
-        Some(owner)
+        slot.owner
     }
 }
 
@@ -224,24 +242,6 @@ impl Slot {
             *held = held.saturating_sub(bytes);
         }
     }
-}
-
-/// Enters this process. What it held before an `exec` went with the old program.
-fn register(usage: &Usage<'_>) -> Option<Owner> {
-    let own = peers::own();
-    for process in usage.processes() {
-        if peers::is_same(process.registration, own) {
-            usage.retire(process.owner);
-        }
-    }
-    if let Some(owner) = usage.register(own) {
-        return Some(owner);
-    }
-    let mut dead = usage
-        .processes()
-        .filter(|process: &apportion_abi::account::Process| peers::is_dead(process.registration));
-    usage.retire(dead.next()?.owner);
-    usage.register(Registration { ..own })
 }
 
 /// The bytes of an environment variable that is set and not empty.

@@ -180,18 +180,22 @@ impl Process {
         }
         let device = driver::current_device()?;
         let card = self.card_of(device)?;
-        let reserve = account.context_reserve(card);
-        let mut books = self.books.lock();
-        let reserve = if books.reserves(card) == 0 {
-            reserve
-        } else {
-            0
+        let (entered, reserve) = {
+            let mut books = self.books.lock();
+            let is_first = books.reserves(card) == 0;
+            let reserve = if is_first {
+                account.context_reserve(card)
+            } else {
+                0
+            };
+            let is_new = books.open_context(handle, (card, device), reserve, false);
+            (books.context(handle), if is_new { reserve } else { 0 })
         };
-        if books.open_context(handle, (card, device), reserve, false) && reserve > 0 {
+        if reserve > 0 {
             account.charge_anyway(card, reserve);
             account.set_reserve(card, reserve);
         }
-        books.context(handle)
+        entered
     }
 
     /// Charges a card. When it is full, first the dead are taken out of the account, then this process's

@@ -1,6 +1,7 @@
 //! A lock for a few instructions of bookkeeping.
 //!
-//! It is never held while the driver, the dynamic linker or another process is waited for. A thread
+//! It is never held while the driver, the dynamic linker, a file or another process is waited for: a
+//! thread that is cancelled in a system call would take it along. A thread
 //! that finds it taken spins a little and then yields. It does not survive `fork`: what it guards is
 //! given up in the child (see [`crate::process`]), so a copy that was taken at the fork is never waited
 //! for.

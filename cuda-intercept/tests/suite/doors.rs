@@ -203,3 +203,36 @@ fn a_lookup_that_works_leaves_no_error_behind() {
         .expect("it was just built");
     assert_eq!(status.code(), Some(0));
 }
+
+/// The addresses that were found stay good: a driver that was found is not unloaded again.
+#[test]
+fn a_driver_that_is_closed_and_opened_again_stays_hooked() {
+    let machine = Machine::start(&[8192]);
+    let account = machine.account(&[2000]);
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let source = r#"
+        #include <dlfcn.h>
+        int main(void) {
+            void *context, *driver, *first = 0;
+            for (int round = 0; round < 3; round++) {
+                driver = dlopen("libcuda.so.1", RTLD_NOW);
+                int (*init)(unsigned) = (int (*)(unsigned))dlsym(driver, "cuInit");
+                int (*retain)(void **, int) = (int (*)(void **, int))dlsym(driver, "cuDevicePrimaryCtxRetain");
+                int (*current)(void *) = (int (*)(void *))dlsym(driver, "cuCtxSetCurrent");
+                void *found = dlsym(driver, "cuMemAlloc_v2");
+                unsigned long address;
+                if (init(0) || retain(&context, 0) || current(context)) return 1;
+                if (first && found != first) return 2;
+                first = found;
+                if (((int (*)(unsigned long *, unsigned long))found)(&address, 3000ul << 20) != 2) return 3;
+                dlclose(driver);
+            }
+            return 0;
+        }"#;
+    let program = compile(folder.path(), "reopen", source, &[]);
+    let status = machine
+        .command(program, account.folder())
+        .status()
+        .expect("it was just built");
+    assert_eq!(status.code(), Some(0));
+}
