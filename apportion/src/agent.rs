@@ -8,10 +8,11 @@ use std::io;
 
 use apportion_proto::v1::{
     AllocateReply, AllocateRequest, Allocation, CommitRequest, Holder, ListReply, ListRequest,
-    ReleaseRequest, ResizeReply, ResizeRequest, Share, WatchReply, WatchRequest, holder::Kind,
+    NodeStateRequest, ReleaseRequest, ResizeReply, ResizeRequest, Share, WatchReply, WatchRequest,
+    holder::Kind,
 };
 use apportion_proto::{AgentClient, connect};
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use crate::failure::Failure;
 use crate::instance::Instance;
@@ -22,6 +23,9 @@ pub(crate) use start::connect_or_start;
 
 /// How long a reservation waits for its commit. Ours follows at once or never.
 const RESERVATION_MS: u64 = 10_000;
+
+/// What to know when the agent does not hear us.
+const HEARS: &str = "the agent hears its own user and root only";
 
 /// A connection to an agent.
 pub(crate) struct Agent {
@@ -37,28 +41,47 @@ pub(crate) enum Unreachable {
     Failed(Failure),
 }
 
-/// Connects to the agent of `instance`.
+/// Connects to the agent of `instance` and hears from it once: one that is leaving still accepts.
 pub(crate) async fn try_connect(instance: &Instance) -> Result<Agent, Unreachable> {
     let socket = instance.agent_socket();
-    let error = match connect(&socket).await {
-        Ok(client) => return Ok(Agent { client }),
-        Err(error) => error,
-    };
     let what = format!("failed to reach the agent at {}", socket.display());
-    match io_cause(&error) {
-        Some(cause) if is_absence(cause.kind()) => Err(Unreachable::Absent),
-        Some(cause) => {
-            let reason = io::Error::from(cause.kind());
-            let cause = cause
-                .raw_os_error()
-                .map_or(reason, io::Error::from_raw_os_error);
-            let hint = "the agent hears its own user and root only";
-            Err(Unreachable::Failed(
-                Failure::new(what).because(cause).hint(hint),
-            ))
+    let mut client = match connect(&socket).await {
+        Ok(client) => client,
+        Err(error) => return Err(not_connected(what, error)),
+    };
+    match client.node_state(NodeStateRequest {}).await {
+        Ok(_) => Ok(Agent { client }),
+        Err(status) if is_broken(status.code()) => Err(Unreachable::Absent),
+        Err(status) => {
+            let failure = Failure::new(what).because(reason(&status));
+            Err(Unreachable::Failed(failure.hint(HEARS)))
         }
-        None => Err(Unreachable::Failed(Failure::new(what).because(error))),
     }
+}
+
+fn not_connected(what: String, error: tonic::transport::Error) -> Unreachable {
+    match io_cause(&error) {
+        Some(cause) if is_absence(cause.kind()) => Unreachable::Absent,
+        Some(cause) => {
+            let bare = io::Error::from(cause.kind());
+            let bare = cause
+                .raw_os_error()
+                .map_or(bare, io::Error::from_raw_os_error);
+            let is_refused = cause.kind() == io::ErrorKind::PermissionDenied;
+            let hint = if is_refused {
+                HEARS
+            } else {
+                "`apportion doctor` looks at it"
+            };
+            Unreachable::Failed(Failure::new(what).because(bare).hint(hint))
+        }
+        None => Unreachable::Failed(Failure::new(what).because(error)),
+    }
+}
+
+/// Whether a request was lost with its connection: what an agent answers has other codes.
+fn is_broken(code: Code) -> bool {
+    matches!(code, Code::Unavailable | Code::Unknown | Code::Cancelled)
 }
 
 /// Connects to the agent of `instance`; that none runs is a failure.
@@ -147,12 +170,13 @@ impl Agent {
 
 /// A status says nothing about what was being asked.
 pub(crate) fn refused(what: &'static str) -> impl Fn(Status) -> Failure {
-    move |status| {
-        let reason = match status.message() {
-            "" => status.code().description().to_owned(),
-            message => message.to_owned(),
-        };
-        Failure::new(format!("the agent did not {what}")).because(reason)
+    move |status| Failure::new(format!("the agent did not {what}")).because(reason(&status))
+}
+
+fn reason(status: &Status) -> String {
+    match status.message() {
+        "" => status.code().description().to_owned(),
+        message => message.to_owned(),
     }
 }
 
@@ -172,6 +196,9 @@ fn io_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a io::Error> {
 fn is_absence(kind: io::ErrorKind) -> bool {
     matches!(
         kind,
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+        io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
     )
 }

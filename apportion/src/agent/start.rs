@@ -3,11 +3,12 @@
 //! Several commands may find none at once and start one each: the first takes `agent.lock` and serves all,
 //! the others end. So an agent that ended means failure only when nobody holds the lock.
 
-use std::fs::File;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use apportion_abi::place;
-use nix::fcntl::{Flock, FlockArg};
 
 use super::{Agent, Unreachable, try_connect};
 use crate::background::Background;
@@ -24,33 +25,36 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Connects to the agent of `instance`, starting it, and the simulated driver below it, where needed.
 pub(crate) async fn connect_or_start(instance: &Instance) -> Result<Agent, Failure> {
+    instance.prepare()?;
     if instance.is_simulated {
-        instance.prepare()?;
         simulation::ensure(instance, &simulation::Shape::default())?;
     }
-    match try_connect(instance).await {
-        Ok(agent) => return Ok(agent),
-        Err(Unreachable::Failed(failure)) => return Err(failure),
-        Err(Unreachable::Absent) => {}
-    }
-    instance.prepare()?;
-    let agent = launch(instance)?;
     let deadline = Instant::now() + PATIENCE;
+    let mut launched: Option<Background> = None;
     loop {
-        // Asked before connecting: one that serves and ends in between is seen the next time.
-        let is_gone = !agent.is_running() && nobody_serves(instance);
+        // Asked before connecting, so that one that serves by then is connected to.
+        let is_free = !is_held(&instance.dir.join(place::AGENT_LOCK));
         match try_connect(instance).await {
             Ok(agent) => return Ok(agent),
             Err(Unreachable::Failed(failure)) => return Err(failure),
             Err(Unreachable::Absent) => {}
         }
-        if is_gone || Instant::now() > deadline {
-            let what = if is_gone {
-                "ended at once"
-            } else {
-                "does not serve"
-            };
-            return Err(explain(instance, what, &agent));
+        match &launched {
+            None if is_free => launched = Some(launch(instance)?),
+            // One that ends without the lock being free met another that serves soon.
+            Some(agent) if is_free && !agent.is_running() => {
+                return Err(explain(instance, "ended at once", agent));
+            }
+            None | Some(_) => {}
+        }
+        if Instant::now() > deadline {
+            let what = "does not serve";
+            return Err(match &launched {
+                Some(agent) => explain(instance, what, agent),
+                None => {
+                    Failure::new(format!("the agent {what}")).hint("`apportion doctor` looks at it")
+                }
+            });
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -76,12 +80,19 @@ fn launch(instance: &Instance) -> Result<Background, Failure> {
     )
 }
 
-/// Whether the lock that a serving agent holds is free.
-fn nobody_serves(instance: &Instance) -> bool {
-    let Ok(lock) = File::open(instance.dir.join(place::AGENT_LOCK)) else {
-        return true;
+/// Whether anybody holds the lock. The kernel's list says it without taking the lock for a moment, which
+/// would turn away an agent that starts just then.
+fn is_held(lock: &Path) -> bool {
+    let Ok(file) = fs::metadata(lock) else {
+        return false;
     };
-    Flock::lock(lock, FlockArg::LockSharedNonblock).is_ok()
+    let inode = format!(":{}", file.ino());
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let is_it = |line: &str| {
+        let mut words = line.split_whitespace();
+        words.nth(1) == Some("FLOCK") && words.any(|word| word.ends_with(&inode))
+    };
+    locks.lines().any(is_it)
 }
 
 /// The failure in the agent's own last words.
@@ -93,5 +104,24 @@ fn explain(instance: &Instance, what: &str, agent: &Background) -> Failure {
         failure
     } else {
         failure.hint(format!("{hint}; --sim uses simulated cards"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::{Flock, FlockArg};
+
+    #[test]
+    fn a_lock_is_held_for_as_long_as_somebody_has_it() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(!is_held(file.path()));
+        let taken = file.reopen().unwrap();
+        let held = Flock::lock(taken, FlockArg::LockExclusiveNonblock)
+            .map_err(|(_, e)| e)
+            .unwrap();
+        assert!(is_held(file.path()));
+        drop(held);
+        assert!(!is_held(file.path()));
     }
 }
