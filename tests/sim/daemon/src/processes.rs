@@ -24,6 +24,9 @@ pub(crate) struct Served {
 struct State {
     machine: Machine,
     processes: HashMap<Pid, Client>,
+    /// Processes that were served and live, connected or not: one that became another program may yet come
+    /// back, so the machine stays for it.
+    watched: usize,
     idle_since: Instant,
 }
 
@@ -52,6 +55,7 @@ impl Served {
         let state = State {
             machine,
             processes: HashMap::new(),
+            watched: 0,
             idle_since: Instant::now(),
         };
         Self {
@@ -70,10 +74,10 @@ impl Served {
         state.serves(guest).then(|| step(&mut state.machine))
     }
 
-    /// How long no process has been served.
+    /// How long no process that was ever served has lived.
     pub(crate) fn idle(&self) -> Duration {
         let state = self.state();
-        if state.processes.is_empty() {
+        if state.watched == 0 {
             state.idle_since.elapsed()
         } else {
             Duration::ZERO
@@ -115,9 +119,17 @@ impl Served {
         let name = format!("watch-{}", guest.pid);
         let watch = move || {
             while !has_ended(&guest.process) {}
-            served.state().end(&guest);
+            let mut state = served.state();
+            state.end(&guest);
+            state.watched -= 1;
+            state.idle_since = Instant::now();
         };
-        thread::Builder::new().name(name).spawn(watch).map(drop)
+        self.state().watched += 1;
+        let watcher = thread::Builder::new().name(name).spawn(watch);
+        if watcher.is_err() {
+            self.state().watched -= 1;
+        }
+        watcher.map(drop)
     }
 
     /// Ends a connection.
@@ -151,7 +163,6 @@ impl State {
         if self.serves(guest) {
             self.processes.remove(&guest.pid);
             self.machine.process_gone(guest.pid);
-            self.idle_since = Instant::now();
         }
     }
 
