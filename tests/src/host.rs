@@ -279,14 +279,24 @@ impl Host {
         Said::by(self.simulated("top").arg("--json")).well().json()
     }
 
+    /// Asks the machine behind the driver.
+    ///
+    /// # Panics
+    /// If the driver does not answer.
+    pub fn ask(&self, request: Request) -> Reply {
+        self.machine
+            .ask(None, request)
+            .expect("the driver answers")
+            .reply
+    }
+
     /// What the driver itself says of all cards.
     ///
     /// # Panics
     /// If the driver does not answer.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let answer = self.machine.ask(None, Request::Nvml(NvmlRequest::Snapshot));
-        match answer.expect("the driver answers").reply {
+        match self.ask(Request::Nvml(NvmlRequest::Snapshot)) {
             Reply::Nvml(NvmlReply::Snapshot(snapshot)) => snapshot,
             other => panic!("not a snapshot: {other:?}"),
         }
