@@ -3,7 +3,8 @@
 //!
 //! It is charged on the card of its location, whatever context is current, and not at all where the
 //! location is the host. Reserving addresses costs nothing. A handle that was imported is paid for by
-//! the process that exported it.
+//! the process that exported it; a process that imports what it exported itself, and gives up all that it
+//! had of it before, holds memory that only the agent sees.
 
 use crate::foreign::{
     AllocationProperties, DevicePointer, Handle, OUT_OF_MEMORY, Opaque, SUCCESS, Status,

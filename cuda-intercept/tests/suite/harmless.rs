@@ -4,7 +4,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::cuda::Cuda;
@@ -69,6 +69,48 @@ fn a_program_without_a_driver_gets_what_it_would_get() {
     unchanged(program.to_str().expect("plain path"), &[], &[]);
 }
 
+#[test]
+fn a_static_program_does_not_notice() {
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let source = "int main(void) { return 5; }";
+    let program = compile(folder.path(), "static", source, &["-static"]);
+    unchanged(program.to_str().expect("plain path"), &[], &[]);
+}
+
+/// The other C library: its linker leaves the tables of an object as they are in the file, and its
+/// `dlsym` is in the linker itself.
+#[test]
+fn a_musl_program_finds_the_hook_and_the_driver() {
+    if Command::new("musl-gcc").arg("--version").output().is_err() {
+        eprintln!("left out: there is no musl-gcc here");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let driver = "int cuMemAlloc_v2(unsigned long *a, unsigned long b) { return 99; }";
+    let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+    build("musl-gcc", folder.path(), "libcuda.so.1", driver, &flags);
+    let source = r#"
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <string.h>
+        int main(int argc, char **argv) {
+            void *driver = dlopen(argv[1], RTLD_NOW);
+            unsigned long address;
+            Dl_info where;
+            int (*alloc)(unsigned long *, unsigned long) =
+                (int (*)(unsigned long *, unsigned long))dlsym(driver, "cuMemAlloc_v2");
+            if (!alloc || !dladdr((void *)alloc, &where) || !dlsym(RTLD_DEFAULT, "printf")) return 1;
+            if (!strstr(where.dli_fname, "libapportion_cuda.so")) return 2;
+            return alloc(&address, 1) == 99 ? 0 : 3;
+        }"#;
+    let program = build("musl-gcc", folder.path(), "program", source, &[]);
+    let status = preloaded(program)
+        .arg(folder.path().join("libcuda.so.1"))
+        .status()
+        .expect("it was just built");
+    assert_eq!(status.code(), Some(0));
+}
+
 /// A program that was linked with the driver's functions weakly and runs without the driver.
 #[test]
 fn a_linked_function_without_a_driver_is_an_error_and_no_crash() {
@@ -81,32 +123,27 @@ fn a_linked_function_without_a_driver_is_an_error_and_no_crash() {
         }"#;
     let folder = tempfile::tempdir().expect("there is room for a folder");
     let program = compile(folder.path(), "weak", source, &["-no-pie", "-Wl,-z,lazy"]);
-    let _ = &program;
     let output = preloaded(&program).output().expect("it was just built");
     assert!(output.status.success(), "{output:?}");
 }
 
 /// Compiles a small C program or, with `-shared`, a library.
-pub(crate) fn compile(
-    folder: &Path,
-    name: &str,
-    source: &str,
-    flags: &[&str],
-) -> std::path::PathBuf {
+pub(crate) fn compile(folder: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+    build("cc", folder, name, source, flags)
+}
+
+fn build(compiler: &str, folder: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
     let (file, target) = (folder.join(format!("{name}.c")), folder.join(name));
     fs::write(&file, source).expect("the folder is writable");
-    let output = Command::new("cc")
+    let output = Command::new(compiler)
         .arg("-o")
         .args([&target, &file])
         .args(flags)
         .arg("-ldl")
         .output()
         .expect("there is a C compiler");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
     target
 }
 

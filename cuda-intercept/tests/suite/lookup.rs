@@ -19,7 +19,7 @@ type GetProcAddress =
     unsafe extern "C" fn(*const i8, *mut Pointer, c_int, u64, *mut c_int) -> c_int;
 
 /// Where a library lies, and a symbol of it without asking our `dlsym`.
-fn past_us(symbol: &CStr) -> usize {
+pub(crate) fn past_us(symbol: &CStr) -> usize {
     // The driver was loaded with a handle of its own; `dlvsym` and `dlsym` are ours, so its table is read.
     let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has it");
     let line = maps

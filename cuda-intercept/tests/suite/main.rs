@@ -17,6 +17,7 @@ mod harmless;
 mod library;
 mod linear;
 mod lookup;
+mod nonsense;
 mod pools;
 mod queries;
 mod shared;
