@@ -1,0 +1,64 @@
+//! A cluster's own defaults for kinds: the config map that says "Deployments are `build` here".
+//!
+//! Its key `types` holds a JSON list of `{typeName, group, priorityName, preemptibility}`. An entry with
+//! a group is for that group's kind only and goes before one without.
+
+use serde_json::Value;
+
+use crate::group::Preemptibility;
+use crate::malformed::Malformed;
+use crate::object::Object;
+
+/// The defaults of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KindDefault {
+    /// The kind.
+    pub kind: String,
+    /// Its API group; empty for the kind in any group.
+    pub api_group: String,
+    /// The priority class; empty for none.
+    pub priority_class: String,
+    /// Whether its groups may be evicted; `None` also where the entry says neither.
+    pub preemptibility: Option<Preemptibility>,
+}
+
+/// The defaults of all kinds that have some.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KindDefaults(Vec<KindDefault>);
+
+impl KindDefaults {
+    /// Reads the config map.
+    pub fn parse(config_map: Object<'_>) -> Result<Self, Malformed> {
+        let text = config_map
+            .text(&["data", "types"])
+            .ok_or_else(|| Malformed::unset(config_map, "data.types"))?;
+        let entries: Vec<Value> = serde_json::from_str(text)
+            .map_err(|error| Malformed::field(config_map, "data.types", error.to_string()))?;
+        Ok(Self(entries.iter().map(Object::new).map(entry).collect()))
+    }
+
+    /// The defaults, in the order of the config map.
+    pub fn entries(&self) -> &[KindDefault] {
+        &self.0
+    }
+
+    /// The defaults for a kind.
+    pub fn of(&self, api_group: &str, kind: &str) -> Option<&KindDefault> {
+        let find = |group: &str| {
+            self.0
+                .iter()
+                .find(|entry| entry.kind == kind && entry.api_group == group)
+        };
+        find(api_group).or_else(|| find(""))
+    }
+}
+
+fn entry(entry: Object<'_>) -> KindDefault {
+    let text = |field| entry.text(&[field]).unwrap_or_default().to_owned();
+    KindDefault {
+        kind: text("typeName"),
+        api_group: text("group"),
+        priority_class: text("priorityName"),
+        preemptibility: Preemptibility::parse(&text("preemptibility")),
+    }
+}

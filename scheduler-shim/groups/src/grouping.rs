@@ -1,0 +1,66 @@
+//! The answer to the question whose pod this is.
+
+use crate::group::PodGroup;
+use crate::malformed::Malformed;
+use crate::names::{ANNOTATION_GROUP, ANNOTATION_SKIP, ANNOTATION_TOP_OWNER};
+use crate::table::{Row, Rule, row_of};
+use crate::workload::Workload;
+
+/// Which group a pod belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Grouping {
+    /// One that follows from its owners; it is to be made and kept up to date.
+    Derived(Box<PodGroup>),
+    /// One that somebody else makes and keeps (a user, Kueue), by name; `None` until the pod names it.
+    External(Option<String>),
+}
+
+/// The group of a pod.
+pub fn group(workload: &Workload<'_>) -> Result<Grouping, Malformed> {
+    let named = workload.pod.annotation(ANNOTATION_GROUP);
+    let mut asked = workload.owners().chain([workload.pod]);
+    if asked.any(|object| object.annotation(ANNOTATION_SKIP) == Some("true")) {
+        return Ok(Grouping::External(named.map(str::to_owned)));
+    }
+    if let Some(name) = named.filter(|name| is_foreign(workload, name)) {
+        return Ok(Grouping::External(Some(name.to_owned())));
+    }
+    let mut derived = group_by(row_of(workload.owner), workload)?;
+    if let Some(name) = named.filter(|name| is_awaited(workload, name, &derived)) {
+        return Ok(Grouping::External(Some(name.to_owned())));
+    }
+    let pool_label = &workload.settings.node_pool_label;
+    if let Some(pool) = workload.pod.label(pool_label) {
+        derived.labels.insert(pool_label.clone(), pool.to_owned());
+    }
+    Ok(Grouping::Derived(Box::new(derived)))
+}
+
+/// The group of a pod by the rule of one row, whatever the kind of its owner.
+pub fn group_by(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+    match row.rule {
+        Rule::Plain => Ok(workload.plain(row.priority)),
+        Rule::Replicas(replicas) => replicas.group(row, workload),
+        Rule::Own(rule) => rule(row, workload),
+    }
+}
+
+/// Whether the group that the pod names was made by somebody else: ours carry the mark of their owner.
+fn is_foreign(workload: &Workload<'_>, name: &str) -> bool {
+    workload
+        .objects
+        .find("PodGroup", workload.namespace(), name)
+        .is_some_and(|found| found.annotation(ANNOTATION_TOP_OWNER).is_none())
+}
+
+/// Whether the group that the pod names is one that somebody else has yet to make. One of ours that was
+/// deleted is no such group: its name carries the uid of its owner, and it is made again.
+fn is_awaited(workload: &Workload<'_>, name: &str, derived: &PodGroup) -> bool {
+    let exists = workload
+        .objects
+        .find("PodGroup", workload.namespace(), name)
+        .is_some();
+    let uid = &derived.owner.uid;
+    let is_ours = name == derived.name || (!uid.is_empty() && name.contains(uid.as_str()));
+    !exists && !is_ours
+}

@@ -1,0 +1,221 @@
+//! From text to expression, by recursive descent; looser operators call tighter ones.
+
+use serde_json::Value;
+
+use super::{Comparison, Node, Step};
+
+type Parsed<T> = Result<T, String>;
+
+/// Deeper nesting than anybody writes by hand.
+const MAX_DEPTH: u32 = 64;
+
+pub(super) fn expression(text: &str) -> Parsed<Node> {
+    let mut parser = Parser {
+        rest: text,
+        depth: 0,
+    };
+    let node = parser.pipe()?;
+    match parser.rest.trim_start() {
+        "" => Ok(node),
+        rest => Err(format!("`{rest}` is not understood")),
+    }
+}
+
+struct Parser<'a> {
+    rest: &'a str,
+    depth: u32,
+}
+
+const COMPARISONS: [(&str, Comparison); 6] = [
+    ("==", Comparison::Equal),
+    ("!=", Comparison::Unequal),
+    ("<=", Comparison::LessOrEqual),
+    (">=", Comparison::GreaterOrEqual),
+    ("<", Comparison::Less),
+    (">", Comparison::Greater),
+];
+
+impl<'a> Parser<'a> {
+    fn pipe(&mut self) -> Parsed<Node> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err("it is nested too deeply".to_owned());
+        }
+        let mut left = self.alternative()?;
+        while self.takes("|") {
+            left = Node::Pipe(Box::new(left), Box::new(self.alternative()?));
+        }
+        self.depth -= 1;
+        Ok(left)
+    }
+
+    fn alternative(&mut self) -> Parsed<Node> {
+        let mut all = vec![self.or()?];
+        while self.takes("//") {
+            all.push(self.or()?);
+        }
+        let last = all.pop().ok_or("it is empty")?;
+        // The last binds first: `a // (b // c)`.
+        let join = |right, left| Node::Alternative(Box::new(left), Box::new(right));
+        Ok(all.into_iter().rev().fold(last, join))
+    }
+
+    fn or(&mut self) -> Parsed<Node> {
+        let mut left = self.and()?;
+        while self.takes_word("or") {
+            left = Node::Or(Box::new(left), Box::new(self.and()?));
+        }
+        Ok(left)
+    }
+
+    fn and(&mut self) -> Parsed<Node> {
+        let mut left = self.comparison()?;
+        while self.takes_word("and") {
+            left = Node::And(Box::new(left), Box::new(self.comparison()?));
+        }
+        Ok(left)
+    }
+
+    fn comparison(&mut self) -> Parsed<Node> {
+        let left = self.primary()?;
+        for (sign, comparison) in COMPARISONS {
+            if self.takes(sign) {
+                let right = Box::new(self.primary()?);
+                return Ok(Node::Compare(Box::new(left), comparison, right));
+            }
+        }
+        Ok(left)
+    }
+
+    fn primary(&mut self) -> Parsed<Node> {
+        if self.takes("(") {
+            let inner = self.pipe()?;
+            self.needs(")")?;
+            return Ok(inner);
+        }
+        self.space();
+        match self.rest.chars().next() {
+            Some('.') => self.path(),
+            Some('"') => Ok(Node::Literal(self.text()?.into())),
+            Some('-' | '0'..='9') => self.number().map(Node::Literal),
+            _ => self.word(),
+        }
+    }
+
+    fn word(&mut self) -> Parsed<Node> {
+        match self.name() {
+            "true" => Ok(Node::Literal(true.into())),
+            "false" => Ok(Node::Literal(false.into())),
+            "null" => Ok(Node::Literal(Value::Null)),
+            "not" => Ok(Node::Not),
+            "length" => Ok(Node::Length),
+            "tostring" => Ok(Node::ToString),
+            "tonumber" => Ok(Node::ToNumber),
+            "select" => {
+                self.needs("(")?;
+                let condition = self.pipe()?;
+                self.needs(")")?;
+                Ok(Node::Select(Box::new(condition)))
+            }
+            "" => Err(format!("a value is missing before `{}`", self.rest)),
+            other => Err(format!("`{other}` is not supported")),
+        }
+    }
+
+    fn path(&mut self) -> Parsed<Node> {
+        let mut steps = Vec::new();
+        loop {
+            if let Some(rest) = self.rest.strip_prefix('.') {
+                self.rest = rest;
+                if self.rest.starts_with('"') {
+                    steps.push(Step::Field(self.text()?));
+                } else {
+                    match self.name() {
+                        "" if steps.is_empty() => {}
+                        "" if self.rest.starts_with('[') => {}
+                        "" => return Err("a field is missing after `.`".to_owned()),
+                        name => steps.push(Step::Field(name.to_owned())),
+                    }
+                }
+            } else if let Some(rest) = self.rest.strip_prefix('[') {
+                self.rest = rest;
+                steps.push(self.bracket()?);
+            } else {
+                return Ok(Node::Path(steps));
+            }
+        }
+    }
+
+    fn bracket(&mut self) -> Parsed<Step> {
+        if self.takes("]") {
+            return Ok(Step::Each);
+        }
+        let step = if self.rest.starts_with('"') {
+            Step::Field(self.text()?)
+        } else {
+            let number = self.number()?;
+            Step::Index(number.as_i64().ok_or("an index is a whole number")?)
+        };
+        self.needs("]")?;
+        Ok(step)
+    }
+
+    fn number(&mut self) -> Parsed<Value> {
+        let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '.' | 'e' | 'E');
+        let text = self.take_while(is_part);
+        serde_json::from_str(text).map_err(|_| format!("`{text}` is not a number"))
+    }
+
+    /// A text in quotes, with the escapes of JSON.
+    fn text(&mut self) -> Parsed<String> {
+        let mut texts = serde_json::Deserializer::from_str(self.rest).into_iter::<String>();
+        let text = texts.next().and_then(Result::ok);
+        let text = text.ok_or("a text does not end")?;
+        self.rest = &self.rest[texts.byte_offset()..];
+        Ok(text)
+    }
+
+    fn name(&mut self) -> &'a str {
+        self.take_while(|c| c.is_ascii_alphanumeric() || c == '_')
+    }
+
+    fn take_while(&mut self, is_part: impl Fn(char) -> bool) -> &'a str {
+        let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
+        let (taken, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        taken
+    }
+
+    fn space(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+
+    fn takes(&mut self, sign: &str) -> bool {
+        self.space();
+        // No sign is the beginning of another but `<` and `>`, which are tried after their longer forms.
+        match self.rest.strip_prefix(sign) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn takes_word(&mut self, word: &str) -> bool {
+        self.space();
+        let before = self.rest;
+        if self.name() == word {
+            return true;
+        }
+        self.rest = before;
+        false
+    }
+
+    fn needs(&mut self, sign: &str) -> Parsed<()> {
+        match self.takes(sign) {
+            true => Ok(()),
+            false => Err(format!("`{sign}` is missing before `{}`", self.rest)),
+        }
+    }
+}

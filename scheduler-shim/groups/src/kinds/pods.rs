@@ -1,0 +1,38 @@
+//! Groups about single pods: a pod that nothing owns, a pod of a service, and Spark's executors.
+
+use crate::group::{Owner, PodGroup};
+use crate::inherit::group_name;
+use crate::malformed::Malformed;
+use crate::object::Object;
+use crate::table::Row;
+use crate::workload::Workload;
+
+const SPARK_APP: &str = "spark-app-name";
+const SPARK_SELECTOR: &str = "spark-app-selector";
+
+/// A pod that nothing owns. Spark makes such pods; those of one application are one group.
+pub(crate) fn bare(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+    let mut group = workload.plain(row.priority);
+    if let Some(selector) = spark_selector(workload.pod) {
+        group.name = selector.to_owned();
+    }
+    Ok(group)
+}
+
+/// Whether the pod belongs to a Spark application.
+pub fn is_spark(pod: Object<'_>) -> bool {
+    spark_selector(pod).is_some()
+}
+
+fn spark_selector(pod: Object<'_>) -> Option<&str> {
+    pod.label(SPARK_APP)?;
+    pod.label(SPARK_SELECTOR)
+}
+
+/// Replicas of a service do not need each other: each is a group, on the terms of the common owner.
+pub(crate) fn each_alone(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+    let mut group = workload.plain(row.priority);
+    group.name = group_name(workload.pod);
+    group.owner = Owner::of_pod(workload.pod);
+    Ok(group)
+}

@@ -1,0 +1,46 @@
+//! Which pod group a pod belongs to, and what that group asks for.
+//!
+//! A gang is scheduled whole or not at all, but nobody writes "gang" into a manifest: people write a
+//! PyTorchJob, a JobSet, a RayCluster. This crate reads such an owner and says what follows from it: name,
+//! owner, how many pods must start together, subgroups, priority class, preemptibility, queue, topology.
+//! The rules are those of KAI Scheduler, so that manifests written for it behave alike.
+//!
+//! It is pure: no I/O, no clock. Owners come in as the JSON that the API server serves ([`Object`]), because
+//! they are kinds of two dozen projects of which each rule reads three fields; nothing but this crate's
+//! edge sees that JSON, and what goes out is typed ([`PodGroup`]). What a rule must look up beside
+//! the owner is handed in as [`Objects`].
+//!
+//! ## Adding a kind
+//! One row in [`TABLE`]. If the kind needs more than "one group an owner, one pod is enough", the
+//! row names a function in `kinds/`.
+#![forbid(unsafe_code)]
+
+mod defaults;
+mod duration;
+mod group;
+mod grouping;
+mod inherit;
+mod kinds;
+mod malformed;
+mod names;
+mod object;
+mod objects;
+mod segments;
+mod table;
+mod workload;
+
+pub use defaults::{KindDefault, KindDefaults};
+pub use duration::{parse_duration, show_duration};
+pub use group::{Owner, PodGroup, Preemptibility, SubGroup, Topology};
+pub use grouping::{Grouping, group, group_by};
+pub use kinds::grove::{PodReference, parse_pod_reference, parse_sub_group};
+pub use kinds::lws::sub_groups as leader_worker_sub_groups;
+pub use kinds::mpi::{launcher_exists, without_delayed_launcher};
+pub use kinds::pods::is_spark;
+pub use kinds::skip::inherit_from_skipped;
+pub use malformed::Malformed;
+pub use names::ANNOTATION_GROUP;
+pub use object::Object;
+pub use objects::Objects;
+pub use table::{OTHER, Replicas, Row, Rule, TABLE, row_of};
+pub use workload::{Settings, Workload};

@@ -1,0 +1,132 @@
+//! A Kubernetes object as the API server serves it, read field by field.
+//!
+//! Absent, null and empty are the same to a reader: Kubernetes leaves out what is zero. Nothing here
+//! is trusted to have the type that its schema promises, since custom resources come from many hands.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use crate::malformed::Malformed;
+
+/// A view of one object's JSON.
+#[derive(Debug, Clone, Copy)]
+pub struct Object<'a>(&'a Value);
+
+impl<'a> Object<'a> {
+    /// Looks at `json` as an object; one that is none has no fields.
+    pub fn new(json: &'a Value) -> Self {
+        Self(json)
+    }
+
+    /// The JSON itself.
+    pub fn json(self) -> &'a Value {
+        self.0
+    }
+
+    /// `Job`, `Pod`, ...
+    pub fn kind(self) -> &'a str {
+        self.text(&["kind"]).unwrap_or_default()
+    }
+
+    /// Group and version in one, as in manifests.
+    pub fn api_version(self) -> &'a str {
+        self.text(&["apiVersion"]).unwrap_or_default()
+    }
+
+    /// The API group; empty for the core group.
+    pub fn api_group(self) -> &'a str {
+        self.api_version()
+            .rsplit_once('/')
+            .map_or("", |(group, _)| group)
+    }
+
+    pub(crate) fn version(self) -> &'a str {
+        let whole = self.api_version();
+        whole.rsplit_once('/').map_or(whole, |(_, version)| version)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'a str {
+        self.text(&["metadata", "name"]).unwrap_or_default()
+    }
+
+    /// Its namespace; empty if it has none.
+    pub fn namespace(self) -> &'a str {
+        self.text(&["metadata", "namespace"]).unwrap_or_default()
+    }
+
+    /// Its unique id.
+    pub fn uid(self) -> &'a str {
+        self.text(&["metadata", "uid"]).unwrap_or_default()
+    }
+
+    /// A label's value, unless it is empty.
+    pub fn label(self, key: &str) -> Option<&'a str> {
+        self.text(&["metadata", "labels", key])
+    }
+
+    /// An annotation's value, unless it is empty.
+    pub fn annotation(self, key: &str) -> Option<&'a str> {
+        self.text(&["metadata", "annotations", key])
+    }
+
+    pub(crate) fn at(self, path: &[&str]) -> Option<&'a Value> {
+        path.iter()
+            .try_fold(self.0, |json, key| json.get(*key))
+            .filter(|json| !json.is_null())
+    }
+
+    pub(crate) fn part(self, path: &[&str]) -> Option<Object<'a>> {
+        self.at(path).map(Object)
+    }
+
+    pub(crate) fn text(self, path: &[&str]) -> Option<&'a str> {
+        self.at(path)?.as_str().filter(|text| !text.is_empty())
+    }
+
+    pub(crate) fn map(self, path: &[&str]) -> Option<&'a Map<String, Value>> {
+        self.at(path)?.as_object()
+    }
+
+    /// The entries of a list; a list that is absent has none.
+    pub(crate) fn list(self, path: &[&str]) -> Result<&'a [Value], Malformed> {
+        match self.at(path) {
+            None => Ok(&[]),
+            Some(Value::Array(entries)) => Ok(entries),
+            Some(other) => Err(self.not_a(path, "list", other)),
+        }
+    }
+
+    /// A number of pods, hosts, replicas.
+    pub(crate) fn count(self, path: &[&str]) -> Result<Option<u32>, Malformed> {
+        let Some(found) = self.at(path) else {
+            return Ok(None);
+        };
+        found
+            .as_u64()
+            .and_then(|count| u32::try_from(count).ok())
+            .map(Some)
+            .ok_or_else(|| self.not_a(path, "count", found))
+    }
+
+    fn not_a(self, path: &[&str], wanted: &str, found: &Value) -> Malformed {
+        Malformed::field(self, &path.join("."), format!("{found} is not a {wanted}"))
+    }
+
+    pub(crate) fn is(self, other: Object<'_>) -> bool {
+        self.kind() == other.kind()
+            && self.name() == other.name()
+            && self.namespace() == other.namespace()
+    }
+}
+
+impl fmt::Display for Object<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind() {
+            "" => "object",
+            kind => kind,
+        };
+        write!(f, "{kind} {}/{}", self.namespace(), self.name())
+    }
+}

@@ -1,0 +1,206 @@
+//! The kinds and their rules: one row each.
+//!
+//! The version of an API group does not matter here: a field that a rule reads is at the same place in
+//! all versions that are served today, or the rule looks in both.
+
+use crate::group::PodGroup;
+use crate::kinds::kubeflow::no_parts;
+use crate::kinds::{
+    batch, grove, job_set, karta, knative, lws, mpi, pods, pytorch, ray, skip, training,
+};
+use crate::malformed::Malformed;
+use crate::names::{BUILD, INFERENCE, TRAIN};
+use crate::object::Object;
+use crate::workload::Workload;
+
+/// How the pods of one kind of owner are grouped.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a> {
+    /// The API group of the owner; empty for the core group.
+    pub api_group: &'a str,
+    /// The kind of the owner.
+    pub kind: &'a str,
+    /// The priority class of a group for which nobody names one.
+    pub priority: &'static str,
+    /// What makes the group.
+    pub rule: Rule<'a>,
+}
+
+/// What makes a group of an owner.
+#[derive(Debug, Clone, Copy)]
+pub enum Rule<'a> {
+    /// One group an owner, in which one pod is enough.
+    Plain,
+    /// A map of roles, each with replicas, all of which start together.
+    Replicas(Replicas<'a>),
+    /// A rule of its own.
+    Own(fn(&Row<'_>, &Workload<'_>) -> Result<PodGroup, Malformed>),
+}
+
+/// Where an owner keeps its roles.
+#[derive(Debug, Clone, Copy)]
+pub struct Replicas<'a> {
+    /// The field of `spec`.
+    pub field: &'a str,
+    /// Roles without which there is no job.
+    pub mandatory: &'a [&'a str],
+    /// What the kind adds to a group that has its members counted.
+    pub refine: fn(&Workload<'_>, &mut PodGroup) -> Result<(), Malformed>,
+}
+
+/// Every kind with a rule, by API group and kind.
+pub const TABLE: &[Row<'static>] = &[
+    // Kubernetes itself.
+    own("", "Pod", TRAIN, pods::bare),
+    plain("", "ReplicationController", TRAIN),
+    plain("apps", "ReplicaSet", TRAIN),
+    plain("apps", "StatefulSet", TRAIN),
+    plain("apps", "DaemonSet", TRAIN),
+    own("apps", "Deployment", INFERENCE, pods::each_alone),
+    own("batch", "Job", TRAIN, batch::job),
+    own("batch", "CronJob", TRAIN, batch::cron_job),
+    own("jobset.x-k8s.io", "JobSet", TRAIN, job_set::group),
+    own(
+        "leaderworkerset.x-k8s.io",
+        "LeaderWorkerSet",
+        TRAIN,
+        lws::group,
+    ),
+    // Kubeflow.
+    replicas("kubeflow.org", "TFJob", "tfReplicaSpecs", &[], no_parts),
+    replicas(
+        "kubeflow.org",
+        "PyTorchJob",
+        "pytorchReplicaSpecs",
+        &[],
+        pytorch::refine,
+    ),
+    replicas(
+        "kubeflow.org",
+        "XGBoostJob",
+        "xgbReplicaSpecs",
+        &["Master", "Worker"],
+        no_parts,
+    ),
+    replicas(
+        "kubeflow.org",
+        "JAXJob",
+        "jaxReplicaSpecs",
+        &["Worker"],
+        no_parts,
+    ),
+    replicas(
+        "kubeflow.org",
+        "MPIJob",
+        "mpiReplicaSpecs",
+        &["Launcher", "Worker"],
+        mpi::refine,
+    ),
+    plain("kubeflow.org", "Notebook", BUILD),
+    plain("kubeflow.org", "ScheduledWorkflow", TRAIN),
+    own("trainer.kubeflow.org", "TrainJob", TRAIN, skip::below),
+    // Ray.
+    own("ray.io", "RayCluster", TRAIN, ray::cluster),
+    own("ray.io", "RayJob", TRAIN, ray::job),
+    own("ray.io", "RayService", TRAIN, ray::service),
+    // Serving.
+    own(
+        "serving.knative.dev",
+        "Service",
+        INFERENCE,
+        knative::service,
+    ),
+    own("grove.io", "PodGangSet", TRAIN, grove::group),
+    own("grove.io", "PodCliqueSet", TRAIN, grove::group),
+    own("grove.io", "PodCliqueScalingGroup", TRAIN, grove::group),
+    own("grove.io", "PodClique", TRAIN, grove::group),
+    own("nvidia.com", "DynamoGraphDeployment", TRAIN, skip::below),
+    plain("machinelearning.seldon.io", "SeldonDeployment", TRAIN),
+    plain("egx.nvidia.io", "SPOTRequest", INFERENCE),
+    // Pipelines and workspaces.
+    own("argoproj.io", "Workflow", TRAIN, skip::below),
+    plain("tekton.dev", "PipelineRun", TRAIN),
+    plain("tekton.dev", "TaskRun", TRAIN),
+    plain("workspace.devfile.io", "DevWorkspace", TRAIN),
+    plain("kubevirt.io", "VirtualMachineInstance", TRAIN),
+    own("amlarc.azureml.com", "AmlJob", TRAIN, training::aml_job),
+    own("run.ai", "RunaiJob", TRAIN, training::runai_job),
+    own("run.ai", "TrainingWorkload", TRAIN, skip::below),
+    own("run.ai", "InteractiveWorkload", TRAIN, skip::below),
+    own("run.ai", "InferenceWorkload", TRAIN, skip::below),
+    own("run.ai", "DistributedWorkload", TRAIN, skip::below),
+    own("run.ai", "DistributedInferenceWorkload", TRAIN, skip::below),
+    own("run.ai", "ExternalWorkload", TRAIN, skip::below),
+];
+
+/// Every other kind: by its Karta definition if the cluster has one.
+pub const OTHER: Row<'static> = own("", "", TRAIN, karta::group);
+
+/// The row of an owner's kind.
+pub fn row_of(owner: Object<'_>) -> &'static Row<'static> {
+    TABLE
+        .iter()
+        .find(|row| row.kind == owner.kind() && row.api_group == owner.api_group())
+        .unwrap_or(&OTHER)
+}
+
+const fn plain(
+    api_group: &'static str,
+    kind: &'static str,
+    priority: &'static str,
+) -> Row<'static> {
+    Row {
+        api_group,
+        kind,
+        priority,
+        rule: Rule::Plain,
+    }
+}
+
+const fn replicas(
+    api_group: &'static str,
+    kind: &'static str,
+    field: &'static str,
+    mandatory: &'static [&'static str],
+    refine: fn(&Workload<'_>, &mut PodGroup) -> Result<(), Malformed>,
+) -> Row<'static> {
+    Row {
+        api_group,
+        kind,
+        priority: TRAIN,
+        rule: Rule::Replicas(Replicas {
+            field,
+            mandatory,
+            refine,
+        }),
+    }
+}
+
+const fn own(
+    api_group: &'static str,
+    kind: &'static str,
+    priority: &'static str,
+    rule: fn(&Row<'_>, &Workload<'_>) -> Result<PodGroup, Malformed>,
+) -> Row<'static> {
+    Row {
+        api_group,
+        kind,
+        priority,
+        rule: Rule::Own(rule),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_kind_has_two_rows() {
+        for (i, row) in TABLE.iter().enumerate() {
+            let again = TABLE[i + 1..]
+                .iter()
+                .any(|other| (other.api_group, other.kind) == (row.api_group, row.kind));
+            assert!(!again, "{} {}", row.api_group, row.kind);
+        }
+    }
+}

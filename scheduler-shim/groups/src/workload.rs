@@ -1,0 +1,93 @@
+//! A question: this pod, of these owners, in this cluster.
+
+use serde_json::Value;
+
+use crate::defaults::KindDefaults;
+use crate::names::{LABEL_NODE_POOL, LABEL_QUEUE};
+use crate::object::Object;
+use crate::objects::Objects;
+
+/// A pod with its owners, and what its rule may look up.
+#[derive(Debug, Clone)]
+pub struct Workload<'a> {
+    /// The pod.
+    pub pod: Object<'a>,
+    /// The owner whose rule decides: the topmost one, or the pod itself if nothing owns it.
+    pub owner: Object<'a>,
+    /// All owners, the nearest first. It may be partial (metadata only) and may end with `owner`.
+    pub chain: Vec<Object<'a>>,
+    /// The rest of the cluster.
+    pub objects: &'a Objects,
+    /// How this cluster wants it.
+    pub settings: &'a Settings,
+}
+
+/// What an administrator sets once for a cluster.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The label that names a queue.
+    pub queue_label: String,
+    /// The label that names a node pool.
+    pub node_pool_label: String,
+    /// Whether the pods of a Knative revision are one gang.
+    pub gang_knative: bool,
+    /// Whether Jobs keep the groups by which older versions named them after single pods.
+    pub keeps_old_names: bool,
+    /// Defaults by kind.
+    pub defaults: KindDefaults,
+    /// Karta definitions, for kinds that no row knows.
+    pub kartas: Vec<Value>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            queue_label: LABEL_QUEUE.to_owned(),
+            node_pool_label: LABEL_NODE_POOL.to_owned(),
+            gang_knative: true,
+            keeps_old_names: false,
+            defaults: KindDefaults::default(),
+            kartas: Vec::new(),
+        }
+    }
+}
+
+impl<'a> Workload<'a> {
+    /// A pod whose owners are `chain`, the nearest first.
+    pub fn new(
+        pod: Object<'a>,
+        chain: Vec<Object<'a>>,
+        objects: &'a Objects,
+        settings: &'a Settings,
+    ) -> Self {
+        Self {
+            pod,
+            owner: chain.last().copied().unwrap_or(pod),
+            chain,
+            objects,
+            settings,
+        }
+    }
+
+    /// The same question with another owner to decide it.
+    pub(crate) fn owned_by<'b>(&'b self, owner: Object<'b>) -> Workload<'b> {
+        Workload {
+            owner,
+            ..self.clone()
+        }
+    }
+
+    /// All owners, the nearest first.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = Object<'a>> {
+        let missing = !self.chain.iter().any(|known| known.is(self.owner));
+        let chain = self.chain.clone();
+        chain.into_iter().chain(missing.then_some(self.owner))
+    }
+
+    pub(crate) fn namespace(&self) -> &'a str {
+        match self.pod.namespace() {
+            "" => self.owner.namespace(),
+            namespace => namespace,
+        }
+    }
+}

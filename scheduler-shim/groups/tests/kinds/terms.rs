@@ -1,0 +1,119 @@
+//! What a group takes from labels, annotations and defaults, and groups that somebody else makes.
+
+use apportion_groups::{Grouping, KindDefaults, Object, Preemptibility};
+use serde_json::{Value, json};
+
+use crate::case::{Case, class, owner, with};
+
+#[test]
+fn any_owner_without_a_rule_is_one_group_in_which_one_pod_is_enough() {
+    let group = Case::of(owner("example.com/v1", "Robot", json!({}))).group();
+    assert_eq!(group.name, "pg-o-7");
+    assert_eq!(
+        (group.min_member, group.queue.as_str()),
+        (1, "default-queue")
+    );
+    assert_eq!(
+        (group.owner.kind.as_str(), group.priority_class.as_str()),
+        ("Robot", "train")
+    );
+}
+
+#[test]
+fn a_pod_that_nothing_owns_is_its_own_group() {
+    let mut case = Case::of(Value::Null);
+    case.owners.clear();
+    let group = case.group();
+    assert_eq!(
+        (group.name.as_str(), group.owner.kind.as_str()),
+        ("pg-p-9", "Pod")
+    );
+}
+
+#[test]
+fn the_queue_is_the_owners_then_the_pods_then_the_projects() {
+    let plain = owner("apps/v1", "StatefulSet", json!({}));
+    let labelled = with(plain.clone(), "labels", "kai.scheduler/queue", "gold");
+    let project = with(plain.clone(), "labels", "project", "vision");
+    let pod_queue = |owner| Case::of(owner).label("kai.scheduler/queue", "iron");
+    assert_eq!(pod_queue(labelled).group().queue, "gold");
+    assert_eq!(pod_queue(plain).group().queue, "iron");
+    assert_eq!(Case::of(project.clone()).group().queue, "vision");
+    let pooled = Case::of(project)
+        .label("kai.scheduler/node-pool", "a100")
+        .group();
+    assert_eq!(pooled.queue, "vision-a100");
+    assert_eq!(pooled.labels["kai.scheduler/node-pool"], "a100");
+}
+
+#[test]
+fn a_priority_class_that_does_not_exist_is_passed_over() {
+    let named = with(
+        owner("apps/v1", "StatefulSet", json!({})),
+        "labels",
+        "priorityClassName",
+        "x",
+    );
+    assert_eq!(Case::of(named.clone()).group().priority_class, "train");
+    let on_pod = Case::of(named.clone())
+        .label("priorityClassName", "y")
+        .beside(class("y"));
+    assert_eq!(on_pod.group().priority_class, "y");
+    assert_eq!(
+        Case::of(named).beside(class("x")).group().priority_class,
+        "x"
+    );
+}
+
+#[test]
+fn a_cluster_sets_its_own_defaults_for_a_kind() {
+    let types = r#"[{"typeName": "Deployment", "priorityName": "low"},
+        {"typeName": "Deployment", "group": "apps", "priorityName": "mid",
+         "preemptibility": "preemptible"}]"#;
+    let map = json!({"kind": "ConfigMap", "data": {"types": types}});
+    let mut case = Case::of(owner("apps/v1", "Deployment", json!({}))).beside(class("mid"));
+    case.settings.defaults =
+        KindDefaults::parse(Object::new(&map)).expect("the map is well formed");
+    let group = case.group();
+    assert_eq!(group.priority_class, "mid");
+    assert_eq!(group.preemptibility, Some(Preemptibility::Preemptible));
+}
+
+#[test]
+fn an_annotation_gives_placement_and_delay() {
+    let group = Case::of(owner("apps/v1", "StatefulSet", json!({})))
+        .annotation("kai.scheduler/topology", "dc")
+        .annotation("kai.scheduler/topology-required-placement", "rack")
+        .annotation("kai.scheduler/preemption-delay", "90s")
+        .group();
+    assert_eq!(
+        (
+            group.topology.name.as_str(),
+            group.topology.required.as_str()
+        ),
+        ("dc", "rack")
+    );
+    assert_eq!(
+        group.preemption_delay.map(|delay| delay.as_secs()),
+        Some(90)
+    );
+}
+
+#[test]
+fn a_group_that_somebody_else_makes_is_left_to_them() {
+    let set = || Case::of(owner("apps/v1", "StatefulSet", json!({})));
+    let external = |name: &str| Ok(Grouping::External(Some(name.to_owned())));
+    let skipped = set().annotation("kai.scheduler/skip-podgrouper", "true");
+    assert_eq!(skipped.grouping(), Ok(Grouping::External(None)));
+    // It may come after its pods.
+    assert_eq!(
+        set().annotation("pod-group-name", "mine").grouping(),
+        external("mine")
+    );
+    let mine = json!({"kind": "PodGroup", "metadata": {"name": "mine", "namespace": "lab"}});
+    let named = set().annotation("pod-group-name", "mine").beside(mine);
+    assert_eq!(named.grouping(), external("mine"));
+    // One of the same name in another namespace is another one; ours, deleted, is made again.
+    let ours = set().annotation("pod-group-name", "pg-o-7");
+    assert_eq!(ours.group().name, "pg-o-7");
+}
