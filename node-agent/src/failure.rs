@@ -2,7 +2,9 @@
 //! do about it.
 
 use std::error::Error;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
 
 /// Done.
 pub(crate) const EXIT_DONE: u8 = 0;
@@ -36,6 +38,14 @@ impl Failure {
             lines: mistakes.into_iter().map(hint).collect(),
             code: EXIT_USAGE,
         }
+    }
+
+    /// Says all lines on standard error. A closed one is no reason to panic.
+    pub(crate) fn report(self) -> ExitCode {
+        for line in self.lines {
+            let _ = writeln!(std::io::stderr(), "apportion-agent: {line}");
+        }
+        ExitCode::from(self.code)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
+use crate::durable;
+use crate::failure::Failure;
 use crate::metrics;
 use crate::options::Metrics;
 use crate::view::View;
@@ -34,8 +37,26 @@ pub(crate) struct ListenError {
     source: std::io::Error,
 }
 
-/// Listens where the options say.
-pub(crate) async fn listen(metrics: Metrics) -> Result<Option<TcpListener>, ListenError> {
+/// Listens where the options say, and writes the address into `file` for who looks for it.
+pub(crate) async fn open(
+    metrics: Metrics,
+    file: &Path,
+) -> Result<(Option<TcpListener>, String), Failure> {
+    let listener = listen(metrics)
+        .await
+        .map_err(|error| Failure::running(&error, "choose another --metrics-address, or none"))?;
+    let address = listener
+        .as_ref()
+        .and_then(|listener| listener.local_addr().ok());
+    let address = address
+        .map(|address| address.to_string())
+        .unwrap_or_default();
+    durable::replace(file, address.as_bytes())
+        .map_err(|error| Failure::running(&error, "the agent must be able to write its folder"))?;
+    Ok((listener, address))
+}
+
+async fn listen(metrics: Metrics) -> Result<Option<TcpListener>, ListenError> {
     let address = match metrics {
         Metrics::Off => return Ok(None),
         Metrics::At(address) => address,

@@ -14,6 +14,7 @@ mod exits;
 mod failure;
 mod http;
 mod instance;
+mod log;
 mod members;
 mod metrics;
 mod namespace;
@@ -25,20 +26,16 @@ mod procfs;
 mod request;
 mod reserve;
 mod service;
+mod stop;
 mod view;
 mod wire;
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::place;
-use apportion_proto::v1::agent_server::AgentServer;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::Server;
 use tracing::info;
 
 use crate::agent::Agent;
@@ -72,18 +69,12 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::from(EXIT_DONE),
-        Err(failure) => {
-            for line in failure.lines {
-                // A closed standard error is no reason to panic.
-                let _ = writeln!(std::io::stderr(), "apportion-agent: {line}");
-            }
-            ExitCode::from(failure.code)
-        }
+        Err(failure) => failure.report(),
     }
 }
 
 fn serve(options: Options) -> Result<(), Failure> {
-    log(&options);
+    log::start(&options);
     // Before there is another thread: capabilities are a thread's.
     if rustix::process::geteuid().is_root() {
         privilege::drop_most().map_err(|error| Failure::running(&error, "see capabilities(7)"))?;
@@ -114,18 +105,8 @@ async fn run(options: Options) -> Result<(), Failure> {
         "Driver found"
     );
 
-    let metrics = http::listen(options.metrics)
-        .await
-        .map_err(|error| Failure::running(&error, "choose another --metrics-address, or none"))?;
-    let address = metrics
-        .as_ref()
-        .and_then(|listener| listener.local_addr().ok());
-    let address = address
-        .map(|address| address.to_string())
-        .unwrap_or_default();
-    durable::replace(&instance.path(place::METRICS_ADDRESS), address.as_bytes())
-        .map_err(|error| Failure::running(&error, "the agent must be able to write its folder"))?;
-
+    let file = instance.path(place::METRICS_ADDRESS);
+    let (metrics, address) = http::open(options.metrics, &file).await?;
     let listener = instance.listen().map_err(|error| {
         Failure::running(
             &error,
@@ -148,42 +129,15 @@ async fn run(options: Options) -> Result<(), Failure> {
         shown,
         contact: contact.clone(),
     };
-    let service = AgentServer::with_interceptor(service, service::authorise);
     let (left_here, left) = tokio::sync::oneshot::channel::<()>();
-    let server = Server::builder().add_service(service);
-    let served = tokio::spawn(
-        server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), async {
-            drop(left.await)
-        }),
-    );
+    let served = tokio::spawn(service::serve(service, listener, async {
+        drop(left.await)
+    }));
     info!(socket = %socket.display(), metrics = address, "Agent serves");
 
-    agent.run(requested, contact, stopped()?).await;
+    agent.run(requested, contact, stop::stopped()?).await;
     drop(left_here);
     let _ = tokio::time::timeout(GRACE, served).await;
     info!("Agent left, the accounts stay");
     Ok(())
-}
-
-/// Resolves at the first signal that asks the agent to stop.
-fn stopped() -> Result<impl Future<Output = ()>, Failure> {
-    let listen = |kind| signal(kind).map_err(|error| Failure::running(&error, "see signal(7)"));
-    let mut terminated = listen(SignalKind::terminate())?;
-    let mut interrupted = listen(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminated.recv() => {}
-            _ = interrupted.recv() => {}
-        }
-    })
-}
-
-fn log(options: &Options) {
-    let builder = tracing_subscriber::fmt()
-        .with_max_level(options.log)
-        .with_writer(std::io::stderr);
-    match options.is_json {
-        true => builder.json().init(),
-        false => builder.with_ansi(false).with_target(false).init(),
-    }
 }

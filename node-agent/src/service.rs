@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use apportion_proto::v1;
-use apportion_proto::v1::agent_server::Agent;
+use apportion_proto::v1::agent_server::{Agent, AgentServer};
 use apportion_proto::v1::watch_reply::Item;
+use tokio::net::UnixListener;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tonic::transport::Server;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 
@@ -28,8 +30,22 @@ pub(crate) struct Service {
     pub(crate) contact: Arc<Contact>,
 }
 
+/// Serves on the socket until `left`, and then until the open requests have ended.
+pub(crate) async fn serve(
+    service: Service,
+    listener: UnixListener,
+    left: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    let service = AgentServer::with_interceptor(service, authorise);
+    let incoming = UnixListenerStream::new(listener);
+    Server::builder()
+        .add_service(service)
+        .serve_with_incoming_shutdown(incoming, left)
+        .await
+}
+
 /// Lets the agent's own user and root through.
-pub(crate) fn authorise(request: Request<()>) -> Result<Request<()>, Status> {
+fn authorise(request: Request<()>) -> Result<Request<()>, Status> {
     let own = rustix::process::geteuid().as_raw();
     let peer = credentials(&request).map(|peer| peer.uid());
     match peer {

@@ -1,0 +1,14 @@
+//! Where the log goes: standard error, as lines for people or JSON for machines.
+
+use crate::options::Options;
+
+/// Starts the log.
+pub(crate) fn start(options: &Options) {
+    let builder = tracing_subscriber::fmt()
+        .with_max_level(options.log)
+        .with_writer(std::io::stderr);
+    match options.is_json {
+        true => builder.json().init(),
+        false => builder.with_ansi(false).with_target(false).init(),
+    }
+}
