@@ -170,7 +170,12 @@ impl Agent {
 
 /// A status says nothing about what was being asked.
 pub(crate) fn refused(what: &'static str) -> impl Fn(Status) -> Failure {
-    move |status| Failure::new(format!("the agent did not {what}")).because(reason(&status))
+    move |status| {
+        let failure = Failure::new(format!("the agent did not {what}"));
+        failure
+            .because(reason(&status))
+            .lost(is_broken(status.code()))
+    }
 }
 
 fn reason(status: &Status) -> String {

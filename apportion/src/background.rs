@@ -89,6 +89,12 @@ impl Background {
         !matches!(state, None | Some('Z' | 'X'))
     }
 
+    /// Whether it said why it ended; one that was killed did not.
+    pub(crate) fn has_said_why(&self) -> bool {
+        self.last_line()
+            .is_some_and(|line| line.starts_with(&format!("{}: ", self.name)))
+    }
+
     /// A failure with the program's last words as its cause.
     pub(crate) fn explain(&self, what: &str) -> Failure {
         let last = self.last_line().unwrap_or_default();

@@ -19,6 +19,7 @@ pub(crate) struct Failure {
     source: Option<Box<dyn Error + Send + Sync>>,
     hint: Option<String>,
     code: u8,
+    is_lost: bool,
 }
 
 impl Failure {
@@ -29,6 +30,7 @@ impl Failure {
             source: None,
             hint: None,
             code: 1,
+            is_lost: false,
         }
     }
 
@@ -54,6 +56,16 @@ impl Failure {
             hint: Some(hint.into()),
             ..self
         }
+    }
+
+    /// Marks a request that was lost with its connection: it may be made again.
+    pub(crate) fn lost(self, is_lost: bool) -> Self {
+        Self { is_lost, ..self }
+    }
+
+    /// Whether the request was lost with its connection.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
     }
 
     /// What happened and why, without what to do about it.

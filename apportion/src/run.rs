@@ -5,7 +5,7 @@
 //! which becomes the command: whatever ends the command gives the share back.
 
 use std::process;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apportion_abi::{GpuRequest, place};
 use apportion_policy::Refusal;
@@ -75,20 +75,33 @@ async fn obtain(
     ask: &Ask,
     program: &Program,
 ) -> Result<(Allocation, ListReply), Failure> {
-    let mut agent = connect_or_start(instance).await?;
-    let pid = process::id();
     let name = ask
         .name
         .clone()
-        .unwrap_or_else(|| format!("{}-{pid}", program.name()));
-    let tied = async {
-        let (reserved, list) = reserve(&mut agent, ask, &name).await?;
-        Ok((agent.commit(reserved.id, pid).await?, list))
-    };
-    let _held = HeldSignals::hold()?;
-    let slow =
-        |_| Failure::new("the agent did not answer in time").hint("`apportion doctor` looks at it");
-    tokio::time::timeout(PATIENCE, tied).await.map_err(slow)?
+        .unwrap_or_else(|| format!("{}-{}", program.name(), process::id()));
+    let key = format!("run-{}-{}", process::id(), now_nanoseconds());
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut agent = connect_or_start(instance).await?;
+        let tied = async {
+            let (reserved, list) = reserve(&mut agent, ask, &name, &key).await?;
+            Ok::<_, Failure>((agent.commit(reserved.id, process::id()).await?, list))
+        };
+        let held = HeldSignals::hold()?;
+        let tied = tokio::time::timeout(PATIENCE, tied)
+            .await
+            .map_err(|_| slow())?;
+        drop(held);
+        match tied {
+            // The next agent knows from its checkpoint what this one gave under the same key.
+            Err(failure) if failure.is_lost() && Instant::now() < deadline => {}
+            tied => return tied,
+        }
+    }
+}
+
+fn slow() -> Failure {
+    Failure::new("the agent did not answer in time").hint("`apportion doctor` looks at it")
 }
 
 /// Signals that end a program, held back until this is dropped.
@@ -122,6 +135,7 @@ async fn reserve(
     agent: &mut Agent,
     ask: &Ask,
     name: &str,
+    key: &str,
 ) -> Result<(Allocation, ListReply), Failure> {
     let mut attempt = 1;
     loop {
@@ -134,7 +148,7 @@ async fn reserve(
             bytes: ask.bytes.0,
         };
         let shares = placement.asks.iter().map(share).collect();
-        let key = format!("run-{}-{attempt}-{}", process::id(), now_nanoseconds());
+        let key = format!("{key}-{attempt}");
         match agent.allocate(key, name.to_owned(), shares).await?.result {
             Some(allocate_reply::Result::Allocation(allocation)) => return Ok((allocation, list)),
             Some(allocate_reply::Result::Shortfall(shortfall)) if attempt == ATTEMPTS => {

@@ -20,6 +20,8 @@ use crate::simulation;
 const IDLE_EXIT_SECONDS: &str = "30";
 /// How long an agent may take until it serves; its first look at a card may be slow.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How many agents may say why they end. One may have met another that was about to serve and did not.
+const COMPLAINTS: u32 = 2;
 /// How often is looked.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -31,6 +33,7 @@ pub(crate) async fn connect_or_start(instance: &Instance) -> Result<Agent, Failu
     }
     let deadline = Instant::now() + PATIENCE;
     let mut launched: Option<Background> = None;
+    let mut complaints = 0;
     loop {
         // Asked before connecting, so that one that serves by then is connected to.
         let is_free = !is_held(&instance.dir.join(place::AGENT_LOCK));
@@ -43,7 +46,11 @@ pub(crate) async fn connect_or_start(instance: &Instance) -> Result<Agent, Failu
             None if is_free => launched = Some(launch(instance)?),
             // One that ends without the lock being free met another that serves soon.
             Some(agent) if is_free && !agent.is_running() => {
-                return Err(explain(instance, "ended at once", agent));
+                complaints += u32::from(agent.has_said_why());
+                if complaints == COMPLAINTS {
+                    return Err(explain(instance, "ended at once", agent));
+                }
+                launched = None;
             }
             None | Some(_) => {}
         }
