@@ -91,28 +91,41 @@ impl Host {
     #[must_use]
     pub fn with(config: &Config) -> Self {
         let mut host = Self::bare();
-        let file = host.dir.path().join("machine.json");
-        fs::write(
-            &file,
-            serde_json::to_vec(config).expect("a machine is JSON"),
-        )
-        .expect("the folder is writable");
-        let mut daemon = Command::new(host.staged.join("lib/apportion/apportion-simd"));
-        daemon
-            .arg("--socket")
-            .arg(host.driver_socket())
-            .arg("--config")
-            .arg(file);
-        host.driver = Some(
-            daemon
-                .stdin(Stdio::null())
-                .spawn()
-                .expect("the simulated driver is staged"),
-        );
-        eventually(PATIENCE, "the simulated driver answers", || {
-            UnixStream::connect(host.driver_socket()).is_ok()
-        });
+        let machine = serde_json::to_vec(config).expect("a machine is JSON");
+        fs::write(host.machine_file(), machine).expect("the folder is writable");
+        host.start_driver();
         host
+    }
+
+    /// Kills the simulated driver, with all that programs had of it.
+    pub fn kill_driver(&mut self) {
+        if let Some(mut driver) = self.driver.take() {
+            let _ = driver.kill();
+            let _ = driver.wait();
+        }
+    }
+
+    /// Starts the simulated driver.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_driver(&mut self) {
+        let mut daemon = Command::new(self.libraries().join("apportion-simd"));
+        daemon.arg("--socket").arg(self.driver_socket());
+        daemon
+            .arg("--config")
+            .arg(self.machine_file())
+            .stdin(Stdio::null());
+        self.driver = Some(daemon.spawn().expect("the simulated driver is staged"));
+        // The machine of before is spoken to over connections that are gone.
+        self.machine = Machine::at(self.driver_socket());
+        eventually(PATIENCE, "the simulated driver answers", || {
+            UnixStream::connect(self.driver_socket()).is_ok()
+        });
+    }
+
+    fn machine_file(&self) -> PathBuf {
+        self.dir.path().join("machine.json")
     }
 
     /// A machine on which no simulated driver runs yet.
@@ -329,10 +342,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        if let Some(driver) = &mut self.driver {
-            let _ = driver.kill();
-            let _ = driver.wait();
-        }
+        self.kill_driver();
         kill_leftovers(self.dir.path());
     }
 }

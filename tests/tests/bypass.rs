@@ -105,6 +105,30 @@ fn programs_at_their_limits_are_never_taken_for_offenders() {
 }
 
 #[test]
+fn memory_that_comes_and_goes_is_never_taken_for_overhead() {
+    let host = Host::new();
+    let _agent = host.agent(&["--tick", "10"]);
+    let mut churning: Vec<_> = (0..2)
+        .map(|_| host.victim(&["--gpu-memory", "1500"]))
+        .collect();
+    for (seed, victim) in churning.iter_mut().enumerate() {
+        victim.step("start").ok();
+        victim.begin(&format!("churn {seed} 20000"));
+    }
+    let overhead = || host.metric("apportion_allocation_memory_overhead_bytes", &[]);
+    let (mut most, mut looks) = (0.0, 0);
+    eventually(PATIENCE * 4, "the load ends", || {
+        most = overhead().unwrap_or_default().max(most);
+        looks += 1;
+        looks > 300
+    });
+    for victim in &mut churning {
+        victim.finish().ok();
+    }
+    assert_eq!(most, 0.0, "{}", host.agent_log());
+}
+
+#[test]
 fn further_contexts_count_no_less_than_they_take() {
     let host = Host::new();
     let _agent = host.agent(&[]);

@@ -150,6 +150,40 @@ fn a_lost_card_is_not_given_out_until_it_is_back() {
 }
 
 #[test]
+fn a_driver_that_goes_away_takes_nobody_with_it_and_its_successor_is_found() {
+    let mut host = Host::new();
+    let agent = host.agent(&["--tick", "50"]);
+    let mut victim = host.victim(OPTIONS);
+    victim.step("alloc 500M").ok();
+    host.kill_driver();
+    assert_ne!(victim.step("alloc 100M").code, 0, "an error and not a hang");
+    assert_eq!(
+        host.top()["allocations"][0]["name"],
+        "unlucky",
+        "the agent still answers"
+    );
+    assert!(victim.end().success());
+    host.start_driver();
+    let mut next = None;
+    eventually(
+        PATIENCE,
+        "the agent gives out the new driver's card",
+        || {
+            let said = host.run_victim(&["--gpu-memory", "1000"], "total alloc 600M alloc 600M");
+            let is_given = said.status.success();
+            next = Some(said);
+            is_given
+        },
+    );
+    let out = next.expect("it was run").out;
+    assert_eq!(
+        out,
+        format!("total 0 {}\nalloc 0 0\nalloc 2 1\n", 1000 * MIB)
+    );
+    assert_eq!(host.top()["node"]["pid"], agent.pid());
+}
+
+#[test]
 fn how_busy_a_card_is_shows() {
     let host = Host::new();
     let _agent = host.agent(&["--tick", "50"]);
