@@ -108,12 +108,7 @@ impl Account {
         };
         let outcome = match charge(owner) {
             Charge::Lost => self.enter_again(&usage, owner).map(charge),
-            // Granted in a slot that is no longer ours, it would go when the slot's next owner comes.
-            Charge::Granted if !usage.holds(owner) => {
-                usage.uncharge(owner, card, Bytes(bytes));
-                self.enter_again(&usage, owner).map(charge)
-            }
-            decided => Some(decided),
+            decided @ (Charge::Granted | Charge::Refused) => Some(decided),
         };
         let granted = outcome == Some(Charge::Granted);
         if granted {

@@ -153,8 +153,10 @@ impl Usage<'_> {
         if head.state.load(Acquire) != owner.state {
             return Bytes::ZERO;
         }
+        // With the next generation's tag the claims are closed to this owner, should it live after all.
+        let next_tag = (owner.tag() + 1) & 0xffff;
         let taken = self.claims_of(owner.slot).map(|card| {
-            let empty = |word| (tag_of(word) == owner.tag()).then_some(tagged(owner.tag(), 0));
+            let empty = |word| (tag_of(word) == owner.tag()).then_some(tagged(next_tag, 0));
             card.claimed
                 .fetch_update(AcqRel, Acquire, empty)
                 .map_or(0, bytes_of)
