@@ -3,4 +3,6 @@
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // Its own functions reach each other, whatever stands in front of it in a program.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
 }

@@ -13,9 +13,19 @@ const LOW: i32 = libc::MAP_32BIT;
 #[cfg(not(target_arch = "x86_64"))]
 const LOW: i32 = 0;
 
-/// Maps memory that is not there until it is touched.
+/// The driver's blocks: 2 MiB of address space, aligned, as programs see that share one.
+const BLOCK: u64 = 2 << 20;
+const PAGE: u64 = 4096;
+
+/// Maps memory that is not there until it is touched; what fills a block begins at one.
 pub(crate) fn lazy(bytes: u64) -> Result<u64, Error> {
-    map(0, bytes, libc::PROT_READ | libc::PROT_WRITE, LAZY, -1)
+    let whole = bytes.checked_next_multiple_of(PAGE).ok_or(OUT_OF_MEMORY)?;
+    if whole < BLOCK {
+        return map(0, bytes, libc::PROT_READ | libc::PROT_WRITE, LAZY, -1);
+    }
+    let start = reserve(whole, BLOCK, 0)?;
+    protect(start, whole, true, true)?;
+    Ok(start)
 }
 
 /// The same where a 32-bit pointer reaches.
