@@ -1,11 +1,12 @@
-//! The part of jq that Karta definitions are written in: paths, comparisons, `and`, `or`, `not`, `//`, `|`,
-//! `select`, `length`, `tostring`, `tonumber`.
+//! The part of jq that Karta definitions are written in: paths, lists, comparisons, `+ - *`, `and`, `or`,
+//! `not`, `//`, `|`, `select`, `map`, `add`, `length`, `tostring`, `tonumber`.
 //!
-//! Anything else is refused by name rather than read as something near it. An expression yields any number of values.
+//! Anything else is refused by name rather than read as something near it. In particular nothing here can
+//! loop: a definition can be wrong, but it cannot stop the scheduler. An expression yields any number of values.
 
 use std::cmp::Ordering;
 
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 use crate::malformed::Malformed;
 
@@ -27,7 +28,11 @@ enum Node {
     Or(Box<Node>, Box<Node>),
     And(Box<Node>, Box<Node>),
     Compare(Box<Node>, Comparison, Box<Node>),
+    Sum(Box<Node>, Sign, Box<Node>),
+    List(Option<Box<Node>>),
     Select(Box<Node>),
+    Map(Box<Node>),
+    Add,
     Not,
     Length,
     ToString,
@@ -39,6 +44,13 @@ enum Step {
     Field(String),
     Index(i64),
     Each,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Sign {
+    Plus,
+    Minus,
+    Times,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -118,6 +130,25 @@ impl Node {
                     Ok(right.iter().map(|right| holds(right).into()).collect())
                 })
             }
+            Self::Sum(left, sign, right) => {
+                let right = right.values(input)?;
+                each(&left.values(input)?, |left| {
+                    right.iter().map(|right| sign.of(left, right)).collect()
+                })
+            }
+            Self::List(None) => one(Value::Array(Vec::new())),
+            Self::List(Some(inner)) => one(inner.values(input)?.into()),
+            Self::Map(inner) => {
+                let entries = Step::Each.values(input)?;
+                one(each(&entries, |entry| inner.values(entry))?.into())
+            }
+            Self::Add => {
+                let entries = Step::Each.values(input)?;
+                let sum = entries
+                    .iter()
+                    .try_fold(Value::Null, |sum, entry| Sign::Plus.of(&sum, entry));
+                one(sum?)
+            }
             Self::Select(condition) => match condition.holds(input)? {
                 true => one(input.clone()),
                 false => Ok(Vec::new()),
@@ -165,6 +196,35 @@ impl Step {
     }
 }
 
+impl Sign {
+    fn of(self, left: &Value, right: &Value) -> Result<Value, String> {
+        let wrong = || format!("{left} {self:?} {right}");
+        match (self, left, right) {
+            (Self::Plus, Value::Null, other) | (Self::Plus, other, Value::Null) => {
+                Ok(other.clone())
+            }
+            (Self::Plus, Value::String(left), Value::String(right)) => {
+                Ok(format!("{left}{right}").into())
+            }
+            (_, Value::Number(left), Value::Number(right)) => self
+                .of_numbers(left, right)
+                .map(Value::Number)
+                .ok_or_else(wrong),
+            _ => Err(wrong()),
+        }
+    }
+
+    /// Counts are whole; anything else is refused.
+    fn of_numbers(self, left: &Number, right: &Number) -> Option<Number> {
+        let whole = match (self, left.as_i64()?, right.as_i64()?) {
+            (Self::Plus, left, right) => left.checked_add(right),
+            (Self::Minus, left, right) => left.checked_sub(right),
+            (Self::Times, left, right) => left.checked_mul(right),
+        };
+        whole.map(Number::from)
+    }
+}
+
 impl Comparison {
     fn holds(self, order: Ordering) -> bool {
         match self {
@@ -195,7 +255,7 @@ fn length(value: &Value) -> Result<usize, String> {
 fn number(value: &Value) -> Result<Value, String> {
     match value {
         Value::Number(_) => Ok(value.clone()),
-        Value::String(text) => serde_json::from_str::<serde_json::Number>(text)
+        Value::String(text) => serde_json::from_str::<Number>(text)
             .map(Value::Number)
             .map_err(|_| format!("'{text}' is not a number")),
         other => Err(format!("{other} is not a number")),
@@ -281,7 +341,7 @@ mod tests {
         for text in [
             "",
             ".a |",
-            ".a + 1",
+            ".a + ",
             "keys",
             ".a[",
             "\"open",

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Comparison, Node, Step};
+use super::{Comparison, Node, Sign, Step};
 
 type Parsed<T> = Result<T, String>;
 
@@ -77,12 +77,33 @@ impl<'a> Parser<'a> {
     }
 
     fn comparison(&mut self) -> Parsed<Node> {
-        let left = self.primary()?;
+        let left = self.sum()?;
         for (sign, comparison) in COMPARISONS {
             if self.takes(sign) {
-                let right = Box::new(self.primary()?);
+                let right = Box::new(self.sum()?);
                 return Ok(Node::Compare(Box::new(left), comparison, right));
             }
+        }
+        Ok(left)
+    }
+
+    fn sum(&mut self) -> Parsed<Node> {
+        let mut left = self.product()?;
+        loop {
+            let sign = match (self.takes("+"), self.takes("-")) {
+                (true, false) => Sign::Plus,
+                (false, true) => Sign::Minus,
+                (false, false) => return Ok(left),
+                (true, true) => return Err("`+-` is not understood".to_owned()),
+            };
+            left = Node::Sum(Box::new(left), sign, Box::new(self.product()?));
+        }
+    }
+
+    fn product(&mut self) -> Parsed<Node> {
+        let mut left = self.primary()?;
+        while self.takes("*") {
+            left = Node::Sum(Box::new(left), Sign::Times, Box::new(self.primary()?));
         }
         Ok(left)
     }
@@ -93,7 +114,9 @@ impl<'a> Parser<'a> {
             self.needs(")")?;
             return Ok(inner);
         }
-        self.space();
+        if self.takes("[") {
+            return self.list();
+        }
         match self.rest.chars().next() {
             Some('.') => self.path(),
             Some('"') => Ok(Node::Literal(self.text()?.into())),
@@ -111,15 +134,28 @@ impl<'a> Parser<'a> {
             "length" => Ok(Node::Length),
             "tostring" => Ok(Node::ToString),
             "tonumber" => Ok(Node::ToNumber),
-            "select" => {
-                self.needs("(")?;
-                let condition = self.pipe()?;
-                self.needs(")")?;
-                Ok(Node::Select(Box::new(condition)))
-            }
+            "add" => Ok(Node::Add),
+            "select" => self.argument().map(Node::Select),
+            "map" => self.argument().map(Node::Map),
             "" => Err(format!("a value is missing before `{}`", self.rest)),
             other => Err(format!("`{other}` is not supported")),
         }
+    }
+
+    fn argument(&mut self) -> Parsed<Box<Node>> {
+        self.needs("(")?;
+        let inner = self.pipe()?;
+        self.needs(")")?;
+        Ok(Box::new(inner))
+    }
+
+    fn list(&mut self) -> Parsed<Node> {
+        if self.takes("]") {
+            return Ok(Node::List(None));
+        }
+        let inner = self.pipe()?;
+        self.needs("]")?;
+        Ok(Node::List(Some(Box::new(inner))))
     }
 
     fn path(&mut self) -> Parsed<Node> {
@@ -161,9 +197,10 @@ impl<'a> Parser<'a> {
     }
 
     fn number(&mut self) -> Parsed<Value> {
-        let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '.' | 'e' | 'E');
-        let text = self.take_while(is_part);
-        serde_json::from_str(text).map_err(|_| format!("`{text}` is not a number"))
+        let sign = if self.takes("-") { "-" } else { "" };
+        let digits = self.take_while(|c| c.is_ascii_digit() || c == '.');
+        let text = format!("{sign}{digits}");
+        serde_json::from_str(&text).map_err(|_| format!("`{text}` is not a number"))
     }
 
     /// A text in quotes, with the escapes of JSON.
