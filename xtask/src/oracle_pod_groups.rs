@@ -3,6 +3,7 @@
 //! It knows how the cases are written (`oracles/README.md`, section 6) and nothing of any particular one. A case is a
 //! list of steps, each a call with checks on what comes of it.
 
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 mod call;
@@ -11,27 +12,21 @@ mod shown;
 
 use call::Outcome;
 
-/// Runs a case and says what was wrong; nothing when it passed.
-pub(crate) fn check(case: &Value) -> Vec<String> {
-    let steps = case["steps"].as_array().map_or(&[][..], Vec::as_slice);
-    if steps.is_empty() {
-        return vec!["the case has no steps".to_owned()];
-    }
+/// Asks one case; says what is wrong with the answer.
+pub(crate) fn ask(case: &Value) -> Result<Option<String>> {
+    let steps = case["steps"].as_array().context("a case without steps")?;
     let mut wrong = Vec::new();
     let mut outcomes: Vec<Outcome> = Vec::new();
     for (number, step) in steps.iter().enumerate() {
-        let outcome = match call::perform(step) {
-            Ok(outcome) => outcome,
-            Err(error) => return vec![format!("step {number}: {error:#}")],
-        };
-        outcomes.push(outcome);
-        for check in step["expected"].as_array().into_iter().flatten() {
+        outcomes.push(call::perform(step)?);
+        let expected = step["expected"].as_array();
+        for check in expected.context("a step that expects nothing")? {
             if let Err(why) = checks::check(check, number, &outcomes) {
                 wrong.push(format!("step {number}: {why}"));
             }
         }
     }
-    wrong
+    Ok((!wrong.is_empty()).then(|| wrong.join("; ")))
 }
 
 #[cfg(test)]
@@ -51,18 +46,22 @@ mod tests {
     fn passes_what_is_so() {
         let checks = json!([{"error": false}, {"path": "name", "op": "eq", "value": "pg-sweep-7"},
             {"path": "topology", "op": "empty"}, {"path": "subGroups", "op": "len", "value": 0}]);
-        assert_eq!(check(&case(checks)), Vec::<String>::new());
+        assert_eq!(ask(&case(checks)).expect("it can be asked"), None);
     }
 
     #[test]
     fn reports_each_check_that_fails() {
         let checks = json!([{"error": true}, {"path": "minAvailable", "op": "eq", "value": 2},
             {"path": "queue", "op": "nil"}, {"path": "queue", "op": "unheard-of"}]);
-        assert_eq!(check(&case(checks)).len(), 4);
+        let wrong = ask(&case(checks))
+            .expect("it can be asked")
+            .unwrap_or_default();
+        assert_eq!(wrong.split("; ").count(), 4, "{wrong}");
     }
 
     #[test]
-    fn a_case_without_steps_fails() {
-        assert_eq!(check(&json!({})).len(), 1);
+    fn a_case_that_asks_nothing_does_not_pass() {
+        assert!(ask(&json!({})).is_err());
+        assert!(ask(&json!({"steps": [{"call": "IsSparkPod"}]})).is_err());
     }
 }
