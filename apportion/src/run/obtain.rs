@@ -1,0 +1,162 @@
+//! Getting a share from the agent, whatever becomes of the agent meanwhile.
+//!
+//! A proposal has a key, under which the agent gives once. So one whose answer was lost is made again as it
+//! was, to the same agent or to the next, which knows from its checkpoint what was given.
+
+use std::process;
+use std::time::{Duration, Instant};
+
+use apportion_policy::Refusal;
+use apportion_proto::v1::{self, Allocation, ListReply, allocate_reply};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+
+use crate::agent::{Agent, connect_or_start};
+use crate::ask::Ask;
+use crate::cards;
+use crate::failure::Failure;
+use crate::instance::Instance;
+
+/// How often cards are chosen again after somebody else took the hole.
+const ATTEMPTS: u32 = 5;
+/// How long the agent may take to allocate.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Gets what was asked for and ties it to this process; also returns what the agent had before.
+///
+/// A signal that ends us in between waits until the allocation is tied: then it goes with us, where a mere
+/// reservation would stay until it expires.
+pub(super) async fn obtain(
+    instance: &Instance,
+    ask: &Ask,
+    name: &str,
+) -> Result<(Allocation, ListReply), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut proposal = None;
+    loop {
+        let mut agent = connect_or_start(instance).await?;
+        let held = HeldSignals::hold()?;
+        let tied = tie(&mut agent, ask, name, &mut proposal);
+        let tied = tokio::time::timeout(PATIENCE, tied)
+            .await
+            .map_err(|_| slow())?;
+        drop(held);
+        match tied {
+            Err(failure) if failure.is_lost() && Instant::now() < deadline => {}
+            tied => return tied,
+        }
+    }
+}
+
+fn slow() -> Failure {
+    Failure::new("the agent did not answer in time").hint("`apportion doctor` looks at it")
+}
+
+/// Signals that end a program, held back until this is dropped.
+struct HeldSignals {
+    before: SigSet,
+}
+
+impl HeldSignals {
+    fn hold() -> Result<Self, Failure> {
+        let ends = [
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGHUP,
+            Signal::SIGQUIT,
+        ];
+        let ends: SigSet = ends.into_iter().collect();
+        let before = ends.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let before = before.map_err(|e| Failure::new("failed to hold signals").because(e))?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        let _ = self.before.thread_set_mask();
+    }
+}
+
+/// What the agent is asked for.
+struct Proposal {
+    key: String,
+    shares: Vec<v1::Share>,
+}
+
+impl Proposal {
+    /// Chooses cards among those of `list`.
+    fn choose(ask: &Ask, list: &ListReply) -> Result<Self, Failure> {
+        let candidates = cards::only(cards::for_policy(list), &ask.cards)?;
+        let placement = apportion_policy::place(&ask.request, &candidates);
+        let placement = placement.map_err(|refusal| refused(&refusal))?;
+        let share = |ask: &apportion_abi::Ask| v1::Share {
+            card: printed(list, ask.card),
+            bytes: ask.bytes.0,
+        };
+        let key = format!("run-{}-{}", process::id(), now_nanoseconds());
+        Ok(Self {
+            key,
+            shares: placement.asks.iter().map(share).collect(),
+        })
+    }
+}
+
+/// Makes the open proposal, or a new one, until one is accepted and tied to this process.
+async fn tie(
+    agent: &mut Agent,
+    ask: &Ask,
+    name: &str,
+    open: &mut Option<Proposal>,
+) -> Result<(Allocation, ListReply), Failure> {
+    let mut refusals = 0;
+    loop {
+        let list = agent.list().await?;
+        let proposal = match open.take() {
+            Some(proposal) => proposal,
+            None => Proposal::choose(ask, &list)?,
+        };
+        let Proposal { key, shares } = open.insert(proposal);
+        match agent
+            .allocate(key.clone(), name.to_owned(), shares.clone())
+            .await?
+            .result
+        {
+            Some(allocate_reply::Result::Allocation(reserved)) => {
+                return Ok((agent.commit(reserved.id, process::id()).await?, list));
+            }
+            Some(allocate_reply::Result::Shortfall(shortfall)) => {
+                *open = None;
+                refusals += 1;
+                if refusals == ATTEMPTS {
+                    return Err(Failure::new(shortfall.sentence));
+                }
+            }
+            None => return Err(Failure::new("the agent gave no answer to the allocation")),
+        }
+    }
+}
+
+/// Makes the key of an allocation unique beyond the life of a process id.
+fn now_nanoseconds() -> u128 {
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos())
+}
+
+/// The UUID as the agent prints it: the bytes do not tell `GPU-` from `MIG-`.
+fn printed(list: &ListReply, uuid: apportion_abi::CardUuid) -> String {
+    let is_it = |card: &&v1::Card| card.uuid.parse() == Ok(uuid);
+    list.cards
+        .iter()
+        .find(is_it)
+        .map_or_else(|| uuid.to_string(), |card| card.uuid.clone())
+}
+
+/// A refusal as the last word of a command.
+fn refused(refusal: &Refusal) -> Failure {
+    let failure = Failure::new(refusal.to_string());
+    if refusal.waiting_helps() {
+        return failure.hint("ask for less, or wait; `apportion top` shows who holds what");
+    }
+    failure.hint("`apportion gpus` shows what each card has")
+}
