@@ -14,6 +14,7 @@ use clap::Parser;
 mod clients;
 mod deviations;
 mod lint;
+mod oracles;
 mod scenarios;
 mod stage;
 mod steps;
@@ -70,6 +71,15 @@ enum Task {
         #[arg(long)]
         json: bool,
     },
+    /// Ask the policy's rules what KAI answers.
+    Oracles {
+        /// The folder with the oracles.
+        #[arg(default_value = "../shared/oracles")]
+        dir: PathBuf,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
     /// Build with optimisation and copy the programs and libraries below a folder.
     Install {
         /// The folder that gets `bin` and `lib/apportion`.
@@ -107,6 +117,12 @@ fn perform(task: Task) -> Result<ExitCode> {
         Task::Scenarios { dir, filter, json } => {
             let listed = Deviations::read(&workspace.root.join(DEVIATIONS))?;
             if !scenarios::run(&dir, &filter, json, &listed)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Task::Oracles { dir, json } => {
+            let listed = Deviations::read(&workspace.root.join(DEVIATIONS))?;
+            if !oracles::run(&dir, json, &listed)? {
                 return Ok(ExitCode::FAILURE);
             }
         }

@@ -10,14 +10,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use apportion_policy::cluster::Status;
-use apportion_policy::{Action, Decision, Session};
+use apportion_policy::{Action, Decision, Outcome, Session};
 use serde_json::json;
 
 mod build;
 mod compare;
 mod format;
 
-use format::{Mode, Rounds, Scenario};
+use format::{Claim, ClaimResult, Consumer, Mode, Rounds, Scenario, Task};
 
 use crate::deviations::Deviations;
 
@@ -184,6 +184,12 @@ fn carried_on(scenario: &Scenario, session: &Session<'_>) -> Scenario {
             let Some(outcome) = session.outcome(&task.id) else {
                 continue;
             };
+            for claim in &mut after.dra.claims {
+                let is_named = task.resource_claims.contains(&claim.name);
+                if is_named && !matches!(outcome.status, Status::Pending) {
+                    note_use(claim, task, &outcome);
+                }
+            }
             match outcome.status {
                 Status::Binding => {
                     "Running".clone_into(&mut task.state);
@@ -202,4 +208,23 @@ fn carried_on(scenario: &Scenario, session: &Session<'_>) -> Scenario {
         }
     }
     after
+}
+
+/// Enters in a claim that a pod got its devices, or that it has lost them.
+fn note_use(claim: &mut Claim, task: &Task, outcome: &Outcome) {
+    let status = claim.status.get_or_insert_default();
+    status.reserved_for.retain(|pod| pod.name != task.id);
+    if let (true, Some(place)) = (outcome.status.is_allocated(), &outcome.place) {
+        status.reserved_for.push(Consumer {
+            name: task.id.clone(),
+        });
+        let allocation = status.allocation.get_or_insert_default();
+        if allocation.devices.results.is_empty() {
+            let pool = place.node.clone();
+            allocation.devices.results.push(ClaimResult { pool });
+        }
+    }
+    if status.reserved_for.is_empty() {
+        claim.status = None;
+    }
 }

@@ -10,7 +10,7 @@ use crate::amounts::Amounts;
 use crate::cluster::{Grace, Status};
 use crate::gang::View;
 use crate::line::{Line, Waiting};
-use crate::min_runtime::{against_reclaim, along, is_protected};
+use crate::min_runtime::{self, against_reclaim, along, is_protected, keeps_minimum};
 use crate::reclaimable::{Reclaimer, can_reclaim, is_candidate, reclaimable};
 use crate::scenario::Batch;
 use crate::session::Session;
@@ -114,10 +114,7 @@ impl Session<'_> {
         let waiting = Waiting::of(self);
         while let Some(view) = line.pop(self) {
             let tasks = self.gang(&view).next(false);
-            let least: Amounts = tasks
-                .iter()
-                .map(|&task| self.tasks[task].task.amounts(self.card_sizes.1))
-                .sum();
+            let least = self.least_charge(&tasks);
             if !self.is_within_quota(view.job, least) {
                 continue;
             }
@@ -249,16 +246,20 @@ impl Session<'_> {
         else {
             return false;
         };
-        let is_elastic = || self.gang(&self.jobs[victim].view).is_elastic();
+        let is_elastic = self.gang(&self.jobs[victim].view).is_elastic();
+        let is_safe = self.is_safe_from_reclaim(reclaimer.queue, victim);
         is_candidate(&self.queues, reclaimer, queue)
-            && (!self.is_safe_from_reclaim(reclaimer.queue, victim) || is_elastic())
+            && min_runtime::is_candidate(is_safe, is_elastic)
     }
 
     fn may_preempt(&self, preemptor: usize, victim: usize) -> bool {
         let (job, other) = (&self.jobs[preemptor], &self.jobs[victim]);
         job.queue == other.queue
             && other.job.priority < job.job.priority
-            && (!self.is_safe_from_preemption(victim) || self.gang(&other.view).is_elastic())
+            && min_runtime::is_candidate(
+                self.is_safe_from_preemption(victim),
+                self.gang(&other.view).is_elastic(),
+            )
     }
 
     fn is_safe_from_reclaim(&self, reclaimer: usize, victim: usize) -> bool {
@@ -312,7 +313,7 @@ impl Session<'_> {
                 .iter()
                 .filter(|&&task| self.standings[task].status.is_active())
                 .count();
-            !gang.is_elastic() || !is_safe(self, job) || view.minimum(set) + gone <= active
+            !gang.is_elastic() || keeps_minimum(is_safe(self, job), active, gone, view.minimum(set))
         })
     }
 

@@ -19,10 +19,7 @@ impl Session<'_> {
         if tasks.is_empty() {
             return false;
         }
-        let least: crate::amounts::Amounts = tasks
-            .iter()
-            .map(|&task| self.tasks[task].task.amounts(self.card_sizes.1))
-            .sum();
+        let least = self.least_charge(&tasks);
         if !self.is_within_bounds(view.job, least) {
             return false;
         }

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use crate::cluster::Strategy;
+use crate::cluster::{NumaPolicy, Strategy};
 use crate::session::Session;
 use crate::stock::{CardKey, Need, Shared};
 
@@ -13,6 +13,8 @@ use crate::stock::{CardKey, Need, Shared};
 const DENSITY: f64 = 9.0;
 /// A pod without cards on a node without cards.
 const KIND: f64 = 10.0;
+/// Few NUMA zones.
+const ZONES: f64 = 100.0;
 /// The pod fits what is idle.
 const AVAILABLE: f64 = 1_000.0;
 /// A shared card has room.
@@ -41,7 +43,7 @@ impl Session<'_> {
         nodes: &[usize],
         closeness: impl Fn(usize) -> Option<f64>,
     ) -> Vec<usize> {
-        let wants_cards = self.tasks[task].task.wants_cards();
+        let wants_cards = self.wants_cards(task);
         let range = self.density_range(wants_cards, nodes);
         let fitting = nodes.iter().filter(|&&node| self.fits(task, node));
         let mut ranked: Vec<(f64, usize)> = fitting
@@ -63,7 +65,7 @@ impl Session<'_> {
         let need = self.need(task, node);
         let band = |applies: bool, score: f64| if applies { score } else { 0.0 };
         let has_no_cards = stock.total.cards == 0 && stock.mig.is_none();
-        let is_kind = !self.tasks[task].task.wants_cards() && has_no_cards;
+        let is_kind = !self.wants_cards(task) && has_no_cards;
         // Half of the band for any card with room, the other half by how full the best of them is.
         let fit = || {
             let rooms = need.share.map(|share| stock.with_room(share.bytes));
@@ -78,8 +80,19 @@ impl Session<'_> {
         };
         let shared = if settings.prefers_shared { fit() } else { None };
         band(settings.keeps_kinds_apart && is_kind, KIND)
+            + self.alignment(task, node) * ZONES
             + band(settings.prefers_free && stock.fits_now(&need), AVAILABLE)
             + shared.unwrap_or(0.0) * SHARED
+    }
+
+    /// How well a node that aligns pods as well as it can would align this one.
+    fn alignment(&self, task: usize, node: usize) -> f64 {
+        let zones = &self.stocks[node].zones;
+        if zones.policy != NumaPolicy::BestEffort {
+            return 0.0;
+        }
+        let taken = self.zones_for(task, node).map_or(0, |zones| zones.len());
+        if taken == 0 { 0.0 } else { 1.0 / taken as f64 }
     }
 
     /// What is free of the resource by which nodes are packed, of those that have it: least and most.

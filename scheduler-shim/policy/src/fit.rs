@@ -16,6 +16,8 @@ impl Session<'_> {
 
     fn is_allowed(&self, task: usize, node: usize) -> bool {
         self.has_node_quota(task, node)
+            && self.grants_claims(task, node)
+            && self.aligns(task, node)
             && self.matches_kind(task, node)
             && self.has_pod_place(task, node)
             && self.matches_labels(task, node)
@@ -52,6 +54,45 @@ impl Session<'_> {
         queues.all(|queue| self.queues.get(queue).over_quota(more).is_none())
     }
 
+    /// Whether the task may have the devices that it claims, on this node.
+    fn grants_claims(&self, task: usize, node: usize) -> bool {
+        const CONSUMERS: usize = 256;
+        let facts = &self.tasks[task];
+        if facts.task.claims.is_empty() {
+            return true;
+        }
+        let queue = &self.jobs[facts.job].job.queue;
+        let Some(claims) = facts
+            .claims
+            .as_ref()
+            .filter(|_| self.settings.allows_claims)
+        else {
+            return false;
+        };
+        claims.iter().all(|&claim| {
+            let facts = &self.claims[claim];
+            let is_for_queue = facts.claim.queue.as_ref() == Some(queue);
+            // What is claimed lies on one node: where it was given, or where another pod just got it.
+            let is_here = match &facts.given {
+                Some((place, _)) => *place == node,
+                None if facts.claim.node.is_some() => false,
+                None => facts.users.iter().all(|&user| {
+                    let standing = &self.standings[user];
+                    let is_placed = user != task && standing.status.is_active_allocated();
+                    !is_placed || standing.node == Some(node)
+                }),
+            };
+            facts.claim.consumers < CONSUMERS
+                && (is_for_queue || !facts.claim.is_of_cards)
+                && is_here
+        })
+    }
+
+    /// Whether the kubelet would admit the task.
+    fn aligns(&self, task: usize, node: usize) -> bool {
+        !self.stocks[node].zones.is_strict() || self.zones_for(task, node).is_some()
+    }
+
     /// Whether the node gives its cards in the way that the task takes them.
     fn matches_kind(&self, task: usize, node: usize) -> bool {
         let facts = self.tasks[task].task;
@@ -59,7 +100,7 @@ impl Session<'_> {
         if facts.is_legacy_mig {
             return false;
         }
-        if !facts.wants_cards() {
+        if !self.wants_cards(task) {
             return true;
         }
         let takes_partitions = matches!(facts.cards, Cards::Partitions(_));

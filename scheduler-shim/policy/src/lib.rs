@@ -24,6 +24,7 @@ mod evict_order;
 mod fit;
 mod gang;
 mod line;
+mod numa;
 mod place;
 mod scenario;
 mod session;

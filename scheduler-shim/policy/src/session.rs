@@ -11,12 +11,16 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Capacity};
 
-use crate::amounts::Amounts;
-use crate::cluster::{Cards, Cluster, Job, Node, Queue, Settings, Status, Task, Topology};
+use crate::amounts::{Amounts, Resource};
+use crate::cluster::{
+    Cards, Claim, Cluster, Job, Node, Queue, Settings, Status, Task, Topology, ZoneAmounts,
+};
 use crate::gang::{Gang, Standings, Tree, View};
+use crate::numa::Zones;
 use crate::stock::{CardKey, Hold, Need, NeedOfCards, NodeStock, Stock};
 use crate::tree::QueueTree;
 
+mod moves;
 mod open;
 
 /// Where a task stands.
@@ -25,6 +29,8 @@ pub(crate) struct Standing {
     pub(crate) status: Status,
     pub(crate) node: Option<usize>,
     pub(crate) cards: Vec<CardKey>,
+    /// What it takes of the zones of its node.
+    pub(crate) zones: Zones,
     /// Where it still is while it waits for its new place.
     pub(crate) leaves: Option<(usize, Vec<CardKey>)>,
     /// What it was before it was evicted in what is being tried.
@@ -39,6 +45,20 @@ pub(crate) struct TaskFacts<'a> {
     pub(crate) set: usize,
     /// What it asks of a queue before a node is chosen.
     pub(crate) wants: Amounts,
+    /// The claims that it names, by their place; none when one of them does not exist.
+    pub(crate) claims: Option<Vec<usize>>,
+    /// How many cards its claims are for.
+    pub(crate) claimed_cards: i64,
+}
+
+/// A claim of the session.
+#[derive(Debug)]
+pub(crate) struct ClaimFacts<'a> {
+    pub(crate) claim: &'a Claim,
+    /// Where its devices are, and keys for those that are cards.
+    pub(crate) given: Option<(usize, Vec<CardKey>)>,
+    /// The tasks that name it.
+    pub(crate) users: Vec<usize>,
 }
 
 /// A job of the session.
@@ -71,6 +91,7 @@ pub struct Session<'a> {
     /// Card memory of the smallest and of the largest cards, for requests in bytes without a node.
     pub(crate) card_sizes: (Bytes, Bytes),
     pub(crate) card_names: BTreeMap<CardKey, String>,
+    pub(crate) claims: Vec<ClaimFacts<'a>>,
     profiles: Vec<String>,
     next_card: CardKey,
     log: Vec<(usize, Standing)>,
@@ -116,7 +137,7 @@ impl<'a> Session<'a> {
                 pods: 1,
                 ..Stock::default()
             },
-            share: None,
+            ..Need::default()
         };
         match &facts.cards {
             Cards::None => {}
@@ -133,7 +154,35 @@ impl<'a> Session<'a> {
                 });
             }
         }
+        for &claim in self.tasks[task].claims.iter().flatten() {
+            let facts = &self.claims[claim];
+            match &facts.given {
+                _ if !facts.claim.is_of_cards => {}
+                Some((place, cards)) if *place == node => need.claimed.extend(cards),
+                _ => need.stock.cards += facts.claim.devices,
+            }
+        }
         need
+    }
+
+    /// What a task asks of the zones of a node.
+    pub(crate) fn zone_request(&self, task: usize) -> ZoneAmounts {
+        const WHOLE_CPU: i64 = 1000;
+        let facts = self.tasks[task].task;
+        let cards = match &facts.cards {
+            Cards::Whole(count) => *count,
+            Cards::None | Cards::Shared { .. } | Cards::Partitions(_) => 0,
+        };
+        ZoneAmounts {
+            cpu: facts.cpu_millis,
+            memory: facts.memory,
+            cards,
+        }
+        .only(
+            facts.is_guaranteed && facts.cpu_millis % WHOLE_CPU == 0,
+            facts.is_guaranteed,
+            true,
+        )
     }
 
     fn by_profile(&self, partitions: &BTreeMap<String, i64>) -> Vec<i64> {
@@ -144,7 +193,27 @@ impl<'a> Session<'a> {
     /// What a task is charged for on a node.
     pub(crate) fn charged(&self, task: usize, node: usize) -> Amounts {
         let card = self.stocks[node].card_memory;
-        self.tasks[task].task.amounts(card)
+        let facts = &self.tasks[task];
+        let mut amounts = facts.task.amounts(card);
+        amounts[Resource::Gpu] += facts.claimed_cards as f64;
+        amounts
+    }
+
+    /// What tasks are charged for at least: on the largest cards.
+    pub(crate) fn least_charge(&self, tasks: &[usize]) -> Amounts {
+        let charge = |&task: &usize| {
+            let facts = &self.tasks[task];
+            let mut amounts = facts.task.amounts(self.card_sizes.1);
+            amounts[Resource::Gpu] += facts.claimed_cards as f64;
+            amounts
+        };
+        tasks.iter().map(charge).sum()
+    }
+
+    /// Whether a task wants any part of a card.
+    pub(crate) fn wants_cards(&self, task: usize) -> bool {
+        let facts = &self.tasks[task];
+        facts.claimed_cards > 0 || facts.task.wants_cards()
     }
 
     /// What tasks ask of a queue before a node is chosen, bytes of a card counted as parts of the smallest.
@@ -211,6 +280,9 @@ impl<'a> Session<'a> {
         };
         let need = self.need(task, node);
         self.stocks[node].book(&need, &standing.cards, hold, count);
+        if hold != Hold::Releasing {
+            self.stocks[node].zones.book(&standing.zones, count);
+        }
         let facts = &self.tasks[task];
         if facts.task.is_legacy_mig {
             let legacy = &mut self.stocks[node].legacy;
@@ -226,86 +298,6 @@ impl<'a> Session<'a> {
                 Amounts::default().minus(charged)
             };
             self.queues.charge(queue, charged, is_preemptible);
-        }
-    }
-
-    /// A key for a card that nobody shares yet.
-    pub(crate) fn new_card(&mut self) -> CardKey {
-        self.next_card += 1;
-        self.next_card
-    }
-
-    /// Ends a task that runs; one that only waits for its place loses it.
-    pub(crate) fn evict(&mut self, task: usize) {
-        let standing = self.standings[task].clone();
-        let evicted = match (standing.status, standing.leaves) {
-            (Status::Pipelined, None) => Standing::default(),
-            (Status::Pipelined, Some((node, cards))) => Standing {
-                status: Status::Releasing,
-                node: Some(node),
-                cards,
-                leaves: None,
-                was: Some(Status::Pipelined),
-            },
-            (was, _) => Standing {
-                status: Status::Releasing,
-                was: Some(was),
-                leaves: None,
-                ..standing
-            },
-        };
-        self.set(task, evicted);
-    }
-
-    /// Starts a task on resources that are idle.
-    pub(crate) fn bind(&mut self, task: usize, node: usize, cards: Vec<CardKey>) {
-        self.set(
-            task,
-            Standing {
-                status: Status::Binding,
-                node: Some(node),
-                cards,
-                leaves: None,
-                was: None,
-            },
-        );
-    }
-
-    /// Reserves a place for a task; one that was evicted from there in what is being tried stays instead.
-    pub(crate) fn reserve(&mut self, task: usize, node: usize, cards: Vec<CardKey>) {
-        let standing = &self.standings[task];
-        let is_leaving = standing.status == Status::Releasing;
-        let place = standing.node;
-        let stays = is_leaving && place == Some(node) && standing.cards == cards;
-        let standing = match standing.was {
-            Some(status @ (Status::Running | Status::Binding)) if stays => Standing {
-                status,
-                node: place,
-                cards,
-                leaves: None,
-                was: None,
-            },
-            was => Standing {
-                status: Status::Pipelined,
-                node: Some(node),
-                leaves: place
-                    .filter(|_| is_leaving)
-                    .map(|place| (place, standing.cards.clone())),
-                cards,
-                was,
-            },
-        };
-        self.set(task, standing);
-    }
-
-    /// Turns what was placed since `mark` into reservations of the same places.
-    pub(crate) fn wait_instead(&mut self, mark: Mark) {
-        for task in self.changed_since(mark) {
-            if self.standings[task].status == Status::Binding {
-                let status = Status::Pipelined;
-                let standing = self.standings[task].clone();
-                self.set(task, Standing { status, ..standing });
-            }
         }
     }
 }

@@ -7,7 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::cluster::Status;
+use apportion_abi::Share as CardShare;
+
+use crate::cluster::{Cards, Status};
 use crate::gang::View;
 use crate::line::{Line, Waiting};
 use crate::scenario::{Batch, CardDemand, Scenarios, Way};
@@ -132,15 +134,17 @@ impl Session<'_> {
     fn card_demand(&self, tasks: &[usize]) -> CardDemand {
         // What is asked in bytes says nothing before a node is chosen.
         let asks = || {
-            tasks
-                .iter()
-                .map(|&task| match &self.tasks[task].task.cards {
-                    crate::cluster::Cards::Shared {
-                        share: apportion_abi::Share::Memory(_),
+            tasks.iter().map(|&task| {
+                let facts = &self.tasks[task];
+                let cards = match &facts.task.cards {
+                    Cards::Shared {
+                        share: CardShare::Memory(_),
                         ..
                     } => 0.0,
                     cards => cards.count(self.card_sizes.0),
-                })
+                };
+                cards + facts.claimed_cards as f64
+            })
         };
         CardDemand {
             sum: asks().sum(),
@@ -150,7 +154,7 @@ impl Session<'_> {
 
     /// Nodes where the job could find something without anybody leaving.
     fn feasible_nodes(&self, job: &View) -> BTreeSet<usize> {
-        let only_cards = job.all().all(|task| self.tasks[task].task.wants_cards());
+        let only_cards = job.all().all(|task| self.wants_cards(task));
         (0..self.nodes.len())
             .filter(|&node| {
                 let stock = &self.stocks[node];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Cluster, Queue, Status};
+use crate::cluster::{Cluster, Queue, Status, ZoneAmounts};
 use crate::session::{Session, Standing};
 use crate::stock::{CardKey, Stock};
 
@@ -165,6 +165,23 @@ impl Session<'_> {
     pub fn last_start(&self, job: &str) -> Option<Duration> {
         let found = self.jobs.iter().find(|facts| facts.job.name == job)?;
         found.last_start
+    }
+
+    /// The NUMA zones of its node that a pod has or will have, by their place.
+    #[must_use]
+    pub fn zones_of(&self, task: &str) -> Vec<usize> {
+        let found = self.tasks.iter().position(|facts| facts.task.name == task);
+        let zones = found.map(|task| &self.standings[task].zones);
+        zones.into_iter().flatten().map(|(zone, _)| *zone).collect()
+    }
+
+    /// What is available in the NUMA zones of a node.
+    #[must_use]
+    pub fn available_in_zones(&self, node: &str) -> Vec<ZoneAmounts> {
+        let found = self.nodes.iter().position(|known| known.name == node);
+        found
+            .map(|node| self.stocks[node].zones.available())
+            .unwrap_or_default()
     }
 
     /// What a node has idle, and what is being released there less what is reserved.

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use apportion_abi::Bytes;
 
 use crate::cluster::MigStrategy;
+use crate::numa::ZoneStock;
 
 /// Amounts of everything that a node has, except for shares of cards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,6 +112,8 @@ pub(crate) struct Need {
     pub(crate) stock: Stock,
     /// Of each card that it shares.
     pub(crate) share: Option<NeedOfCards>,
+    /// Cards that a claim holds for all the pods that name it.
+    pub(crate) claimed: Vec<CardKey>,
 }
 
 /// A share of some cards.
@@ -134,6 +137,7 @@ pub(crate) struct NodeStock {
     pub(crate) shared: BTreeMap<CardKey, Shared>,
     /// Pods of the old kind that keep partitions from it.
     pub(crate) legacy: usize,
+    pub(crate) zones: ZoneStock,
 }
 
 impl NodeStock {
@@ -159,27 +163,35 @@ impl NodeStock {
             }
             Hold::Reserved => self.releasing.add(&need.stock, -count),
         }
-        let Some(share) = need.share else { return };
-        for &card in cards {
-            let before = self.shared.get(&card).copied().unwrap_or_default();
-            let mut after = before;
-            let sum = match hold {
-                Hold::Held => &mut after.held,
-                Hold::Releasing => &mut after.releasing,
-                Hold::Reserved => &mut after.reserved,
-            };
-            *sum = if count > 0 {
-                sum.saturating_add(share.bytes.0)
-            } else {
-                sum.saturating_sub(share.bytes.0)
-            };
-            self.idle.cards += i64::from(before.is_occupied()) - i64::from(after.is_occupied());
-            self.releasing.cards += after.freed() - before.freed();
-            if after == Shared::default() {
-                self.shared.remove(&card);
-            } else {
-                self.shared.insert(card, after);
+        if let Some(share) = need.share {
+            for &card in cards {
+                self.book_card(card, share.bytes, hold, count);
             }
+        }
+        for &card in &need.claimed {
+            self.book_card(card, self.card_memory, hold, count);
+        }
+    }
+
+    fn book_card(&mut self, card: CardKey, bytes: Bytes, hold: Hold, count: i64) {
+        let before = self.shared.get(&card).copied().unwrap_or_default();
+        let mut after = before;
+        let sum = match hold {
+            Hold::Held => &mut after.held,
+            Hold::Releasing => &mut after.releasing,
+            Hold::Reserved => &mut after.reserved,
+        };
+        *sum = if count > 0 {
+            sum.saturating_add(bytes.0)
+        } else {
+            sum.saturating_sub(bytes.0)
+        };
+        self.idle.cards += i64::from(before.is_occupied()) - i64::from(after.is_occupied());
+        self.releasing.cards += after.freed() - before.freed();
+        if after == Shared::default() {
+            self.shared.remove(&card);
+        } else {
+            self.shared.insert(card, after);
         }
     }
 
@@ -202,7 +214,15 @@ impl NodeStock {
 
     fn fits(&self, need: &Need, stock: &Stock) -> bool {
         let Some(share) = need.share else {
-            return stock.covers(&need.stock);
+            // Cards of a claim on which nobody stays have to be had like any other.
+            let is_unused = |card: &&CardKey| {
+                let card = self.shared.get(card);
+                card.is_none_or(|card| card.held + card.reserved == 0)
+            };
+            let unused = need.claimed.iter().filter(is_unused).count();
+            let unused = i64::try_from(unused).unwrap_or(i64::MAX);
+            let has_cards = unused == 0 || need.stock.cards + unused <= stock.cards;
+            return has_cards && stock.covers(&need.stock);
         };
         if share.bytes > self.card_memory || !stock.covers_host(&need.stock) {
             return false;

@@ -159,7 +159,7 @@ impl Session<'_> {
             };
             let cards = match &facts.cards {
                 Cards::Partitions(_) => 0.0,
-                cards => cards.count(self.card_sizes.0),
+                cards => cards.count(self.card_sizes.0) + self.tasks[task].claimed_cards as f64,
             };
             with_cards += usize::from(cards > 0.0);
             with_partitions += usize::from(matches!(facts.cards, Cards::Partitions(_)));

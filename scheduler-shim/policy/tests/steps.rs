@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share};
-use apportion_policy::cluster::{
-    Cards, Group, Job, Node, PodSet, Queue, Quota, Settings, Status, Task,
-};
+use apportion_policy::cluster::{Cards, Group, Job, Node, PodSet, Queue, Quota, Status, Task};
 use apportion_policy::{Cluster, Decision, Place, step};
 use proptest::prelude::*;
 
@@ -92,8 +90,7 @@ fn cluster() -> impl Strategy<Value = Cluster> {
                 .collect(),
             queues,
             jobs: jobs.into_iter().enumerate().map(build_job).collect(),
-            topologies: Vec::new(),
-            settings: Settings::default(),
+            ..Cluster::default()
         }
     })
 }

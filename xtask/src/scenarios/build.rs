@@ -7,8 +7,9 @@ use anyhow::{Context, Result, bail};
 use apportion_abi::{Bytes, Fraction, Share};
 use apportion_policy::Action;
 use apportion_policy::cluster::{
-    Cards, Cluster, Grace, Group, Job, MigStrategy, Neighbours, Node, PodSet, Queue, Quota,
-    Settings, Status, Strategy, Task, Topology, TopologyConstraint,
+    Cards, Claim, Cluster, Grace, Group, Job, MigStrategy, Neighbours, Node, NumaPolicy, PodSet,
+    Queue, Quota, Settings, Status, Strategy, Task, Topology, TopologyConstraint, Zone,
+    ZoneAmounts,
 };
 
 use super::format;
@@ -29,6 +30,7 @@ pub(crate) fn cluster(scenario: &format::Scenario) -> Result<Cluster> {
                 levels: topology.levels.clone(),
             })
             .collect(),
+        claims: scenario.dra.claims.iter().map(claim).collect(),
         settings: settings(&scenario.settings),
     })
 }
@@ -92,6 +94,7 @@ fn settings(given: &format::Settings) -> Settings {
         by_priority: has("priority"),
         minimum_first: has("elastic"),
         has_predicates: given.predicates,
+        allows_claims: given.dra_feature_gate,
         consolidating_reclaim: given.allow_consolidating_reclaim,
         max_consolidated: usize::try_from(given.max_consolidation_preemptees).ok(),
         grace: grace(given.staleness_grace_period_s),
@@ -126,6 +129,45 @@ fn node(node: &format::Node) -> Node {
         },
         partitions: node.mig_instances.clone(),
         labels: node.labels.clone(),
+        numa: match node.numa.as_ref().map(|numa| numa.policy.as_str()) {
+            Some("SingleNUMANode") => NumaPolicy::SingleNode,
+            Some("Restricted") => NumaPolicy::Restricted,
+            Some("BestEffort") => NumaPolicy::BestEffort,
+            _ => NumaPolicy::None,
+        },
+        zones: (node.numa.iter().flat_map(|numa| &numa.zones))
+            .map(|zone| Zone {
+                name: zone.id.clone(),
+                allocatable: zone_amounts(zone.allocatable),
+                available: zone_amounts(zone.available),
+            })
+            .collect(),
+    }
+}
+
+/// What is aligned with NUMA zones.
+pub(crate) fn zone_amounts(given: format::ZoneAmounts) -> ZoneAmounts {
+    ZoneAmounts {
+        cpu: given.cpu_millis as i64,
+        memory: given.mem_bytes as i64,
+        cards: given.gpus as i64,
+    }
+}
+
+fn claim(claim: &format::Claim) -> Claim {
+    let status = claim.status.clone().unwrap_or_default();
+    let devices = status
+        .allocation
+        .map(|allocation| allocation.devices.results);
+    Claim {
+        name: claim.name.clone(),
+        queue: claim.labels.get("kai.scheduler/queue").cloned(),
+        devices: claim.count,
+        is_of_cards: claim.device_class.contains("gpu"),
+        node: devices
+            .and_then(|results| results.first().cloned())
+            .map(|result| result.pool),
+        consumers: status.reserved_for.len(),
     }
 }
 
@@ -158,7 +200,14 @@ fn queue(queue: &format::Queue) -> Queue {
 }
 
 fn job(job: &format::Job) -> Result<Job> {
-    let tasks = job.tasks.iter().map(task).collect::<Result<Vec<Task>>>()?;
+    let is_guaranteed = job.qos_class.as_deref() == Some("Guaranteed");
+    let tasks = job.tasks.iter().map(|given| {
+        Ok(Task {
+            is_guaranteed,
+            ..task(given)?
+        })
+    });
+    let tasks = tasks.collect::<Result<Vec<Task>>>()?;
     let runs = tasks.iter().any(|task| task.status.is_allocated());
     // What was started in an earlier round has run for as long as what ran from the beginning.
     let started = job.last_start_age_s.or(runs.then_some(60.0));
@@ -234,6 +283,11 @@ fn task(task: &format::Task) -> Result<Task> {
         near: neighbours(|affinity| &affinity.affinity_topology_key),
         apart: neighbours(|affinity| &affinity.anti_affinity_topology_key),
         is_legacy_mig: task.legacy_mig,
+        claims: task.resource_claims.clone(),
+        zones: (task.numa_observed.iter().flatten())
+            .map(|(zone, amounts)| (zone.clone(), zone_amounts(*amounts)))
+            .collect(),
+        is_guaranteed: false,
     })
 }
 
@@ -253,9 +307,8 @@ fn cards(task: &format::Task) -> Result<Cards> {
         devices: gpu.num_devices.unwrap_or(1).max(1),
     };
     Ok(match gpu.kind.as_str() {
-        "none" if task.dra_gpus > 0 => Cards::Whole(task.dra_gpus),
         "none" => Cards::None,
-        "whole" => Cards::Whole(gpu.gpus as i64 + task.dra_gpus),
+        "whole" => Cards::Whole(gpu.gpus as i64),
         "fraction" => {
             let portion = gpu.portion.context("a fraction has a portion")?;
             if portion >= 1.0 {

@@ -3,11 +3,11 @@
 //! Node names of pods that neither have nor wait for a place say nothing and are not compared; nor are the
 //! labels of shared cards, which are arbitrary.
 
-use apportion_policy::cluster::Status;
+use apportion_policy::cluster::{Status, ZoneAmounts};
 use apportion_policy::{Decision, Session};
 
-use super::build::{NOW, status};
-use super::format::{Expected, ExpectedPods, Job, Scenario, Task};
+use super::build::{NOW, status, zone_amounts};
+use super::format::{Expected, ExpectedNode, ExpectedPods, Job, Scenario, Task};
 
 /// What is wrong, in words; nothing when all is right.
 pub(crate) fn differences(
@@ -44,8 +44,23 @@ pub(crate) fn differences(
                 expected.idle_gpus, expected.releasing_gpus
             ));
         }
+        wrong.extend(zones(session, name, expected));
     }
     wrong
+}
+
+/// What is left in NUMA zones, of the resources that are named.
+fn zones(session: &Session<'_>, node: &str, expected: &ExpectedNode) -> Option<String> {
+    let has = session.available_in_zones(node);
+    let wanted = expected.numa_zones_available.iter().flatten();
+    let mut wrong = wanted.filter_map(|(place, amounts)| {
+        let available = has.get(place.parse::<usize>().ok()?)?;
+        let wanted = zone_amounts(*amounts);
+        let named = |all: ZoneAmounts| all.only(true, wanted.memory > 0, wanted.cards > 0);
+        let is_right = named(wanted) == named(*available);
+        (!is_right).then(|| format!("zone {place} of {node} has {available:?}, not {wanted:?}"))
+    });
+    wrong.next()
 }
 
 fn limits(expected: &Expected, decisions: &[Decision]) -> Vec<String> {
@@ -96,12 +111,14 @@ fn pods(session: &Session<'_>, job: &Job, tasks: &[&Task], expected: &ExpectedPo
             }
         }
     }
-    if expected
-        .numa_zones
-        .as_ref()
-        .is_some_and(|zones| !zones.is_empty())
-    {
-        wrong.push(format!("{} has no NUMA zones", job.name));
+    for task in tasks.iter().filter(|_| wanted.is_active()) {
+        let mut has = session.zones_of(&task.id);
+        has.sort_unstable();
+        let mut zones = expected.numa_zones.clone().unwrap_or_else(|| has.clone());
+        zones.sort_unstable();
+        if zones != has {
+            wrong.push(format!("{} is in zones {has:?}, not {zones:?}", task.id));
+        }
     }
     wrong.extend(started(session, job, wanted, expected));
     wrong.extend(sums(session, tasks, expected));

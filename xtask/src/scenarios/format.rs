@@ -23,6 +23,8 @@ pub(crate) struct Scenario {
     pub(crate) topologies: Vec<Topology>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) jobs: Vec<Job>,
+    #[serde(default)]
+    pub(crate) dra: Dra,
     pub(crate) expected: Expected,
 }
 
@@ -46,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) plugins: Option<Vec<Plugin>>,
     #[serde(default = "yes")]
     pub(crate) predicates: bool,
+    #[serde(default)]
+    pub(crate) dra_feature_gate: bool,
     #[serde(default)]
     pub(crate) node_placement: Option<NodePlacement>,
     #[serde(default)]
@@ -86,6 +90,31 @@ pub(crate) struct Node {
     pub(crate) mig_strategy: Option<String>,
     #[serde(default)]
     pub(crate) mig_instances: BTreeMap<String, i64>,
+    #[serde(default)]
+    pub(crate) numa: Option<Numa>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Numa {
+    pub(crate) policy: String,
+    pub(crate) zones: Vec<Zone>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Zone {
+    pub(crate) id: String,
+    pub(crate) allocatable: ZoneAmounts,
+    pub(crate) available: ZoneAmounts,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct ZoneAmounts {
+    #[serde(default)]
+    pub(crate) cpu_millis: f64,
+    #[serde(default)]
+    pub(crate) mem_bytes: f64,
+    #[serde(default)]
+    pub(crate) gpus: f64,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -134,6 +163,8 @@ pub(crate) struct Job {
     pub(crate) staleness_grace_period_s: Option<f64>,
     #[serde(default)]
     pub(crate) delete_on_evict: bool,
+    #[serde(default)]
+    pub(crate) qos_class: Option<String>,
     pub(crate) subgroups: Group,
     pub(crate) tasks: Vec<Task>,
 }
@@ -191,7 +222,9 @@ pub(crate) struct Task {
     #[serde(default)]
     pub(crate) pod_affinity: Option<PodAffinity>,
     #[serde(default)]
-    pub(crate) dra_gpus: i64,
+    pub(crate) resource_claims: Vec<String>,
+    #[serde(default)]
+    pub(crate) numa_observed: Option<BTreeMap<String, ZoneAmounts>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -215,6 +248,55 @@ pub(crate) struct PodAffinity {
     pub(crate) affinity_topology_key: Option<String>,
     #[serde(default)]
     pub(crate) anti_affinity_topology_key: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Dra {
+    #[serde(default)]
+    pub(crate) claims: Vec<Claim>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Claim {
+    pub(crate) name: String,
+    pub(crate) device_class: String,
+    pub(crate) count: i64,
+    #[serde(default)]
+    pub(crate) labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) status: Option<ClaimStatus>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ClaimStatus {
+    #[serde(default)]
+    pub(crate) allocation: Option<ClaimAllocation>,
+    #[serde(default)]
+    pub(crate) reserved_for: Vec<Consumer>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct ClaimAllocation {
+    #[serde(default)]
+    pub(crate) devices: ClaimDevices,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct ClaimDevices {
+    #[serde(default)]
+    pub(crate) results: Vec<ClaimResult>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct ClaimResult {
+    /// The node, in all that the fakes make.
+    pub(crate) pool: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Consumer {
+    pub(crate) name: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -244,7 +326,7 @@ pub(crate) struct ExpectedPods {
     #[serde(default)]
     pub(crate) mem_bytes_required: Option<f64>,
     #[serde(default)]
-    pub(crate) numa_zones: Option<Vec<i64>>,
+    pub(crate) numa_zones: Option<Vec<usize>>,
     #[serde(default)]
     pub(crate) last_start_older_than_s: Option<f64>,
 }
@@ -253,6 +335,8 @@ pub(crate) struct ExpectedPods {
 pub(crate) struct ExpectedNode {
     pub(crate) releasing_gpus: f64,
     pub(crate) idle_gpus: f64,
+    #[serde(default)]
+    pub(crate) numa_zones_available: Option<BTreeMap<String, ZoneAmounts>>,
 }
 
 fn yes() -> bool {

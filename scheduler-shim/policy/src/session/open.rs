@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share as CardShare};
 
-use crate::amounts::Amounts;
-use crate::cluster::{Cards, Cluster, Job, Node, Status, Task};
+use crate::amounts::{Amounts, Resource};
+use crate::cluster::{Cards, Claim, Cluster, Job, Node, Status, Task};
 use crate::gang::{Tree, View};
-use crate::session::{JobFacts, Session, Standing, TaskFacts};
+use crate::numa::ZoneStock;
+use crate::session::{ClaimFacts, JobFacts, Session, Standing, TaskFacts};
 use crate::stock::{CardKey, NodeStock, Stock};
 use crate::tree::QueueTree;
 
@@ -44,10 +45,12 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         standings: Vec::new(),
         opening: Vec::new(),
         card_names: BTreeMap::new(),
+        claims: Vec::new(),
         profiles,
         next_card: 0,
         log: Vec::new(),
     };
+    add_claims(&mut session, cluster);
     let mut jobs: Vec<&Job> = cluster.jobs.iter().collect();
     jobs.sort_by(|left, right| left.name.cmp(&right.name));
     for job in jobs {
@@ -89,6 +92,7 @@ fn stock(node: &Node, profiles: &[String]) -> NodeStock {
         mig: node.mig,
         shared: BTreeMap::new(),
         legacy: 0,
+        zones: ZoneStock::new(node.numa, node.zones.clone()),
     }
 }
 
@@ -146,6 +150,30 @@ fn card_sizes(nodes: &[&Node]) -> (Bytes, Bytes) {
     )
 }
 
+fn find_claim(session: &Session<'_>, name: &str) -> Option<usize> {
+    session
+        .claims
+        .binary_search_by(|facts| facts.claim.name.as_str().cmp(name))
+        .ok()
+}
+
+/// Numbers the claims; the devices of those that were given are cards of their own.
+fn add_claims<'a>(session: &mut Session<'a>, cluster: &'a Cluster) {
+    let mut claims: Vec<&Claim> = cluster.claims.iter().collect();
+    claims.sort_by(|left, right| left.name.cmp(&right.name));
+    for claim in claims {
+        let node = claim.node.as_ref();
+        let node = node.and_then(|name| find(&session.nodes, name));
+        let devices = if claim.is_of_cards { claim.devices } else { 0 };
+        let given = node.map(|node| (node, (0..devices).map(|_| session.new_card()).collect()));
+        session.claims.push(ClaimFacts {
+            claim,
+            given,
+            users: Vec::new(),
+        });
+    }
+}
+
 fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
     let place = session.jobs.len();
     let tree = Tree::of(job);
@@ -162,12 +190,26 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
         let Some(set) = tree.set(&task.set) else {
             continue;
         };
+        let claims = task.claims.iter().map(|name| find_claim(session, name));
+        let claims: Option<Vec<usize>> = claims.collect();
+        let claimed_cards = (claims.iter().flatten())
+            .map(|&claim| session.claims[claim].claim)
+            .filter(|claim| claim.is_of_cards)
+            .map(|claim| claim.devices)
+            .sum();
+        let mut wants = task.amounts(session.card_sizes.0);
+        wants[Resource::Gpu] += claimed_cards as f64;
+        for &claim in claims.iter().flatten() {
+            session.claims[claim].users.push(session.tasks.len());
+        }
         by_set[set].push(session.tasks.len());
         session.tasks.push(TaskFacts {
             task,
             job: place,
             set,
-            wants: task.amounts(session.card_sizes.0),
+            wants,
+            claims,
+            claimed_cards,
         });
         session.standings.push(Standing::default());
     }
@@ -222,6 +264,17 @@ fn seat(session: &mut Session<'_>) {
             while standing.cards.len() < usize::try_from(*devices).unwrap_or(0) {
                 let card = unnamed_card(session, task, node);
                 standing.cards.push(card);
+            }
+        }
+        if let Some(node) = standing.node {
+            let zones = &mut session.stocks[node].zones;
+            let held = facts.zones.iter();
+            standing.zones = held
+                .filter_map(|(name, amounts)| Some((zones.find(name)?, *amounts)))
+                .collect();
+            // What is available excludes it already; it is about to be booked.
+            if standing.status != Status::Releasing {
+                zones.book(&standing.zones, -1);
             }
         }
         session.replace(task, standing);

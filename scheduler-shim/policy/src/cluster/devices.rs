@@ -1,0 +1,92 @@
+//! NUMA zones and claims: what a node has beside counts, and what pods name instead of counting.
+
+/// How strictly the kubelet aligns what a pod asks for with NUMA zones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NumaPolicy {
+    /// Not at all.
+    #[default]
+    None,
+    /// As well as it can.
+    BestEffort,
+    /// In as few zones as could ever do, or not.
+    Restricted,
+    /// In one zone, or not.
+    SingleNode,
+}
+
+/// A NUMA zone.
+#[derive(Clone, Debug, Default)]
+pub struct Zone {
+    /// Its name.
+    pub name: String,
+    /// What it has.
+    pub allocatable: ZoneAmounts,
+    /// What of it is free.
+    pub available: ZoneAmounts,
+}
+
+/// What is aligned with zones; a resource of which no zone has any is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZoneAmounts {
+    /// Processor time, in milli-CPU.
+    pub cpu: i64,
+    /// Memory, in bytes.
+    pub memory: i64,
+    /// Cards.
+    pub cards: i64,
+}
+
+impl ZoneAmounts {
+    /// The sum with `count` times `other`.
+    #[must_use]
+    pub const fn plus(self, other: Self, count: i64) -> Self {
+        Self {
+            cpu: self.cpu + other.cpu * count,
+            memory: self.memory + other.memory * count,
+            cards: self.cards + other.cards * count,
+        }
+    }
+
+    /// Whether there is as much of everything.
+    #[must_use]
+    pub const fn covers(self, other: Self) -> bool {
+        other.cpu <= self.cpu && other.memory <= self.memory && other.cards <= self.cards
+    }
+
+    /// The lesser of each, at least nothing.
+    #[must_use]
+    pub fn least(self, other: Self) -> Self {
+        Self {
+            cpu: self.cpu.min(other.cpu).max(0),
+            memory: self.memory.min(other.memory).max(0),
+            cards: self.cards.min(other.cards).max(0),
+        }
+    }
+
+    /// Only some of the resources.
+    #[must_use]
+    pub const fn only(self, cpu: bool, memory: bool, cards: bool) -> Self {
+        Self {
+            cpu: if cpu { self.cpu } else { 0 },
+            memory: if memory { self.memory } else { 0 },
+            cards: if cards { self.cards } else { 0 },
+        }
+    }
+}
+
+/// A claim on devices that pods name instead of counting cards.
+#[derive(Clone, Debug, Default)]
+pub struct Claim {
+    /// Its name.
+    pub name: String,
+    /// The queue that it is for.
+    pub queue: Option<String>,
+    /// How many devices it asks for.
+    pub devices: i64,
+    /// Whether its devices are cards; others are not counted.
+    pub is_of_cards: bool,
+    /// Where its devices are, once they have been given.
+    pub node: Option<String>,
+    /// How many pods it is reserved for.
+    pub consumers: usize,
+}

@@ -1,0 +1,91 @@
+//! The choices of whoever runs the scheduler.
+
+use std::time::Duration;
+
+use crate::cluster::Grace;
+use crate::divide::Division;
+use crate::min_runtime::Resolution;
+
+/// How nodes or cards are chosen among those that fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// The fullest first.
+    #[default]
+    Binpack,
+    /// The emptiest first.
+    Spread,
+    /// The first by name.
+    ByName,
+}
+
+/// The choices of whoever runs the scheduler.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How a pod with cards chooses its node.
+    pub gpu_nodes: Strategy,
+    /// How a pod without cards chooses its node.
+    pub cpu_nodes: Strategy,
+    /// How a share chooses its card.
+    pub cards: Strategy,
+    /// Whether a pod without cards prefers a node without cards.
+    pub keeps_kinds_apart: bool,
+    /// Whether a node where the pod fits now beats one where it has to wait.
+    pub prefers_free: bool,
+    /// Whether a node with a shared card that has room beats one where a card must be opened.
+    pub prefers_shared: bool,
+    /// Whether queues have quotas, limits and fair shares.
+    pub has_quotas: bool,
+    /// Whether jobs go by priority.
+    pub by_priority: bool,
+    /// Whether jobs below their minimum go before those above.
+    pub minimum_first: bool,
+    /// Whether pods are checked against their nodes beyond free resources.
+    pub has_predicates: bool,
+    /// Whether pods may name claims on devices.
+    pub allows_claims: bool,
+    /// How the surplus is divided.
+    pub division: Division,
+    /// How much fuller than its sibling's, in parts, a reclaiming queue may make its fair share.
+    pub saturation_multiplier: f64,
+    /// Whether victims of a reclaim may be moved instead of ended.
+    pub consolidating_reclaim: bool,
+    /// How many jobs consolidation may look at; no bound where not given.
+    pub max_consolidated: Option<usize>,
+    /// How long a gang may go on with too few pods.
+    pub grace: Grace,
+    /// Where the minimum run time against reclaim is found.
+    pub resolution: Resolution,
+    /// The minimum run time where no queue has one: against preemption.
+    pub preempt_min_runtime: Duration,
+    /// The minimum run time where no queue has one: against reclaim.
+    pub reclaim_min_runtime: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            gpu_nodes: Strategy::Binpack,
+            cpu_nodes: Strategy::Binpack,
+            cards: Strategy::Binpack,
+            keeps_kinds_apart: true,
+            prefers_free: true,
+            prefers_shared: true,
+            has_quotas: true,
+            by_priority: true,
+            minimum_first: true,
+            has_predicates: true,
+            allows_claims: true,
+            division: Division {
+                k_value: 1.0,
+                ..Division::default()
+            },
+            saturation_multiplier: 1.0,
+            consolidating_reclaim: true,
+            max_consolidated: None,
+            grace: Grace::For(Duration::from_secs(60)),
+            resolution: Resolution::LowestCommonAncestor,
+            preempt_min_runtime: Duration::ZERO,
+            reclaim_min_runtime: Duration::ZERO,
+        }
+    }
+}

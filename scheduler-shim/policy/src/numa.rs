@@ -1,0 +1,146 @@
+//! Which NUMA zones of a node a pod would get, if the kubelet's Topology Manager had to say.
+//!
+//! CPU and memory are aligned for guaranteed pods only, and CPU only in whole processors; cards for all.
+//! What a pod that is being ended holds in its zones counts as free: the kubelet decides when the pod that
+//! takes its place starts, and then it is gone.
+
+use crate::cluster::{NumaPolicy, Zone, ZoneAmounts};
+
+/// What a pod takes of each zone, by the place of the zone.
+pub(crate) type Zones = Vec<(usize, ZoneAmounts)>;
+
+/// The zones of a node as they are now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ZoneStock {
+    pub(crate) policy: NumaPolicy,
+    zones: Vec<Zone>,
+}
+
+impl ZoneStock {
+    pub(crate) fn new(policy: NumaPolicy, zones: Vec<Zone>) -> Self {
+        Self { policy, zones }
+    }
+
+    /// Whether the node admits only what can be aligned.
+    pub(crate) fn is_strict(&self) -> bool {
+        matches!(self.policy, NumaPolicy::SingleNode | NumaPolicy::Restricted)
+    }
+
+    /// The zone of that name.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.zones.iter().position(|zone| zone.name == name)
+    }
+
+    /// What is available in each zone.
+    pub(crate) fn available(&self) -> Vec<ZoneAmounts> {
+        self.zones.iter().map(|zone| zone.available).collect()
+    }
+
+    /// Takes from zones (`count` 1) or gives back (-1).
+    pub(crate) fn book(&mut self, taken: &Zones, count: i64) {
+        for (place, amounts) in taken {
+            if let Some(zone) = self.zones.get_mut(*place) {
+                zone.available = zone.available.plus(*amounts, -count);
+            }
+        }
+    }
+
+    /// What the request would take of which zones; none when it can't be aligned as the policy demands.
+    pub(crate) fn place(&self, request: ZoneAmounts) -> Option<Zones> {
+        let request = self.known(request);
+        if request == ZoneAmounts::default() || self.policy == NumaPolicy::None {
+            return Some(Zones::new());
+        }
+        let mask = match self.policy {
+            NumaPolicy::None => return Some(Zones::new()),
+            NumaPolicy::SingleNode => self.lowest(request, 1)?,
+            NumaPolicy::Restricted => self.lowest(request, self.width(request)?)?,
+            NumaPolicy::BestEffort => {
+                let widths = 1..=self.zones.len();
+                let found = widths
+                    .into_iter()
+                    .find_map(|width| self.lowest(request, width));
+                return Some(
+                    found
+                        .map(|mask| self.draw(request, &mask))
+                        .unwrap_or_default(),
+                );
+            }
+        };
+        Some(self.draw(request, &mask))
+    }
+
+    /// The part of a request that the zones say something about.
+    fn known(&self, request: ZoneAmounts) -> ZoneAmounts {
+        let known =
+            |of: fn(&ZoneAmounts) -> i64| self.zones.iter().any(|zone| of(&zone.allocatable) > 0);
+        request.only(
+            known(|amounts| amounts.cpu),
+            known(|amounts| amounts.memory),
+            known(|amounts| amounts.cards),
+        )
+    }
+
+    /// The fewest zones that could ever hold the request, when all its resources agree on that.
+    fn width(&self, request: ZoneAmounts) -> Option<usize> {
+        let parts: [fn(&ZoneAmounts) -> i64; 3] = [
+            |amounts| amounts.cpu,
+            |amounts| amounts.memory,
+            |amounts| amounts.cards,
+        ];
+        let mut agreed = None;
+        for part in parts.into_iter().filter(|part| part(&request) > 0) {
+            let mut sizes: Vec<i64> = self
+                .zones
+                .iter()
+                .map(|zone| part(&zone.allocatable))
+                .collect();
+            sizes.sort_unstable_by(|left, right| right.cmp(left));
+            let mut sum = 0;
+            let enough = sizes.iter().position(|size| {
+                sum += size;
+                sum >= part(&request)
+            });
+            let width = enough? + 1;
+            if agreed.is_some_and(|agreed| agreed != width) {
+                return None;
+            }
+            agreed = Some(width);
+        }
+        agreed
+    }
+
+    /// The first set of so many zones that have what is asked for.
+    fn lowest(&self, request: ZoneAmounts, width: usize) -> Option<Vec<usize>> {
+        let mut mask: Vec<usize> = (0..width).collect();
+        if width == 0 || width > self.zones.len() {
+            return None;
+        }
+        loop {
+            let zones = mask.iter().map(|&place| self.zones[place].available);
+            let sum = zones.fold(ZoneAmounts::default(), |sum, one| sum.plus(one, 1));
+            if sum.covers(request) {
+                return Some(mask);
+            }
+            let count = self.zones.len();
+            let movable = (0..width)
+                .rev()
+                .find(|&at| mask[at] != at + count - width)?;
+            mask[movable] += 1;
+            for at in movable + 1..width {
+                mask[at] = mask[at - 1] + 1;
+            }
+        }
+    }
+
+    fn draw(&self, request: ZoneAmounts, mask: &[usize]) -> Zones {
+        let mut left = request;
+        let mut taken = Zones::new();
+        for &place in mask {
+            let take = left.least(self.zones[place].available);
+            left = left.plus(take, -1);
+            taken.push((place, take));
+        }
+        taken
+    }
+}
