@@ -136,11 +136,16 @@ pub const TABLE: &[Row<'static>] = &[
 /// Every other kind: by its Karta definition if the cluster has one.
 pub const OTHER: Row<'static> = own("", "", TRAIN, karta::group);
 
-/// The row of an owner's kind.
+/// The row of an owner's kind. The API server leaves out the kind of what it lists, and what comes without
+/// one is a pod: an owner is known by its kind.
 pub fn row_of(owner: Object<'_>) -> &'static Row<'static> {
+    let key = match owner.kind() {
+        "" => ("", "Pod"),
+        kind => (owner.api_group(), kind),
+    };
     TABLE
         .iter()
-        .find(|row| row.kind == owner.kind() && row.api_group == owner.api_group())
+        .find(|row| (row.api_group, row.kind) == key)
         .unwrap_or(&OTHER)
 }
 

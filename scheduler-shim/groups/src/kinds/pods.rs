@@ -13,6 +13,7 @@ const SPARK_SELECTOR: &str = "spark-app-selector";
 /// A pod that nothing owns. Spark makes such pods; those of one application are one group.
 pub(crate) fn bare(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
     let mut group = workload.plain(row.priority);
+    group.owner = Owner::of_pod(workload.owner);
     if let Some(selector) = spark_selector(workload.pod) {
         group.name = selector.to_owned();
     }
