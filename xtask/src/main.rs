@@ -14,6 +14,7 @@ use clap::Parser;
 mod clients;
 mod deviations;
 mod lint;
+mod oracle_pod_groups;
 mod oracles;
 mod scenarios;
 mod stage;
