@@ -228,3 +228,35 @@ fn note_use(claim: &mut Claim, task: &Task, outcome: &Outcome) {
         claim.status = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../scheduler-shim/policy/scenarios")
+    }
+
+    #[test]
+    fn every_scenario_of_our_own_comes_out_as_written() {
+        let verdicts = verdicts(&own(), "").unwrap();
+        assert!(verdicts.len() > 10, "{}", verdicts.len());
+        for verdict in verdicts {
+            assert!(
+                verdict.wrong.is_empty(),
+                "{}: {:?}",
+                verdict.id,
+                verdict.wrong
+            );
+        }
+    }
+
+    #[test]
+    fn an_outcome_that_differs_is_said_in_words() {
+        let text = fs::read_to_string(own().join("allocate.json")).unwrap();
+        let text = text.replace("\"Binding\"", "\"Pending\"");
+        let scenarios: Vec<Scenario> = serde_json::from_str(&text).unwrap();
+        let wrong = play(&scenarios[0]).unwrap();
+        assert!(wrong[0].ends_with("is Binding, not Pending"), "{wrong:?}");
+    }
+}
