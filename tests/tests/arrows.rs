@@ -51,6 +51,11 @@ const MAP: &[Crate] = &[
         room: Safe,
     },
     Crate {
+        name: "apportion-groups",
+        knows: &[],
+        room: Safe,
+    },
+    Crate {
         name: "apportion-gate",
         knows: &["apportion-abi"],
         room: Safe,
@@ -125,9 +130,10 @@ const MAP: &[Crate] = &[
         knows: &["apportion-sim-client", "apportion-sim-machine"],
         room: Unsafe,
     },
+    // It builds, and it runs the pure scheduler on files.
     Crate {
         name: "xtask",
-        knows: &[],
+        knows: &["apportion-abi", "apportion-groups", "apportion-policy"],
         room: Safe,
     },
 ];
