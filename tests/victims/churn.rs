@@ -48,6 +48,8 @@ impl Victim {
                 (0, Some(thing)) => {
                     given += 1;
                     held.push_back(*thing);
+                    let mapped = self.say(&format!("map {thing}"));
+                    held.extend(mapped.numbers.first().filter(|_| mapped.code == 0));
                 }
                 (2, _) => refused += 1,
                 (code, _) => return Outcome::with(code, [given, refused]),
@@ -95,8 +97,9 @@ impl Victim {
 
 /// One way of asking for memory.
 fn ask(numbers: &mut Numbers) -> String {
-    let verb = ["alloc", "alloc", "managed", "async", "create"][numbers.below(5) as usize];
+    let verb = ["alloc", "pitch", "managed", "async", "create"][numbers.below(5) as usize];
     let bytes = match (verb, numbers.below(2)) {
+        ("pitch", _) => return format!("pitch {} 1024", 1 + numbers.below(100 << 10)),
         ("create", _) => (1 + numbers.below(100)) * (2 << 20),
         (_, 0) => 1 + numbers.below(1 << 20),
         _ => 1 + numbers.below(200 << 20),

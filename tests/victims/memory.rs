@@ -189,7 +189,10 @@ impl Victim {
             Object::Plain(pointer) => driver.cuMemFree_v2(pointer),
             Object::Pooled(pointer) => driver.cuMemFreeAsync(pointer, 0),
             Object::Handle(handle, _) => driver.cuMemRelease(handle),
-            Object::Mapping(address, bytes) => driver.cuMemUnmap(address, bytes),
+            Object::Mapping(address, bytes) => {
+                result(driver.cuMemUnmap(address, bytes))?;
+                driver.cuMemAddressFree(address, bytes)
+            }
             Object::Pool(pool) => driver.cuMemPoolDestroy(pool),
             Object::Gone => return Err(-1),
         };
