@@ -150,7 +150,11 @@ fn the_dead_are_taken_out_once_and_their_slot_is_used_again() {
     assert_eq!(usage.retire(processes[0].owner), Bytes::from_mib(60));
     assert_eq!(usage.retire(processes[0].owner), Bytes::ZERO);
     assert!(!usage.holds(dead));
-    assert_eq!(account.charge(dead, 5), Charge::Lost, "a retired owner holds nothing");
+    assert_eq!(
+        account.charge(dead, 5),
+        Charge::Lost,
+        "a retired owner holds nothing"
+    );
     let next = account.enter(12);
     assert_eq!(next.slot(), dead.slot());
     assert_eq!(account.charge(next, 5), Charge::Granted);
