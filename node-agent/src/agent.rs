@@ -186,6 +186,7 @@ impl Agent {
             self.ended(process);
         }
         self.apply_quietly(Event::Tick);
+        self.keep_owners();
         if self.followed.elapsed() >= FOLLOW_EVERY {
             self.members.follow();
             self.followed = Instant::now();
@@ -195,6 +196,18 @@ impl Agent {
             self.doubt_cards();
         }
         self.sample();
+    }
+
+    /// Watches every owner. One that owns a second allocation belongs to that one, and when it leaves it,
+    /// by its end or by a release, the first must not be left without.
+    fn keep_owners(&mut self) {
+        for allocation in self.ledger.allocations() {
+            if let State::Allocated(apportion_ledger::Owner::Process(owner)) = allocation.state
+                && !self.members.contains(owner)
+            {
+                self.members.join(owner, &allocation.id);
+            }
+        }
     }
 
     /// Asks the driver, unless it still owes an answer; then it is asked again right after that.

@@ -39,6 +39,11 @@ impl Members {
         self.exits.watch(process);
     }
 
+    /// Whether the process belongs to some allocation.
+    pub(crate) fn contains(&self, process: ProcessId) -> bool {
+        self.of.contains_key(&process)
+    }
+
     /// Takes out a process that ended.
     pub(crate) fn leave(&mut self, process: ProcessId) -> Option<AllocationId> {
         self.exits.forget(process);

@@ -1,8 +1,10 @@
 //! The agent's life: it comes when needed, is not missed when killed, remembers, and leaves.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, eventually};
+use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Said, built, eventually};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -169,6 +171,50 @@ fn an_allocation_lasts_until_its_last_process_is_gone() {
 }
 
 #[test]
+fn a_limit_within_a_limit_leaves_neither_behind() {
+    let host = Host::new();
+    let _agent = host.agent(&["--tick", "50"]);
+    let inner = host.limited(
+        &["--gpu-memory", "1000", "--name", "inner"],
+        built("victim"),
+    );
+    let mut outer = host.limited(
+        &["--gpu-memory", "3000", "--name", "outer"],
+        inner.get_program(),
+    );
+    let mut victim = host.start(outer.args(inner.get_args()).arg("-"));
+    victim.step("alloc 700M").ok();
+    victim.step("alloc 1").refused();
+    assert_eq!(allocations(&host.top()), 2);
+    assert_eq!(claimed(&host, "outer"), 0);
+    assert!(victim.end().success());
+    eventually(PATIENCE, "both are released", || {
+        allocations(&host.top()) == 0
+    });
+    let offences = host.metric("apportion_offences_total", &[]);
+    assert_eq!(offences, Some(0.0), "{}", host.agent_log());
+
+    // The inner one is given back before its process ends: it cannot become this command.
+    let mut failing = host.limited(&["--gpu-memory", "3000"], inner.get_program());
+    failing
+        .args(["run", "--sim", "--gpu-memory", "1000", "--"])
+        .arg(not_a_program(&host));
+    assert_eq!(Said::by(&mut failing).code(), Some(1));
+    eventually(PATIENCE, "both are released", || {
+        allocations(&host.top()) == 0
+    });
+}
+
+/// A file that may be run and cannot.
+fn not_a_program(host: &Host) -> PathBuf {
+    let file = host.dir().join("not-a-program");
+    std::fs::write(&file, "#!/no/such/interpreter\n").expect("the folder is writable");
+    let may_run = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&file, may_run).expect("it is ours");
+    file
+}
+
+#[test]
 fn an_interrupt_from_the_terminal_leaves_nothing_behind() {
     let host = Host::new();
     let _agent = host.agent(&[]);
@@ -215,7 +261,7 @@ fn two_agents_cannot_serve_one_folder() {
         .arg(host.instance())
         .env("LD_LIBRARY_PATH", host.libraries().join("sim"));
     second.env("APPORTION_SIM_SOCKET", host.instance().join("driver.sock"));
-    let said = apportion_tests::Said::by(&mut second);
+    let said = Said::by(&mut second);
     assert!(!said.status.success(), "{said:?}");
     assert_eq!(host.top()["node"]["pid"], agent.pid());
 }
