@@ -194,6 +194,16 @@ fn many_threads_together_get_no_more_than_the_limit() {
 }
 
 #[test]
+fn a_fork_in_the_middle_of_anothers_call_hangs_nobody() {
+    let host = Host::new();
+    let mut victim = host.victim(OPTIONS);
+    victim.step("start").ok();
+    assert_eq!(victim.step("storm 400").value(), 0, "children that hung");
+    assert_eq!(info(&mut victim), (FREE, LIMIT));
+    assert_eq!(host.used(), CONTEXT);
+}
+
+#[test]
 fn all_questions_agree_inside_and_show_the_card_outside() {
     let host = Host::new();
     let mut inside = host.victim(OPTIONS);

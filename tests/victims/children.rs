@@ -27,6 +27,7 @@ impl Victim {
             "reap" => self.reap(),
             "churn" => self.churn(words.number(), words.number()),
             "kills" => self.kills(words.number(), words.number()),
+            "storm" => self.storm(words.number()),
             "hold" => hold(),
             "kill9" => kill_self(),
             "exit" => std::process::exit(i32::try_from(words.number()).unwrap_or(64)),

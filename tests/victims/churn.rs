@@ -2,9 +2,11 @@
 //! a parent that kills them at random points.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::children::end;
+use crate::driver::Driver;
 use crate::script::{Outcome, Victim, Words};
 
 /// How many programs work at a time while the parent kills.
@@ -82,6 +84,30 @@ impl Victim {
         Outcome::with(0, [count + WORKERS as u64])
     }
 
+    /// Forks so many children while another thread takes and gives back memory; each child calls the
+    /// driver and ends: how many did not end.
+    pub(crate) fn storm(&mut self, count: u64) -> Outcome {
+        let driver = match self.driver() {
+            Ok(driver) => driver,
+            Err(code) => return Outcome::of(code),
+        };
+        let is_over = AtomicBool::new(false);
+        let hung = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let mut pointer = 0;
+                    if driver.cuMemAllocManaged(Some(&mut pointer), 2 << 20, 1) == 0 {
+                        driver.cuMemFree_v2(pointer);
+                    }
+                }
+            });
+            let hung = (0..count).filter(|_| !ends(call_in_child(driver))).count();
+            is_over.store(true, Ordering::Relaxed);
+            hung
+        });
+        Outcome::with(0, [hung as u64])
+    }
+
     fn worker(&mut self, numbers: &mut Numbers) -> i32 {
         let seed = numbers.below(u64::MAX);
         // SAFETY: this process has one thread, so the child may do whatever the parent may.
@@ -93,6 +119,35 @@ impl Victim {
         }
         pid
     }
+}
+
+/// Forks a child that calls the driver and ends.
+fn call_in_child(driver: &Driver) -> i32 {
+    // SAFETY: the child calls the driver and `_exit` only, as a child of a process with threads may.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let (mut free, mut total, mut pointer) = (0, 0, 0);
+        driver.cuMemGetInfo_v2(Some(&mut free), Some(&mut total));
+        driver.cuMemAlloc_v2(Some(&mut pointer), 1);
+        driver.cuMemFree_v2(1);
+        // SAFETY: the call does not return.
+        unsafe { libc::_exit(0) };
+    }
+    pid
+}
+
+/// Whether a child ends by itself in reasonable time; it is ended if not.
+fn ends(child: i32) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        // SAFETY: a null status is allowed.
+        if unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG) } == child {
+            return true;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    end(child);
+    false
 }
 
 /// One way of asking for memory.
