@@ -40,6 +40,7 @@ mod driver;
 mod elf;
 mod foreign;
 mod hooks;
+pub mod left_alone;
 mod process;
 mod spin;
 pub mod table;

@@ -1,0 +1,290 @@
+//! The other half of the table: every function of the driver that is not hooked, and why.
+//!
+//! Together with [`ROWS`](crate::table::ROWS) it names every function of CUDA's headers, and what NVML's
+//! header has about memory and processes. A test reads the headers and fails on a name that stands in
+//! neither, so that a new function is thought about before it goes past the limit.
+//!
+//! A name stands for all its versions and streams: `cuMemcpyHtoD` for `cuMemcpyHtoD_v2_ptds` too. No name
+//! with a row stands here: of a hooked function each version is a row.
+//!
+//! # Decision: seen afterwards is not the same as refused
+//! Some memory is not announced by any call: code, stacks, queues. The agent finds it in NVML and takes it
+//! off what is left of the limit. What a call does announce and no hook charges is called a gap here, also
+//! where the agent sees it in the same way.
+
+use crate::table::Library;
+
+/// What being left alone means for the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It takes no memory of a card, or none that is not charged already.
+    TakesNothing,
+    /// The driver takes memory for it without saying how much; the agent counts it as overhead.
+    Overhead,
+    /// A hook could charge it, or show less, and none does in this version.
+    Gap,
+}
+
+impl Standing {
+    /// In words.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TakesNothing => "takes nothing",
+            Self::Overhead => "overhead",
+            Self::Gap => "gap",
+        }
+    }
+}
+
+/// Functions that are left alone for one reason.
+#[derive(Clone, Copy, Debug)]
+pub struct LeftAlone {
+    /// The library that they belong to.
+    pub library: Library,
+    /// What that means for the limit.
+    pub standing: Standing,
+    /// Why they are.
+    pub reason: &'static str,
+    names: &'static str,
+}
+
+impl LeftAlone {
+    /// The functions, without versions.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.names.split_ascii_whitespace()
+    }
+}
+
+/// The name that stands for all versions and streams of a function.
+#[must_use]
+pub fn family(symbol: &str) -> &str {
+    let stem = symbol
+        .strip_suffix("_ptsz")
+        .or_else(|| symbol.strip_suffix("_ptds"))
+        .unwrap_or(symbol);
+    match stem.rsplit_once("_v") {
+        Some((name, version)) if version.parse::<u32>().is_ok() => name,
+        Some(_) | None => stem,
+    }
+}
+
+macro_rules! left_alone {
+    ($($library:ident $standing:ident $reason:literal: $names:literal;)*) => {
+        /// Every function that is left alone, by reason.
+        pub const LEFT_ALONE: &[LeftAlone] = &[$(LeftAlone {
+            library: Library::$library,
+            standing: Standing::$standing,
+            reason: $reason,
+            names: $names,
+        }),*];
+    };
+}
+
+left_alone! {
+    Cuda TakesNothing "starts the driver, names errors, keeps logs and core dumps": "
+        cuInit cuDriverGetVersion cuGetErrorName cuGetErrorString
+        cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback
+        cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute
+        cuCoredumpSetAttributeGlobal cuCoredumpRegisterCompleteCallback
+        cuCoredumpRegisterStartCallback cuCoredumpDeregisterCompleteCallback
+        cuCoredumpDeregisterStartCallback";
+    Cuda TakesNothing "says what a card is and can do, but not how much memory it has": "
+        cuDeviceGet cuDeviceGetCount cuDeviceGetName cuDeviceGetUuid cuDeviceGetLuid cuDeviceGetAttribute
+        cuDeviceGetProperties cuDeviceComputeCapability cuDeviceGetByPCIBusId cuDeviceGetPCIBusId
+        cuDeviceCanAccessPeer cuDeviceGetP2PAttribute cuDeviceGetP2PAtomicCapabilities
+        cuDeviceGetHostAtomicCapabilities cuDeviceGetExecAffinitySupport cuDeviceGetDevResource
+        cuDeviceGetTexture1DLinearMaxWidth cuDeviceGetNvSciSyncAttributes cuDeviceGetFabricClusterUuid
+        cuDeviceGetCliqueCount cuDeviceGetCliqueInfo cuDeviceRegisterAsyncNotification
+        cuDeviceUnregisterAsyncNotification cuGLGetDevices cuGLInit cuVDPAUGetDevice cuWGLGetDevice";
+    Cuda TakesNothing "uses or adjusts a context that is charged already": "
+        cuCtxAttach cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetDevResource
+        cuCtxGetDevice cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetLimit
+        cuCtxGetSharedMemConfig cuCtxGetStreamPriorityRange cuCtxPopCurrent cuCtxPushCurrent
+        cuCtxRecordEvent cuCtxWaitEvent cuCtxResetPersistingL2Cache cuCtxSetCacheConfig cuCtxSetCurrent
+        cuCtxSetFlags cuCtxSetSharedMemConfig cuCtxDisablePeerAccess cuDevicePrimaryCtxGetState
+        cuDevicePrimaryCtxSetFlags cuCtxFromGreenCtx cuGreenCtxGetDevResource cuGreenCtxGetId
+        cuGreenCtxRecordEvent cuGreenCtxWaitEvent cuDevResourceGenerateDesc cuDevSmResourceSplit
+        cuDevSmResourceSplitByCount";
+    Cuda TakesNothing "memory of the host": "
+        cuMemAllocHost cuMemFreeHost cuMemHostAlloc cuMemHostRegister cuMemHostUnregister
+        cuMemHostGetDevicePointer cuMemHostGetFlags";
+    Cuda TakesNothing "reserves addresses and grants access, without memory behind them": "
+        cuMemAddressReserve cuMemAddressFree cuMemSetAccess cuMemGetAccess cuMemGetAllocationGranularity
+        cuMemGetAllocationPropertiesFromHandle";
+    Cuda TakesNothing "describes memory that is there": "
+        cuMemGetAddressRange cuMemGetLocationInfo cuMemRangeGetAttribute cuMemRangeGetAttributes
+        cuPointerGetAttribute cuPointerGetAttributes cuPointerSetAttribute cuArrayGetDescriptor
+        cuArray3DGetDescriptor cuArrayGetMemoryRequirements cuArrayGetPlane cuArrayGetSparseProperties
+        cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements
+        cuMipmappedArrayGetSparseProperties";
+    Cuda TakesNothing "names, shares or tunes a pool, which is charged for what it reserves": "
+        cuDeviceGetMemPool cuDeviceSetMemPool cuMemGetDefaultMemPool cuMemGetMemPool cuMemSetMemPool
+        cuMemPoolGetAccess cuMemPoolSetAccess cuMemPoolGetAttribute cuMemPoolSetAttribute
+        cuMemPoolExportPointer cuMemPoolExportToShareableHandle";
+    Cuda TakesNothing "opens what another process shares, which that process pays for": "
+        cuIpcGetMemHandle cuIpcOpenMemHandle cuIpcCloseMemHandle cuMemPoolImportFromShareableHandle
+        cuMemPoolImportPointer";
+    Cuda TakesNothing "moves a whole process to the host and back; it stays charged all the while": "
+        cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState
+        cuCheckpointProcessLock cuCheckpointProcessRestore cuCheckpointProcessUnlock
+        cuCheckpointOperationComplete";
+    Cuda TakesNothing "copies, fills and unpacks memory that is there": "
+        cuMemcpy cuMemcpyAsync cuMemcpyPeer cuMemcpyPeerAsync cuMemcpyHtoD cuMemcpyHtoDAsync cuMemcpyDtoH
+        cuMemcpyDtoHAsync cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoA cuMemcpyAtoD cuMemcpyHtoA
+        cuMemcpyHtoAAsync cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyAtoA cuMemcpy2D cuMemcpy2DUnaligned
+        cuMemcpy2DAsync cuMemcpy3D cuMemcpy3DAsync cuMemcpy3DPeer cuMemcpy3DPeerAsync cuMemcpyBatchAsync
+        cuMemcpy3DBatchAsync cuMemcpyWithAttributesAsync cuMemcpy3DWithAttributesAsync
+        cuFabricCpyBatchAsync cuMemBatchDecompressAsync cuFlushGPUDirectRDMAWrites
+        cuMemsetD8 cuMemsetD8Async cuMemsetD16 cuMemsetD16Async cuMemsetD32 cuMemsetD32Async cuMemsetD2D8
+        cuMemsetD2D8Async cuMemsetD2D16 cuMemsetD2D16Async cuMemsetD2D32 cuMemsetD2D32Async";
+    Cuda TakesNothing "orders and describes streams and events that are there": "
+        cuStreamAddCallback cuStreamBatchMemOp cuStreamCopyAttributes cuStreamDestroy cuStreamGetAttribute
+        cuStreamGetCtx cuStreamGetDevResource cuStreamGetDevice cuStreamGetFlags cuStreamGetGreenCtx
+        cuStreamGetId cuStreamGetPriority cuStreamQuery cuStreamSetAttribute cuStreamWaitEvent
+        cuStreamWaitValue32 cuStreamWaitValue64 cuStreamWriteValue32 cuStreamWriteValue64
+        cuEventDestroy cuEventElapsedTime cuEventQuery cuEventRecord cuEventRecordWithFlags
+        cuIpcGetEventHandle cuIpcOpenEventHandle cuEventCreateFromEGLSync cuLaunchHostFunc
+        cuImportExternalSemaphore cuDestroyExternalSemaphore cuSignalExternalSemaphoresAsync
+        cuWaitExternalSemaphoresAsync";
+    Cuda TakesNothing "describes functions, and links code in the host's memory": "
+        cuFuncGetAttribute cuFuncGetModule cuFuncGetName cuFuncGetParamCount cuFuncGetParamInfo
+        cuFuncIsLoaded cuFuncSetAttribute cuFuncSetBlockShape cuFuncSetCacheConfig
+        cuFuncSetSharedMemConfig cuFuncSetSharedSize cuKernelGetAttribute cuKernelGetLibrary
+        cuKernelGetName cuKernelGetParamCount cuKernelGetParamInfo cuKernelSetAttribute
+        cuKernelSetCacheConfig cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv
+        cuModuleEnumerateFunctions cuModuleGetFunctionCount cuModuleGetLoadingMode cuModuleGetSurfRef
+        cuModuleGetTexRef cuModuleUnload cuLibraryEnumerateKernels cuLibraryGetKernel
+        cuLibraryGetKernelCount cuLibraryUnload cuLinkAddData cuLinkAddFile cuLinkComplete cuLinkCreate
+        cuLinkDestroy cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveBlocksPerMultiprocessor
+        cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyMaxActiveClusters
+        cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
+        cuOccupancyMaxPotentialClusterSize";
+    Cuda TakesNothing "describes how arrays and memory are read": "
+        cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc
+        cuTexObjectGetTextureDesc cuSurfObjectCreate cuSurfObjectDestroy cuSurfObjectGetResourceDesc
+        cuSurfRefGetArray cuSurfRefSetArray cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress
+        cuTexRefGetAddressMode cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode
+        cuTexRefGetFlags cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode
+        cuTexRefGetMipmapLevelBias cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray
+        cuTexRefSetAddress cuTexRefSetAddress2D cuTexRefSetAddressMode cuTexRefSetArray
+        cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat
+        cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias
+        cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuTensorMapEncodeIm2col
+        cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress
+        cuTensorMapSetAllocationClass";
+    Cuda TakesNothing "describes work of a graph in the host's memory": "
+        cuGraphCreate cuGraphClone cuGraphDestroy cuGraphDestroyNode cuGraphAddDependencies
+        cuGraphRemoveDependencies cuGraphAddEmptyNode cuGraphAddHostNode cuGraphAddKernelNode
+        cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphAddBatchMemOpNode cuGraphAddEventRecordNode
+        cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode
+        cuGraphAddExternalSemaphoresWaitNode cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams
+        cuGraphChildGraphNodeGetGraph cuGraphConditionalHandleCreate cuGraphDebugDotPrint
+        cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent
+        cuGraphEventWaitNodeSetEvent cuGraphExternalSemaphoresSignalNodeGetParams
+        cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
+        cuGraphExternalSemaphoresWaitNodeSetParams cuGraphGetEdges cuGraphGetId cuGraphGetNodes
+        cuGraphGetRootNodes cuGraphHostNodeGetParams cuGraphHostNodeSetParams
+        cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams
+        cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams cuGraphMemAllocNodeGetParams
+        cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams
+        cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
+        cuGraphNodeGetContainingGraph cuGraphNodeGetDependencies cuGraphNodeGetDependentNodes
+        cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId
+        cuGraphNodeGetType cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphRetainUserObject
+        cuGraphReleaseUserObject cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain
+        cuGraphExecGetFlags cuGraphExecGetId cuGraphExecBatchMemOpNodeSetParams
+        cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
+        cuGraphExecExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
+        cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams cuGraphExecMemcpyNodeSetParams
+        cuGraphExecMemsetNodeSetParams cuStreamIsCapturing cuStreamGetCaptureInfo
+        cuStreamUpdateCaptureDependencies cuStreamBeginCaptureToCig cuStreamEndCaptureToCig
+        cuThreadExchangeStreamCaptureMode";
+    Cuda Overhead "loads code and its variables, at once or when they are first used": "
+        cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary cuModuleGetFunction
+        cuModuleGetGlobal cuLibraryLoadData cuLibraryLoadFromFile cuLibraryGetGlobal cuLibraryGetManaged
+        cuLibraryGetModule cuLibraryGetUnifiedFunction cuKernelGetFunction cuFuncLoad";
+    Cuda Overhead "starts work, which may load code and take stacks; computing is not limited": "
+        cuLaunch cuLaunchGrid cuLaunchGridAsync cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel
+        cuLaunchCooperativeKernelMultiDevice";
+    Cuda Overhead "sizes the stacks, the heap and the buffers of a context": "
+        cuCtxSetLimit";
+    Cuda Overhead "takes a little for queues and page tables": "
+        cuStreamCreate cuStreamCreateWithPriority cuGreenCtxStreamCreate cuEventCreate
+        cuCtxEnablePeerAccess";
+    Cuda Overhead "binds memory that is charged where it was created, and may keep it after its release": "
+        cuMulticastCreate cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem
+        cuMulticastGetGranularity cuMulticastUnbind cuLogicalEndpointAddDevice cuLogicalEndpointBindAddr
+        cuLogicalEndpointBindMem cuLogicalEndpointCreate cuLogicalEndpointDestroy cuLogicalEndpointExport
+        cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease cuLogicalEndpointIdReserve
+        cuLogicalEndpointImport cuLogicalEndpointQuery cuLogicalEndpointUnbind";
+    Cuda Gap "memory of graphs is not charged; the agent sees it when a graph is launched": "
+        cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddNode cuGraphAddChildGraphNode
+        cuGraphInstantiate cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphExecUpdate
+        cuGraphExecNodeSetParams cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy cuGraphUpload
+        cuGraphLaunch cuDeviceGraphMemTrim cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute
+        cuStreamBeginCapture cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph
+        cuStreamEndCapture";
+    Cuda Gap "a mapping into a sparse array is not counted: it keeps memory that was released": "
+        cuMemMapArrayAsync";
+    Cuda Gap "what is shared by a handle is uncharged on release, though the handle keeps it": "
+        cuMemExportToShareableHandle cuMemGetHandleForAddressRange";
+    Cuda Gap "may bring pages of the host's own memory to a card, uncharged; managed memory is charged": "
+        cuMemAdvise cuMemPrefetchAsync cuMemPrefetchBatchAsync cuMemDiscardBatchAsync
+        cuMemDiscardAndPrefetchBatchAsync cuStreamAttachMemAsync";
+    Cuda Gap "its context is not charged the reserve; the agent sees what it takes": "
+        cuGreenCtxCreate cuGreenCtxDestroy cuGLCtxCreate cuVDPAUCtxCreate";
+    Cuda Gap "memory of graphics and of other makers is not charged; the agent sees it": "
+        cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
+        cuExternalMemoryGetMappedMipmappedArray cuGraphicsMapResources
+        cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
+        cuGraphicsResourceGetMappedEglFrame cuGraphicsResourceSetMapFlags
+        cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnregisterResource
+        cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterImage cuGraphicsEGLRegisterImage
+        cuGraphicsVDPAURegisterOutputSurface cuGraphicsVDPAURegisterVideoSurface cuGLMapBufferObject
+        cuGLMapBufferObjectAsync cuGLRegisterBufferObject cuGLSetBufferObjectMapFlags
+        cuGLUnmapBufferObject cuGLUnmapBufferObjectAsync cuGLUnregisterBufferObject
+        cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerConnect cuEGLStreamConsumerConnectWithFlags
+        cuEGLStreamConsumerDisconnect cuEGLStreamConsumerReleaseFrame cuEGLStreamProducerConnect
+        cuEGLStreamProducerDisconnect cuEGLStreamProducerPresentFrame cuEGLStreamProducerReturnFrame";
+    Cuda Gap "hands out private tables, whose functions are not hooked": "
+        cuGetExportTable";
+    Nvml TakesNothing "clocks, errors and wiring of the memory": "
+        nvmlDeviceGetMemClkMinMaxVfOffset nvmlDeviceGetMemClkVfOffset nvmlDeviceSetMemClkVfOffset
+        nvmlDeviceGetMemoryAffinity nvmlDeviceGetMemoryBusWidth nvmlDeviceGetMemoryErrorCounter
+        nvmlDeviceGetSupportedMemoryClocks nvmlDeviceGetUnrepairableMemoryFlag
+        nvmlDeviceResetMemoryLockedClocks nvmlDeviceSetMemoryLockedClocks nvmlDeviceGetFieldValues
+        nvmlDeviceClearFieldValues nvmlSystemGetProcessName";
+    Nvml TakesNothing "what the driver itself limits, which only root can set": "
+        nvmlDeviceGetMemoryLimits nvmlDeviceSetMemoryLimits nvmlDeviceSetAccountingMode
+        nvmlDeviceSetConfComputeUnprotectedMemSize";
+    Nvml Gap "shows the processes of the whole card": "
+        nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetGraphicsRunningProcesses
+        nvmlDeviceGetMPSComputeRunningProcesses nvmlDeviceGetRunningProcessDetailList
+        nvmlDeviceGetProcessUtilization nvmlDeviceGetProcessesUtilizationInfo
+        nvmlDeviceGetVgpuProcessUtilization nvmlDeviceGetVgpuProcessesUtilizationInfo
+        nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingMode nvmlDeviceGetAccountingPids
+        nvmlDeviceGetAccountingStats nvmlDeviceClearAccountingPids nvmlVgpuInstanceClearAccountingPids
+        nvmlVgpuInstanceGetAccountingMode nvmlVgpuInstanceGetAccountingPids
+        nvmlVgpuInstanceGetAccountingStats";
+    Nvml Gap "shows the memory of the whole card, of its window or of its parts": "
+        nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetAttributes nvmlDeviceGetConfComputeMemSizeInfo
+        nvmlDeviceGetConfComputeProtectedMemoryUsage nvmlVgpuInstanceGetFbUsage nvmlVgpuTypeGetBAR1Info
+        nvmlVgpuTypeGetFbReservation nvmlVgpuTypeGetFramebufferSize";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_has_no_version_and_no_stream() {
+        assert_eq!(family("cuMemcpyHtoD_v2_ptds"), "cuMemcpyHtoD");
+        assert_eq!(family("cuMemPrefetchAsync_ptsz"), "cuMemPrefetchAsync");
+        assert_eq!(
+            family("nvmlDeviceGetMemoryInfo_v2"),
+            "nvmlDeviceGetMemoryInfo"
+        );
+        assert_eq!(family("cuInit"), "cuInit");
+    }
+}
