@@ -7,6 +7,9 @@ use apportion_tests::{CARD, CONTEXT, Host, MIB, Victim, eventually};
 const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
 
+/// The ways of a program to the driver.
+const DOORS: [&str; 4] = ["dlsym", "getproc", "perthread", "linked"];
+
 /// What is free under the limit for a program that has one context.
 const FREE: u64 = LIMIT - CONTEXT;
 
@@ -36,7 +39,7 @@ fn one_byte_more_than_the_limit_in_one_piece_is_refused() {
 
 #[test]
 fn every_door_to_the_driver_is_held_to_the_limit() {
-    for door in ["dlsym", "getproc", "linked"] {
+    for door in DOORS {
         let host = Host::new();
         let mut victim = host.victim_through(door, OPTIONS);
         assert_eq!(info(&mut victim), (FREE, LIMIT), "{door}");
@@ -54,14 +57,15 @@ fn every_door_to_the_driver_is_held_to_the_limit() {
 }
 
 #[test]
-fn every_kind_of_memory_counts() {
-    for verb in ["alloc", "managed", "async", "create"] {
+fn every_kind_of_memory_counts_behind_every_door() {
+    let kinds = ["alloc", "managed", "async", "create"];
+    for (door, verb) in DOORS.iter().flat_map(|door| kinds.map(|verb| (door, verb))) {
         let host = Host::new();
-        let mut victim = host.victim(OPTIONS);
+        let mut victim = host.victim_through(door, OPTIONS);
         victim.step(&format!("{verb} 1600M")).ok();
         assert!(
             host.used() >= 1600 * MIB + CONTEXT,
-            "{verb}: the driver gave it"
+            "{door} {verb}: the driver gave it"
         );
         for other in [
             "alloc 128M",
@@ -72,7 +76,7 @@ fn every_kind_of_memory_counts() {
         ] {
             victim.step(other).refused();
         }
-        assert!(host.used() <= LIMIT, "{verb}");
+        assert!(host.used() <= LIMIT, "{door} {verb}");
         victim.step("free 0").ok();
         victim.step("sync").ok();
         victim.step("alloc 1600M").ok();
@@ -191,6 +195,24 @@ fn many_threads_together_get_no_more_than_the_limit() {
     let given = victim.step("threads 64 100M").value();
     assert_eq!(given, FREE / (100 * MIB));
     assert!(host.used() <= LIMIT);
+}
+
+#[test]
+fn after_much_coming_and_going_the_books_are_what_they_were() {
+    for seed in 1..=4 {
+        let host = Host::new();
+        let mut victim = host.victim(&["--gpu-memory", "1000"]);
+        let before = victim.step("info").numbers;
+        let churned = victim.step(&format!("churn {seed} 5000"));
+        assert!(
+            churned.code == 0 && churned.numbers.iter().all(|count| *count > 0),
+            "{churned:?}"
+        );
+        victim.step("sync").ok();
+        assert_eq!(host.used(), CONTEXT, "seed {seed}: the driver has all back");
+        assert_eq!(victim.step("info").numbers, before, "seed {seed}");
+        victim.step(&format!("alloc {}", 1000 * MIB - CONTEXT)).ok();
+    }
 }
 
 #[test]
