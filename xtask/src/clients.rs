@@ -1,11 +1,13 @@
-//! The virtual environment of the third-party clients (numba-cuda, cuda-bindings, nvidia-ml-py, …).
+//! What tests take from PyPI: the virtual environment of the third-party clients (numba-cuda, cuda-bindings,
+//! nvidia-ml-py, …), and the driver's headers.
 //!
 //! They are tests that need Python and PyPI. Where one can't be had the run goes on without them and says
 //! so, except in CI, where leaving something out is a failure.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -20,7 +22,7 @@ pub(crate) fn python(workspace: &Workspace) -> Result<PathBuf> {
     let venv = workspace.target.join("venv");
     let installed = venv.join("requirements.txt");
     let python = venv.join("bin/python");
-    if fs::read(&installed).is_ok_and(|there| fs::read(&wanted).is_ok_and(|here| here == there)) {
+    if is_same(&installed, &wanted) {
         return Ok(python);
     }
     if !succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"])) {
@@ -29,17 +31,51 @@ pub(crate) fn python(workspace: &Workspace) -> Result<PathBuf> {
     run(Command::new("python3")
         .args(["-m", "venv", "--clear"])
         .arg(&venv))?;
+    pip_install(&python, &[], &wanted).context("PyPI gave no clients")?;
+    fs::copy(&wanted, &installed).context("failed to note what is installed")?;
+    Ok(python)
+}
+
+/// The folder of the driver's headers, filled on first use by that environment's `python`.
+pub(crate) fn headers(workspace: &Workspace, python: &Path) -> Result<PathBuf> {
+    let wanted = workspace
+        .root
+        .join("tests/clients/requirements-headers.txt");
+    let folder = workspace.target.join("headers");
+    let unpacked = folder.join("requirements.txt");
+    if is_same(&unpacked, &wanted) {
+        return Ok(folder);
+    }
+    if folder.exists() {
+        fs::remove_dir_all(&folder).context("failed to remove the headers that were there")?;
+    }
+    let options = [
+        "--no-deps".as_ref(),
+        "--target".as_ref(),
+        folder.as_os_str(),
+    ];
+    pip_install(python, &options, &wanted).context("PyPI gave no headers")?;
+    fs::copy(&wanted, &unpacked).context("failed to note what is unpacked")?;
+    Ok(folder)
+}
+
+fn is_same(there: &Path, here: &Path) -> bool {
+    fs::read(there).is_ok_and(|there| fs::read(here).is_ok_and(|here| here == there))
+}
+
+fn pip_install(python: &Path, options: &[&OsStr], wanted: &Path) -> Result<()> {
     let pip = [
         "-m",
         "pip",
         "install",
         "--quiet",
         "--disable-pip-version-check",
-        "--requirement",
     ];
-    run(Command::new(&python).args(pip).arg(&wanted)).context("PyPI gave no clients")?;
-    fs::copy(&wanted, &installed).context("failed to note what is installed")?;
-    Ok(python)
+    run(Command::new(python)
+        .args(pip)
+        .args(options)
+        .arg("--requirement")
+        .arg(wanted))
 }
 
 /// Whether leaving a suite out is a failure.

@@ -10,12 +10,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use apportion_policy::cluster::Status;
-use apportion_policy::{Action, Decision, Outcome, Session};
+use apportion_policy::{Action, Decision, Outcome, Session, plan};
 use serde_json::json;
 
 mod build;
 mod compare;
 mod format;
+mod usual;
 
 use format::{Claim, ClaimResult, Consumer, Mode, Rounds, Scenario, Task};
 
@@ -167,10 +168,15 @@ fn play_rounds(mut scenario: Scenario, rounds: Rounds) -> Result<Vec<String>> {
 /// Runs `actions` once; returns what is wrong then, and the scenario as it goes on.
 fn once(scenario: &Scenario, actions: &[Action]) -> Result<(Vec<String>, Scenario)> {
     let cluster = build::cluster(scenario)?;
-    let mut session = Session::open(build::NOW, &cluster);
-    for &action in actions {
-        session.run(action);
-    }
+    let session = if actions == Action::ALL {
+        plan(build::NOW, &cluster)
+    } else {
+        let mut session = Session::open(build::NOW, &cluster);
+        for &action in actions {
+            session.run(action);
+        }
+        session
+    };
     let decisions: Vec<Decision> = session.decisions();
     let wrong = compare::differences(scenario, &session, &decisions);
     Ok((wrong, carried_on(scenario, &session)))

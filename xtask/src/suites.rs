@@ -1,12 +1,12 @@
 //! The test command of the README: everything that needs neither a GPU nor a cluster.
 //!
 //! The suites are the crates' own tests and the process suites (one run of `cargo test`, which finds the
-//! staged tree and the clients' Python in the environment), and the lock-free pages under `loom`, which
-//! replaces the atomics and so needs a build of its own.
+//! staged tree, the clients' Python and the driver's headers in the environment), and the lock-free pages
+//! under `loom`, which replaces the atomics and so needs a build of its own.
 
 use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
 use crate::clients;
 use crate::stage;
@@ -18,6 +18,8 @@ use crate::workspace::Workspace;
 const STAGED: &str = "APPORTION_STAGED";
 /// The Python that has the third-party clients.
 const PYTHON: &str = "APPORTION_PYTHON";
+/// The folder that has the driver's headers.
+const HEADERS: &str = "APPORTION_CUDA_HEADERS";
 /// The feature that builds the suite of the third-party clients.
 const CLIENTS: &str = "apportion-tests/clients";
 
@@ -25,6 +27,10 @@ const CLIENTS: &str = "apportion-tests/clients";
 pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     let staged = stage::build(workspace, false)?;
     let python = clients::python(workspace);
+    let headers = match &python {
+        Ok(python) => clients::headers(workspace, python),
+        Err(missing) => Err(anyhow!("{missing:#}")),
+    };
     let mut tally = Tally::default();
 
     let mut cargo = workspace.cargo();
@@ -34,13 +40,22 @@ pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     if let Ok(python) = &python {
         cargo.args(["--features", CLIENTS]).env(PYTHON, python);
     }
+    if let Ok(headers) = &headers {
+        cargo.env(HEADERS, headers);
+    }
     tally += count(with(&mut cargo, args))?;
 
     tally += count(with(&mut loom(workspace), args))?;
 
-    if let Err(missing) = python {
-        println!("left out: the third-party clients ({missing:#})");
-        tally.failed += u64::from(clients::must_be_complete());
+    let parts = [
+        ("the third-party clients", python),
+        ("the driver's headers", headers),
+    ];
+    for (part, got) in parts {
+        if let Err(missing) = got {
+            println!("left out: {part} ({missing:#})");
+            tally.failed += u64::from(clients::must_be_complete());
+        }
     }
     println!("{tally}");
     Ok(if tally.failed == 0 {

@@ -3,18 +3,36 @@
 //! Each goes through the waiting jobs in the order of their queues and makes what it finds final before it
 //! looks at the next, so that a later job sees what an earlier one got.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::ahead::Promise;
 use crate::amounts::Amounts;
 use crate::cluster::{Grace, Status};
 use crate::gang::View;
-use crate::line::{Line, Waiting};
+use crate::line::Line;
 use crate::min_runtime::{self, against_reclaim, along, is_protected, keeps_minimum};
+use crate::pool::Pool;
 use crate::reclaimable::{Reclaimer, can_reclaim, is_candidate, reclaimable};
 use crate::scenario::Batch;
-use crate::session::Session;
+use crate::session::{Mark, Session};
 use crate::solve::Search;
+
+/// The jobs that an action that evicts has to do with.
+struct Pools {
+    waiting: Pool,
+    running: Pool,
+}
+
+impl Pools {
+    fn of(session: &Session<'_>) -> Self {
+        Self {
+            waiting: Pool::of(session, |session, view| session.is_waiting(view)),
+            running: Pool::of(session, |session, view| session.could_lose(view)),
+        }
+    }
+}
 
 impl Session<'_> {
     /// Places jobs on what is idle, and lets those wait that fit once others have left who are leaving.
@@ -50,22 +68,29 @@ impl Session<'_> {
             return;
         }
         let mut line = Line::of_jobs(self, self.waiting(Self::may_consolidate));
-        let waiting = Waiting::of(self);
+        let mut pools = Pools::of(self);
         while let Some(view) = line.pop(self) {
             if !self.could_fit(&view) {
                 continue;
             }
-            let others = self.victims(&view, |_, _| true);
             let limit = self.settings.max_consolidated.unwrap_or(usize::MAX);
-            self.solve_and_commit(Search {
+            let job = view.job;
+            let seen = Cell::new(0);
+            let search = Search {
                 job: view,
-                victims: others.into_iter().take(limit).collect(),
-                waiting: &waiting,
+                victims: &pools.running,
+                may_leave: &|_, victim| {
+                    seen.set(seen.get() + 1);
+                    victim != job && seen.get() <= limit
+                },
+                waiting: &pools.waiting,
                 is_fair: &|session, _, batches| {
                     let mut tasks = batches.iter().flat_map(|batch| &batch.tasks);
                     tasks.all(|&task| session.standings[task].status != Status::Releasing)
                 },
-            });
+            };
+            let (solved, job) = (self.solve(&search), search.job.job);
+            self.settle(job, solved, &mut pools);
         }
     }
 
@@ -75,7 +100,7 @@ impl Session<'_> {
             return;
         }
         let mut line = Line::of_jobs(self, self.waiting(Self::may_evict));
-        let waiting = Waiting::of(self);
+        let mut pools = Pools::of(self);
         while let Some(view) = line.pop(self) {
             let tasks = self.gang(&view).next(false);
             let Some(reclaimer) = self.reclaimer(&view, &tasks) else {
@@ -84,15 +109,13 @@ impl Session<'_> {
             if !can_reclaim(&self.queues, reclaimer) {
                 continue;
             }
-            let victims = self.victims(&view, |session, victim| {
-                session.may_reclaim_from(reclaimer, victim)
-            });
             let before = self.queues.clone();
             let job = view.clone();
-            self.solve_and_commit(Search {
+            let search = Search {
                 job: view,
-                victims,
-                waiting: &waiting,
+                victims: &pools.running,
+                may_leave: &|session, victim| session.may_reclaim_from(reclaimer, victim),
+                waiting: &pools.waiting,
                 is_fair: &move |session, tasks, batches| {
                     let reclaimer = session.reclaimer(&job, tasks);
                     reclaimer.is_some_and(|reclaimer| {
@@ -104,14 +127,16 @@ impl Session<'_> {
                             })
                     })
                 },
-            });
+            };
+            let (solved, job) = (self.solve(&search), search.job.job);
+            self.settle(job, solved, &mut pools);
         }
     }
 
     /// Takes from jobs of lower priority in the same queue.
     pub(crate) fn preempt(&mut self) {
         let mut line = Line::of_jobs(self, self.waiting(Self::may_evict));
-        let waiting = Waiting::of(self);
+        let mut pools = Pools::of(self);
         while let Some(view) = line.pop(self) {
             let tasks = self.gang(&view).next(false);
             let least = self.least_charge(&tasks);
@@ -119,19 +144,19 @@ impl Session<'_> {
                 continue;
             }
             let preemptor = view.job;
-            let victims = self.victims(&view, |session, victim| {
-                session.may_preempt(preemptor, victim)
-            });
-            self.solve_and_commit(Search {
+            let search = Search {
                 job: view,
-                victims,
-                waiting: &waiting,
+                victims: &pools.running,
+                may_leave: &|session, victim| session.may_preempt(preemptor, victim),
+                waiting: &pools.waiting,
                 is_fair: &|session, _, batches| {
                     session.keeps_minimums(batches, |session, victim| {
                         session.is_safe_from_preemption(victim)
                     })
                 },
-            });
+            };
+            let (solved, job) = (self.solve(&search), search.job.job);
+            self.settle(job, solved, &mut pools);
         }
     }
 
@@ -159,9 +184,17 @@ impl Session<'_> {
         }
     }
 
-    fn solve_and_commit(&mut self, search: Search<'_>) {
-        if !search.victims.is_empty() && self.solve(&search) {
+    /// Makes a solution final and tells the pools.
+    fn settle(&mut self, job: usize, solved: bool, pools: &mut Pools) {
+        if solved {
+            let changed = self.changed_since(Mark::START);
             self.commit();
+            let waits = |task: &usize| self.standings[*task].status == Status::Pipelined;
+            let tasks = changed.iter().copied().filter(waits).collect();
+            self.promises.push(Promise { job, tasks });
+            let jobs: BTreeSet<usize> = changed.iter().map(|&task| self.tasks[task].job).collect();
+            pools.waiting.update(self, jobs.iter().copied());
+            pools.running.update(self, jobs.into_iter());
         }
     }
 
@@ -185,7 +218,9 @@ impl Session<'_> {
     fn may_evict(&self, view: &View) -> bool {
         let job = self.jobs[view.job].job;
         let since = job.last_eviction.unwrap_or_default().max(job.created);
-        job.preemption_delay == Duration::ZERO || since + job.preemption_delay <= self.now
+        let is_due =
+            job.preemption_delay == Duration::ZERO || since + job.preemption_delay <= self.now;
+        is_due && !self.barred.contains(&view.job)
     }
 
     fn may_consolidate(&self, view: &View) -> bool {
@@ -200,24 +235,15 @@ impl Session<'_> {
         demand <= has + 1e-6
     }
 
-    /// The other jobs that run, may be evicted and pass `filter`.
-    fn victims(&self, job: &View, filter: impl Fn(&Self, usize) -> bool) -> Vec<View> {
-        let others = self.jobs.iter().map(|facts| &facts.view);
-        others
-            .filter(|view| {
-                view.job != job.job
-                    && self.jobs[view.job].job.is_preemptible
-                    && view
-                        .all()
-                        .any(|task| self.standings[task].status.is_active_allocated())
-                    && filter(self, view.job)
-            })
-            .map(|view| self.as_victim(view))
-            .collect()
+    /// Whether the job has something that may be taken from it.
+    fn could_lose(&self, view: &View) -> bool {
+        let mut tasks = view.all();
+        self.jobs[view.job].job.is_preemptible
+            && tasks.any(|task| self.standings[task].status.is_active_allocated())
     }
 
     /// The job without what was placed in this session; then it may lose no more than leaves it whole.
-    fn as_victim(&self, view: &View) -> View {
+    pub(crate) fn as_victim(&self, view: &View) -> View {
         let mut victim = view.only(|task| !self.is_newly_placed(task));
         victim.keeps_core = view.all().any(|task| self.is_newly_placed(task));
         victim

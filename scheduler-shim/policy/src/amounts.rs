@@ -111,6 +111,10 @@ pub fn exceeds(amount: f64, bound: f64) -> bool {
 
 /// The nearest millionth.
 fn rounded(amount: f64) -> f64 {
+    // Most amounts are whole, and rounding is dear where it is a call.
+    if amount as i64 as f64 == amount {
+        return amount;
+    }
     (amount * 1e6).round() / 1e6
 }
 

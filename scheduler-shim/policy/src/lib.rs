@@ -18,6 +18,7 @@ pub mod share;
 pub mod tree;
 
 mod actions;
+mod ahead;
 mod allocate;
 mod choose;
 mod evict_order;
@@ -26,6 +27,7 @@ mod gang;
 mod line;
 mod numa;
 mod place;
+mod pool;
 mod scenario;
 mod session;
 mod solve;
@@ -33,6 +35,7 @@ mod step;
 mod stock;
 mod topology;
 
+pub use ahead::plan;
 pub use cluster::Cluster;
 pub use place::{Card, Placement, Refusal, place};
 pub use session::Session;

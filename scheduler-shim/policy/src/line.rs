@@ -10,75 +10,84 @@ use std::rc::Rc;
 
 use crate::amounts::Amounts;
 use crate::gang::View;
+use crate::pool::Pool;
 use crate::queue_order::{Prospect, compare};
 use crate::session::Session;
 
-/// The jobs that have waiting tasks, by queue, in order.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Waiting(BTreeMap<usize, Rc<Vec<usize>>>);
-
-impl Waiting {
-    /// Those of the session as it is now.
-    pub(crate) fn of(session: &Session<'_>) -> Self {
-        let mut by_queue: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (job, facts) in session.jobs.iter().enumerate() {
-            if let (Some(queue), true) = (facts.queue, session.is_waiting(&facts.view)) {
-                by_queue.entry(queue).or_default().push(job);
-            }
-        }
-        for jobs in by_queue.values_mut() {
-            jobs.sort_by(|&left, &right| {
-                session.order_jobs(&session.jobs[left].view, &session.jobs[right].view)
-            });
-        }
-        let shared = by_queue.into_iter();
-        Self(shared.map(|(queue, jobs)| (queue, Rc::new(jobs))).collect())
-    }
-}
+/// Says whether a job may be looked at as a victim.
+pub(crate) type Filter<'f> = dyn Fn(&Session<'_>, usize) -> bool + 'f;
 
 /// Jobs that wait to be looked at.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Line {
+#[derive(Clone, Default)]
+pub(crate) struct Line<'f> {
     /// By queue; the next is the last of its list.
     leaves: BTreeMap<usize, Vec<View>>,
     /// Others that take their turn and nothing else, and how many of each queue had it.
     bystanders: BTreeMap<usize, (Rc<Vec<usize>>, usize)>,
     /// The jobs of `leaves`, which are no bystanders.
     own: BTreeSet<usize>,
-    is_of_victims: bool,
+    /// Victims that are not in `leaves` yet: of each queue so many of the first.
+    victims: BTreeMap<usize, (Rc<Vec<usize>>, usize)>,
+    /// The victim of each queue that was last put into `leaves`; the next follows when it is taken.
+    pulled: BTreeMap<usize, usize>,
+    filter: Option<&'f Filter<'f>>,
     /// What the victims that were taken hold, by queue.
     taken: BTreeMap<usize, Amounts>,
 }
 
-impl Line {
+impl<'f> Line<'f> {
     /// The jobs in the order in which they are served.
     pub(crate) fn of_jobs(session: &Session<'_>, views: impl IntoIterator<Item = View>) -> Self {
         Self::default().filled(session, views)
     }
 
-    /// The victims in the order in which they give.
-    pub(crate) fn of_victims(session: &Session<'_>, views: impl IntoIterator<Item = View>) -> Self {
-        let line = Self {
-            is_of_victims: true,
+    /// The victims of a pool that pass `filter`, in the order in which they give.
+    pub(crate) fn of_victims(session: &Session<'_>, pool: &Pool, filter: &'f Filter<'f>) -> Self {
+        let all = pool
+            .by_queue()
+            .map(|(queue, jobs)| (queue, (Rc::clone(jobs), jobs.len())));
+        let mut line = Self {
+            victims: all.collect(),
+            filter: Some(filter),
             ..Self::default()
         };
-        line.filled(session, views)
+        for (queue, _) in pool.by_queue() {
+            line.pull(session, queue);
+        }
+        line
     }
 
     /// The jobs in the order in which they are served among all those that wait.
     pub(crate) fn among(
         session: &Session<'_>,
         views: impl IntoIterator<Item = View>,
-        waiting: &Waiting,
+        waiting: &Pool,
     ) -> Self {
         let mut line = Self::of_jobs(session, views);
         let own = line.leaves.values().flatten().map(|view| view.job);
         line.own = own.collect();
-        let all = waiting.0.iter();
+        let all = waiting.by_queue();
         line.bystanders = all
-            .map(|(&queue, jobs)| (queue, (Rc::clone(jobs), 0)))
+            .map(|(queue, jobs)| (queue, (Rc::clone(jobs), 0)))
             .collect();
         line
+    }
+
+    /// Puts the next victim of a queue in line.
+    fn pull(&mut self, session: &Session<'_>, queue: usize) {
+        self.pulled.remove(&queue);
+        let Some((jobs, left)) = self.victims.get_mut(&queue) else {
+            return;
+        };
+        while *left > 0 {
+            *left -= 1;
+            let job = jobs[*left];
+            if self.filter.is_none_or(|filter| filter(session, job)) {
+                self.pulled.insert(queue, job);
+                self.push(session, session.as_victim(&session.jobs[job].view));
+                return;
+            }
+        }
     }
 
     fn filled(mut self, session: &Session<'_>, views: impl IntoIterator<Item = View>) -> Self {
@@ -89,9 +98,6 @@ impl Line {
         }
         for views in self.leaves.values_mut() {
             views.sort_by(|left, right| session.order_jobs(right, left));
-            if self.is_of_victims {
-                views.reverse();
-            }
         }
         self
     }
@@ -101,7 +107,7 @@ impl Line {
         let Some(queue) = session.jobs[view.job].queue else {
             return;
         };
-        let is_of_victims = self.is_of_victims;
+        let is_of_victims = self.filter.is_some();
         let views = self.leaves.entry(queue).or_default();
         let place = views.partition_point(|other| {
             let order = session.order_jobs(other, &view);
@@ -119,7 +125,7 @@ impl Line {
     pub(crate) fn pop(&mut self, session: &Session<'_>) -> Option<View> {
         while !self.leaves.is_empty() {
             self.pass_idle_bystanders(session);
-            let (leaf, _) = self.next_leaf(session, session.queues.top())?;
+            let (leaf, _) = self.next_leaf(session, session.queues.top(), false)?;
             if self.is_bystanders_turn(session, leaf) {
                 if let Some((_, passed)) = self.bystanders.get_mut(&leaf) {
                     *passed += 1;
@@ -131,7 +137,10 @@ impl Line {
             if views.is_empty() {
                 self.leaves.remove(&leaf);
             }
-            if self.is_of_victims {
+            if self.pulled.get(&leaf) == Some(&view.job) {
+                self.pull(session, leaf);
+            }
+            if self.filter.is_some() {
                 let held = self.taken.entry(leaf).or_default();
                 *held = held.plus(session.held(&view));
             }
@@ -172,13 +181,29 @@ impl Line {
         self.leaves.get(&leaf)?.last()
     }
 
+    /// Whether a queue or one below it has jobs that are not bystanders.
+    fn has_own(&self, session: &Session<'_>, queue: usize) -> bool {
+        let mut below = session.queues.children(queue).iter();
+        self.leaves.contains_key(&queue) || below.any(|&below| self.has_own(session, below))
+    }
+
     /// The queue without queues below it, among or below `members`, whose job is next.
-    fn next_leaf(&self, session: &Session<'_>, members: &[usize]) -> Option<(usize, Prospect)> {
+    ///
+    /// Queues of bystanders matter only where their turn decides between queues further up, which compete.
+    fn next_leaf(
+        &self,
+        session: &Session<'_>,
+        members: &[usize],
+        compete: bool,
+    ) -> Option<(usize, Prospect)> {
         let queues = &session.queues;
-        let candidates = members.iter().filter_map(|&member| {
+        let counts = |member: &&usize| compete || self.has_own(session, **member);
+        let members: Vec<usize> = members.iter().filter(counts).copied().collect();
+        let compete = members.len() > 1;
+        let candidates = members.into_iter().filter_map(|member| {
             let found = match self.head(session, member) {
                 Some(view) => (member, self.prospect(session, member, view)),
-                None => self.next_leaf(session, queues.children(member))?,
+                None => self.next_leaf(session, queues.children(member), compete)?,
             };
             Some((member, found))
         });
@@ -190,7 +215,7 @@ impl Line {
                 l.created.cmp(&r.created).then_with(|| l.uid.cmp(&r.uid))
             }
         };
-        let next = if self.is_of_victims {
+        let next = if self.filter.is_some() {
             candidates.max_by(order)
         } else {
             candidates.min_by(order)
@@ -199,7 +224,7 @@ impl Line {
     }
 
     fn prospect(&self, session: &Session<'_>, leaf: usize, next: &View) -> Prospect {
-        if self.is_of_victims {
+        if self.filter.is_some() {
             let taken = self.taken.get(&leaf).copied().unwrap_or_default();
             return Prospect {
                 victims: taken.plus(session.held(next)),

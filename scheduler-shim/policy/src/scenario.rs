@@ -39,10 +39,9 @@ pub(crate) struct CardDemand {
 }
 
 /// The sets of victims for one search, one after the other.
-#[derive(Debug)]
 pub(crate) struct Scenarios<'r> {
     way: Way,
-    line: Line,
+    line: Line<'r>,
     /// Victims that a smaller part of the same job needed already.
     recorded: &'r [Batch],
     recorded_tasks: BTreeSet<usize>,
@@ -58,7 +57,7 @@ impl<'r> Scenarios<'r> {
     pub(crate) fn new(
         session: &Session<'_>,
         way: Way,
-        line: Line,
+        line: Line<'r>,
         recorded: &'r [Batch],
         demand: CardDemand,
     ) -> Self {

@@ -6,11 +6,12 @@
 //!
 //! The cluster is sorted when the session opens; the order in which it was built has no influence.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Capacity};
 
+use crate::ahead::Promise;
 use crate::amounts::{Amounts, Resource};
 use crate::cluster::{
     Cards, Claim, Cluster, Job, Node, Queue, Settings, Status, Task, Topology, ZoneAmounts,
@@ -92,6 +93,10 @@ pub struct Session<'a> {
     pub(crate) card_sizes: (Bytes, Bytes),
     pub(crate) card_names: BTreeMap<CardKey, String>,
     pub(crate) claims: Vec<ClaimFacts<'a>>,
+    /// Jobs that may not make others leave.
+    pub(crate) barred: BTreeSet<usize>,
+    /// What others were evicted for.
+    pub(crate) promises: Vec<Promise>,
     profiles: Vec<String>,
     next_card: CardKey,
     log: Vec<(usize, Standing)>,
@@ -110,6 +115,11 @@ impl Standings for Session<'_> {
 /// A point to return to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark(usize);
+
+impl Mark {
+    /// The last commit.
+    pub(crate) const START: Self = Self(0);
+}
 
 impl<'a> Session<'a> {
     /// Opens a session on a cluster.

@@ -11,7 +11,8 @@ use apportion_abi::Share as CardShare;
 
 use crate::cluster::{Cards, Status};
 use crate::gang::View;
-use crate::line::{Line, Waiting};
+use crate::line::{Filter, Line};
+use crate::pool::Pool;
 use crate::scenario::{Batch, CardDemand, Scenarios, Way};
 use crate::session::Session;
 
@@ -22,10 +23,12 @@ pub(crate) type Judge<'s> = dyn Fn(&Session<'_>, &[usize], &[Batch]) -> bool + '
 pub(crate) struct Search<'s> {
     /// The job that needs room.
     pub(crate) job: View,
-    /// Who may have to leave.
-    pub(crate) victims: Vec<View>,
+    /// Who runs and could be evicted.
+    pub(crate) victims: &'s Pool,
+    /// Who of them may have to leave for this job.
+    pub(crate) may_leave: &'s Filter<'s>,
     /// Who else waits, and would have a turn before.
-    pub(crate) waiting: &'s Waiting,
+    pub(crate) waiting: &'s Pool,
     /// Whether an outcome is fair.
     pub(crate) is_fair: &'s Judge<'s>,
 }
@@ -108,7 +111,7 @@ impl Session<'_> {
         recorded: &[Batch],
     ) -> Option<Vec<Batch>> {
         let view = self.part_of(&search.job, tasks);
-        let line = Line::of_victims(self, search.victims.iter().cloned());
+        let line = Line::of_victims(self, search.victims, search.may_leave);
         let demand = self.card_demand(tasks);
         let mut nodes = feasible.clone();
         nodes.extend(self.places(recorded));
@@ -212,7 +215,7 @@ impl Session<'_> {
     /// Places the job and as many of the victims as there is room for, in the order of their queues.
     fn place_again(
         &mut self,
-        waiting: &Waiting,
+        waiting: &Pool,
         view: &View,
         batches: &[Batch],
         nodes: &[usize],

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::ahead::plan;
 use crate::cluster::{Cluster, Queue, Status, ZoneAmounts};
 use crate::session::{Session, Standing};
 use crate::stock::{CardKey, Stock};
@@ -74,11 +75,7 @@ pub enum Decision {
 /// What to do now. Evictions come first, then what is started, then what is reserved; each by name.
 #[must_use]
 pub fn step(now: Duration, cluster: &Cluster) -> Vec<Decision> {
-    let mut session = Session::open(now, cluster);
-    for action in Action::ALL {
-        session.run(action);
-    }
-    session.decisions()
+    plan(now, cluster).decisions()
 }
 
 /// A pod after what was done.
@@ -192,7 +189,7 @@ impl Session<'_> {
         Some((stock.idle.clone(), stock.releasing.clone()))
     }
 
-    fn place_of(&self, standing: &Standing) -> Option<Place> {
+    pub(crate) fn place_of(&self, standing: &Standing) -> Option<Place> {
         let node = standing.node?;
         Some(Place {
             node: self.nodes[node].name.clone(),

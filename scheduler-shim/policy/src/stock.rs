@@ -78,9 +78,10 @@ impl Shared {
         }
     }
 
-    /// What is or will be on it, of `whole`.
+    /// What stays or will be on it, of `whole`: the choice of a card must be the same before and after
+    /// those have left who are leaving.
     pub(crate) fn fullness(self, whole: Bytes) -> f64 {
-        (self.held + self.releasing + self.reserved) as f64 / whole.0 as f64
+        (self.held + self.reserved) as f64 / whole.0 as f64
     }
 
     /// Whether `ask` fits beside what stays, on a card that somebody stays on.

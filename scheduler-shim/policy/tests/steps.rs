@@ -10,7 +10,7 @@ use apportion_policy::{Cluster, Decision, Place, step};
 use proptest::prelude::*;
 
 const NOW: Duration = Duration::from_secs(1_000_000);
-const ROUNDS: usize = 12;
+const ROUNDS: usize = 20;
 
 fn quota(deserved: f64, limit: f64, weight: f64) -> Quota {
     Quota {
@@ -268,6 +268,21 @@ proptest! {
             check_queues(&cluster)?;
             check_gangs(&cluster, &decisions)?;
         }
+    }
+
+    #[test]
+    fn a_cluster_settles_and_nothing_is_evicted_in_vain(mut cluster in cluster()) {
+        let mut changes = Vec::new();
+        for round in 0..ROUNDS {
+            let mut decisions = step(NOW, &cluster);
+            decisions.retain(|one| !matches!(one, Decision::Reserve { .. }));
+            if decisions.is_empty() {
+                return Ok(());
+            }
+            carry_on(&mut cluster, round, &decisions);
+            changes.push(decisions);
+        }
+        prop_assert!(false, "still changing: {:?}", changes.split_off(ROUNDS - 4));
     }
 
     #[test]

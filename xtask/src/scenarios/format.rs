@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::usual;
+
 /// A scenario: a cluster, what is done to it and what must come of it.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Scenario {
@@ -16,7 +18,7 @@ pub(crate) struct Scenario {
     pub(crate) rounds: Option<Rounds>,
     #[serde(default)]
     pub(crate) features: Vec<String>,
-    #[serde(default = "usual_settings")]
+    #[serde(default = "usual::settings")]
     pub(crate) settings: Settings,
     pub(crate) nodes: Vec<Node>,
     #[serde(default)]
@@ -46,7 +48,7 @@ pub(crate) struct Settings {
     /// The plugins of KAI that are on; all of them when not given.
     #[serde(default)]
     pub(crate) plugins: Option<Vec<Plugin>>,
-    #[serde(default = "yes")]
+    #[serde(default = "usual::yes")]
     pub(crate) predicates: bool,
     #[serde(default)]
     pub(crate) dra_feature_gate: bool,
@@ -56,9 +58,9 @@ pub(crate) struct Settings {
     pub(crate) gpu_placement: Option<String>,
     #[serde(default)]
     pub(crate) staleness_grace_period_s: f64,
-    #[serde(default = "no_limit")]
+    #[serde(default = "usual::no_limit")]
     pub(crate) max_consolidation_preemptees: i64,
-    #[serde(default = "yes")]
+    #[serde(default = "usual::yes")]
     pub(crate) allow_consolidating_reclaim: bool,
 }
 
@@ -80,13 +82,13 @@ pub(crate) struct Node {
     pub(crate) gpus_allocatable: i64,
     #[serde(default)]
     pub(crate) dra_gpus: i64,
-    #[serde(default = "usual_card")]
+    #[serde(default = "usual::card")]
     pub(crate) gpu_memory_mib: u64,
-    #[serde(default = "usual_cpu")]
+    #[serde(default = "usual::cpu")]
     pub(crate) cpu_millis: f64,
-    #[serde(default = "usual_memory")]
+    #[serde(default = "usual::memory")]
     pub(crate) mem_bytes: f64,
-    #[serde(default = "usual_pods")]
+    #[serde(default = "usual::pods")]
     pub(crate) max_pods: i64,
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, String>,
@@ -134,25 +136,25 @@ pub(crate) struct Queue {
     pub(crate) parent: Option<String>,
     #[serde(default)]
     pub(crate) created_order: u64,
-    #[serde(default = "usual_priority")]
+    #[serde(default = "usual::priority")]
     pub(crate) priority: i32,
     #[serde(default)]
     pub(crate) deserved_gpus: f64,
-    #[serde(default = "unlimited")]
+    #[serde(default = "usual::unlimited")]
     pub(crate) max_gpus: f64,
     #[serde(default)]
     pub(crate) over_quota_weight: f64,
-    #[serde(default = "unlimited")]
+    #[serde(default = "usual::unlimited")]
     pub(crate) deserved_cpu_millis: f64,
-    #[serde(default = "unlimited")]
+    #[serde(default = "usual::unlimited")]
     pub(crate) max_cpu_millis: f64,
-    #[serde(default = "one")]
+    #[serde(default = "usual::one")]
     pub(crate) cpu_over_quota_weight: f64,
-    #[serde(default = "unlimited")]
+    #[serde(default = "usual::unlimited")]
     pub(crate) deserved_mem_bytes: f64,
-    #[serde(default = "unlimited")]
+    #[serde(default = "usual::unlimited")]
     pub(crate) max_mem_bytes: f64,
-    #[serde(default = "one")]
+    #[serde(default = "usual::one")]
     pub(crate) mem_over_quota_weight: f64,
     #[serde(default)]
     pub(crate) preempt_min_runtime_s: Option<f64>,
@@ -166,7 +168,7 @@ pub(crate) struct Job {
     pub(crate) queue: String,
     pub(crate) priority: i32,
     pub(crate) preemptible: bool,
-    #[serde(default = "one")]
+    #[serde(default = "usual::one")]
     pub(crate) age_minutes: f64,
     #[serde(default)]
     pub(crate) last_start_age_s: Option<f64>,
@@ -218,7 +220,7 @@ pub(crate) struct Constraint {
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Task {
     pub(crate) id: String,
-    #[serde(default = "usual_set")]
+    #[serde(default = "usual::set")]
     pub(crate) subgroup: String,
     pub(crate) state: String,
     #[serde(default)]
@@ -230,9 +232,9 @@ pub(crate) struct Task {
     pub(crate) mig: BTreeMap<String, i64>,
     #[serde(default)]
     pub(crate) legacy_mig: bool,
-    #[serde(default = "usual_millis")]
+    #[serde(default = "usual::millis")]
     pub(crate) cpu_millis: f64,
-    #[serde(default = "usual_bytes")]
+    #[serde(default = "usual::bytes")]
     pub(crate) mem_bytes: f64,
     #[serde(default)]
     pub(crate) order_priority: Option<i64>,
@@ -326,11 +328,11 @@ pub(crate) struct Expected {
     pub(crate) tasks: BTreeMap<String, ExpectedPods>,
     #[serde(default)]
     pub(crate) nodes: BTreeMap<String, ExpectedNode>,
-    #[serde(default = "any_number")]
+    #[serde(default = "usual::any_number")]
     pub(crate) max_cache_binds: usize,
-    #[serde(default = "any_number")]
+    #[serde(default = "usual::any_number")]
     pub(crate) max_cache_evictions: usize,
-    #[serde(default = "any_number")]
+    #[serde(default = "usual::any_number")]
     pub(crate) max_pipelined: usize,
 }
 
@@ -359,69 +361,4 @@ pub(crate) struct ExpectedNode {
     pub(crate) idle_gpus: f64,
     #[serde(default)]
     pub(crate) numa_zones_available: Option<BTreeMap<String, ZoneAmounts>>,
-}
-
-fn usual_settings() -> Settings {
-    Settings {
-        plugins: None,
-        predicates: yes(),
-        dra_feature_gate: false,
-        node_placement: None,
-        gpu_placement: None,
-        staleness_grace_period_s: 0.0,
-        max_consolidation_preemptees: no_limit(),
-        allow_consolidating_reclaim: yes(),
-    }
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn no_limit() -> i64 {
-    -1
-}
-
-fn usual_card() -> u64 {
-    100
-}
-
-fn usual_cpu() -> f64 {
-    20_000_000.0
-}
-
-fn usual_memory() -> f64 {
-    20e9
-}
-
-fn usual_pods() -> i64 {
-    110
-}
-
-fn usual_priority() -> i32 {
-    100
-}
-
-fn usual_set() -> String {
-    "default".to_owned()
-}
-
-fn usual_millis() -> f64 {
-    1000.0
-}
-
-fn usual_bytes() -> f64 {
-    1e9
-}
-
-fn unlimited() -> f64 {
-    -1.0
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-fn any_number() -> usize {
-    usize::MAX
 }

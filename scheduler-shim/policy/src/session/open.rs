@@ -1,6 +1,6 @@
 //! Opening a session: everything sorted, numbered and booked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share as CardShare};
@@ -46,6 +46,8 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         opening: Vec::new(),
         card_names: BTreeMap::new(),
         claims: Vec::new(),
+        barred: BTreeSet::new(),
+        promises: Vec::new(),
         profiles,
         next_card: 0,
         log: Vec::new(),

@@ -1,0 +1,67 @@
+//! Jobs of one kind by queue, in the order in which they are served.
+//!
+//! Sorted once for an action and kept up to date with what the action decides: of thousands of jobs each
+//! decision changes a few.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::gang::View;
+use crate::session::Session;
+
+/// Which jobs a pool is of.
+pub(crate) type Kind = fn(&Session<'_>, &View) -> bool;
+
+/// The jobs of a kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    kind: Kind,
+    by_queue: BTreeMap<usize, Rc<Vec<usize>>>,
+}
+
+impl Pool {
+    /// Those of the session as it is now.
+    pub(crate) fn of(session: &Session<'_>, kind: Kind) -> Self {
+        let mut by_queue: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (job, facts) in session.jobs.iter().enumerate() {
+            if let (Some(queue), true) = (facts.queue, kind(session, &facts.view)) {
+                by_queue.entry(queue).or_default().push(job);
+            }
+        }
+        for jobs in by_queue.values_mut() {
+            jobs.sort_by(|&left, &right| {
+                session.order_jobs(&session.jobs[left].view, &session.jobs[right].view)
+            });
+        }
+        let shared = by_queue.into_iter();
+        let by_queue = shared.map(|(queue, jobs)| (queue, Rc::new(jobs))).collect();
+        Self { kind, by_queue }
+    }
+
+    /// The jobs of each queue.
+    pub(crate) fn by_queue(&self) -> impl Iterator<Item = (usize, &Rc<Vec<usize>>)> {
+        self.by_queue.iter().map(|(&queue, jobs)| (queue, jobs))
+    }
+
+    /// Takes jobs that have changed out, or puts them where they belong now.
+    pub(crate) fn update(&mut self, session: &Session<'_>, changed: impl Iterator<Item = usize>) {
+        for job in changed {
+            let facts = &session.jobs[job];
+            let Some(jobs) = facts.queue.and_then(|queue| self.by_queue.get_mut(&queue)) else {
+                continue;
+            };
+            let jobs = Rc::make_mut(jobs);
+            if let Some(place) = jobs.iter().position(|known| *known == job) {
+                jobs.remove(place);
+            }
+            if (self.kind)(session, &facts.view) {
+                let place = jobs.partition_point(|&other| {
+                    session
+                        .order_jobs(&session.jobs[other].view, &facts.view)
+                        .is_lt()
+                });
+                jobs.insert(place, job);
+            }
+        }
+    }
+}
