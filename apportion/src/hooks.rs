@@ -1,9 +1,12 @@
-//! `apportion hooks`: the table of hooked driver functions, as the library itself reads it.
+//! `apportion hooks`: the table of hooked driver functions, as the library itself reads it, and on request
+//! the functions that are left alone, with the reasons.
 
-use apportion_intercept::table::{ROWS, Row};
+use apportion_intercept::left_alone::{LEFT_ALONE, LeftAlone};
+use apportion_intercept::table::{Library, ROWS, Row};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::options::Hooks;
 use crate::output;
 use crate::table::{Column, Side, lay_out};
 
@@ -48,13 +51,58 @@ struct Hook {
     what: &'static str,
 }
 
+const UNHOOKED: &[Column<Unhooked>] = &[
+    Column {
+        title: "NAME",
+        cell: |function| function.name.to_owned(),
+        side: Side::Left,
+    },
+    Column {
+        title: "LIBRARY",
+        cell: |function| function.library.clone(),
+        side: Side::Left,
+    },
+    Column {
+        title: "LIMIT",
+        cell: |function| function.standing.to_owned(),
+        side: Side::Left,
+    },
+    Column {
+        title: "WHY IT IS LEFT ALONE",
+        cell: |function| function.reason.to_owned(),
+        side: Side::Left,
+    },
+];
+
+/// One function that is left alone, in all its versions.
+#[derive(Debug, Serialize)]
+struct Unhooked {
+    name: &'static str,
+    library: String,
+    /// What that means for the limit.
+    standing: &'static str,
+    reason: &'static str,
+}
+
+/// Both halves of the table.
+#[derive(Debug, Serialize)]
+struct Everything {
+    hooked: Vec<Hook>,
+    left_alone: Vec<Unhooked>,
+}
+
 /// Prints the table.
-pub(crate) fn hooks(json: bool) -> Result<(), Failure> {
-    let hooks: Vec<Hook> = ROWS.iter().map(hook).collect();
-    if json {
-        output::json(&hooks)
-    } else {
-        output::all(&lay_out(COLUMNS, &hooks))
+pub(crate) fn hooks(which: &Hooks) -> Result<(), Failure> {
+    let hooked: Vec<Hook> = ROWS.iter().map(hook).collect();
+    let left_alone: Vec<Unhooked> = LEFT_ALONE.iter().flat_map(unhooked).collect();
+    match (which.all, which.json) {
+        (false, false) => output::all(&lay_out(COLUMNS, &hooked)),
+        (false, true) => output::json(&hooked),
+        (true, false) => {
+            let hooked = lay_out(COLUMNS, &hooked);
+            output::all(&format!("{hooked}\n{}", lay_out(UNHOOKED, &left_alone)))
+        }
+        (true, true) => output::json(&Everything { hooked, left_alone }),
     }
 }
 
@@ -63,9 +111,23 @@ fn hook(row: &Row) -> Hook {
         symbol: row.symbol.to_string_lossy().into_owned(),
         name: row.name,
         since: since(row.version),
-        library: row.library.soname().to_string_lossy().into_owned(),
+        library: name(row.library),
         what: row.what,
     }
+}
+
+fn unhooked(group: &LeftAlone) -> impl Iterator<Item = Unhooked> + use<> {
+    let group = *group;
+    group.names().map(move |function| Unhooked {
+        name: function,
+        library: name(group.library),
+        standing: group.standing.as_str(),
+        reason: group.reason,
+    })
+}
+
+fn name(library: Library) -> String {
+    library.soname().to_string_lossy().into_owned()
 }
 
 /// CUDA counts `major * 1000 + minor * 10`; NVML counts the versions of each function from one.

@@ -59,7 +59,7 @@ fn perform(options: Options) -> Result<(), Failure> {
         Command::Gpus(format) => gpus::gpus(format.json, options.sim),
         Command::Resize(resize) => resize::resize(&resize, options.sim),
         Command::Completions { shell } => completions(shell),
-        Command::Hooks(format) => hooks::hooks(format.json),
+        Command::Hooks(which) => hooks::hooks(&which),
         Command::Doctor(format) => doctor::doctor(format.json, options.sim),
         Command::Demo => demo::demo(options.sim),
         Command::Detach { log, command } => detach::detach(&log, &command),

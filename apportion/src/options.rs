@@ -37,7 +37,7 @@ pub(crate) enum Command {
     /// Change the limit of a running allocation.
     Resize(Resize),
     /// List the driver functions that a limited program reaches through Apportion.
-    Hooks(Format),
+    Hooks(Hooks),
     /// Say what is found on this machine, what is missing and what to do.
     Doctor(Format),
     /// Let two programs share a card and show that each stays within its limit.
@@ -119,6 +119,17 @@ pub(crate) struct Top {
 /// How to print a list.
 #[derive(Debug, Args)]
 pub(crate) struct Format {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which functions to list.
+#[derive(Debug, Args)]
+pub(crate) struct Hooks {
+    /// List those that are left alone too, with the reason.
+    #[arg(long)]
+    pub(crate) all: bool,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

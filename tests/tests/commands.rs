@@ -296,6 +296,33 @@ fn hooks_lists_every_symbol_that_the_library_exports() {
 }
 
 #[test]
+fn hooks_lists_what_is_left_alone_and_why() {
+    let host = Host::bare();
+    let said = Said::by(host.apportion("hooks").args(["--all", "--json"])).well();
+    let said = said.json();
+    let hooked = said["hooked"].as_array().expect("a list");
+    let left_alone = said["left_alone"].as_array().expect("a list");
+    let standing = |name: &str| {
+        let found = left_alone.iter().find(|function| function["name"] == name);
+        found.and_then(|function| function["standing"].as_str())
+    };
+    assert_eq!(standing("cuMemAllocHost"), Some("takes nothing"));
+    assert_eq!(standing("cuModuleLoadData"), Some("overhead"));
+    assert_eq!(standing("cuGraphAddMemAllocNode"), Some("gap"));
+    assert_eq!(standing("cuMemAlloc"), None);
+    let text = Said::by(host.apportion("hooks").arg("--all")).well().out;
+    for function in left_alone {
+        let name = function["name"].as_str().expect("a name");
+        let reason = function["reason"].as_str().expect("a reason");
+        let line = text
+            .lines()
+            .find(|line| line.split(' ').next() == Some(name));
+        assert!(line.is_some_and(|line| line.contains(reason)), "{name}");
+    }
+    assert_eq!(text.lines().count(), hooked.len() + left_alone.len() + 3);
+}
+
+#[test]
 fn doctor_finds_what_is_there_and_says_what_to_do() {
     let host = Host::new();
     let said = Said::by(host.simulated("doctor").arg("--json"));
