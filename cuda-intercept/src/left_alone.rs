@@ -119,9 +119,9 @@ left_alone! {
         cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements
         cuMipmappedArrayGetSparseProperties";
     Cuda TakesNothing "names, shares or tunes a pool, which is charged for what it reserves": "
-        cuDeviceGetMemPool cuDeviceSetMemPool cuMemGetDefaultMemPool cuMemGetMemPool cuMemSetMemPool
-        cuMemPoolGetAccess cuMemPoolSetAccess cuMemPoolGetAttribute cuMemPoolSetAttribute
-        cuMemPoolExportPointer cuMemPoolExportToShareableHandle";
+        cuDeviceGetMemPool cuDeviceSetMemPool cuMemSetMemPool cuMemPoolGetAccess cuMemPoolSetAccess
+        cuMemPoolGetAttribute cuMemPoolSetAttribute cuMemPoolExportPointer
+        cuMemPoolExportToShareableHandle";
     Cuda TakesNothing "opens what another process shares, which that process pays for": "
         cuIpcGetMemHandle cuIpcOpenMemHandle cuIpcCloseMemHandle cuMemPoolImportFromShareableHandle
         cuMemPoolImportPointer";
@@ -225,6 +225,8 @@ left_alone! {
         cuGraphLaunch cuDeviceGraphMemTrim cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute
         cuStreamBeginCapture cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph
         cuStreamEndCapture";
+    Cuda Gap "may hand out a pool of the host, which is charged as if it were one of the stream's card": "
+        cuMemGetDefaultMemPool cuMemGetMemPool";
     Cuda Gap "a mapping into a sparse array is not counted: it keeps memory that was released": "
         cuMemMapArrayAsync";
     Cuda Gap "what is shared by a handle is uncharged on release, though the handle keeps it": "
@@ -249,15 +251,15 @@ left_alone! {
         cuEGLStreamProducerDisconnect cuEGLStreamProducerPresentFrame cuEGLStreamProducerReturnFrame";
     Cuda Gap "hands out private tables, whose functions are not hooked": "
         cuGetExportTable";
-    Nvml TakesNothing "clocks, errors and wiring of the memory": "
-        nvmlDeviceGetMemClkMinMaxVfOffset nvmlDeviceGetMemClkVfOffset nvmlDeviceSetMemClkVfOffset
-        nvmlDeviceGetMemoryAffinity nvmlDeviceGetMemoryBusWidth nvmlDeviceGetMemoryErrorCounter
-        nvmlDeviceGetSupportedMemoryClocks nvmlDeviceGetUnrepairableMemoryFlag
-        nvmlDeviceResetMemoryLockedClocks nvmlDeviceSetMemoryLockedClocks nvmlDeviceGetFieldValues
-        nvmlDeviceClearFieldValues nvmlSystemGetProcessName";
-    Nvml TakesNothing "what the driver itself limits, which only root can set": "
+    Nvml TakesNothing "clocks, errors, counters and wiring of the memory; names of processes": "
+        nvmlDeviceGetMemClkMinMaxVfOffset nvmlDeviceGetMemClkVfOffset nvmlDeviceGetMemoryAffinity
+        nvmlDeviceGetMemoryBusWidth nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetSupportedMemoryClocks
+        nvmlDeviceGetUnrepairableMemoryFlag nvmlDeviceGetFieldValues nvmlDeviceClearFieldValues
+        nvmlSystemGetProcessName";
+    Nvml TakesNothing "settings of the whole card and limits of the driver's own, for root to change": "
         nvmlDeviceGetMemoryLimits nvmlDeviceSetMemoryLimits nvmlDeviceSetAccountingMode
-        nvmlDeviceSetConfComputeUnprotectedMemSize";
+        nvmlDeviceSetConfComputeUnprotectedMemSize nvmlDeviceSetMemClkVfOffset
+        nvmlDeviceSetMemoryLockedClocks nvmlDeviceResetMemoryLockedClocks";
     Nvml Gap "shows the processes of the whole card": "
         nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetGraphicsRunningProcesses
         nvmlDeviceGetMPSComputeRunningProcesses nvmlDeviceGetRunningProcessDetailList
