@@ -6,6 +6,7 @@
 //! restores them exactly.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use apportion_abi::Bytes;
 
@@ -135,6 +136,8 @@ pub(crate) struct NodeStock {
     pub(crate) releasing: Stock,
     pub(crate) card_memory: Bytes,
     pub(crate) mig: Option<MigStrategy>,
+    /// How many parts of a card a partition of each profile is.
+    pub(crate) parts: Rc<Vec<f64>>,
     pub(crate) shared: BTreeMap<CardKey, Shared>,
     /// Pods of the old kind that keep partitions from it.
     pub(crate) legacy: usize,
@@ -252,7 +255,7 @@ impl NodeStock {
                     .saturating_sub(card.held + card.releasing)
             })
             .sum();
-        self.cards_and_bytes(self.idle.cards, room)
+        self.cards_and_bytes(&self.idle, room)
     }
 
     /// Cards that are being released and the parts of shared ones that are.
@@ -261,14 +264,16 @@ impl NodeStock {
         let part: u64 = parts
             .map(|card| card.releasing.saturating_sub(card.reserved))
             .sum();
-        self.cards_and_bytes(self.releasing.cards, part)
+        self.cards_and_bytes(&self.releasing, part)
     }
 
-    fn cards_and_bytes(&self, cards: i64, bytes: u64) -> (f64, u64) {
-        let whole = u64::try_from(cards).unwrap_or(0);
-        let parts = bytes as f64 / self.card_memory.0.max(1) as f64;
+    fn cards_and_bytes(&self, stock: &Stock, bytes: u64) -> (f64, u64) {
+        let whole = u64::try_from(stock.cards).unwrap_or(0);
+        let partitions = stock.partitions.iter().zip(self.parts.iter());
+        let partitions: f64 = partitions.map(|(count, parts)| *count as f64 * parts).sum();
+        let shares = bytes as f64 / self.card_memory.0.max(1) as f64;
         (
-            cards as f64 + parts,
+            stock.cards as f64 + partitions + shares,
             whole
                 .saturating_mul(self.card_memory.0)
                 .saturating_add(bytes),

@@ -254,8 +254,6 @@ fn shuffled(cluster: &Cluster, seed: usize) -> Cluster {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
     #[test]
     fn cards_limits_quotas_and_gangs_hold_round_after_round(mut cluster in cluster()) {
         for round in 0..ROUNDS {

@@ -1,6 +1,7 @@
 //! Opening a session: everything sorted, numbered and booked.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share as CardShare};
@@ -27,7 +28,11 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         .collect();
     profiles.sort();
     profiles.dedup();
-    let stocks: Vec<NodeStock> = nodes.iter().map(|node| stock(node, &profiles)).collect();
+    let parts = Rc::new(profiles.iter().map(|profile| parts_of(profile)).collect());
+    let stocks: Vec<NodeStock> = nodes
+        .iter()
+        .map(|node| stock(node, &profiles, &parts))
+        .collect();
     let mut session = Session {
         now,
         settings: &cluster.settings,
@@ -74,7 +79,7 @@ fn asked_profiles(cluster: &Cluster) -> impl Iterator<Item = String> {
     })
 }
 
-fn stock(node: &Node, profiles: &[String]) -> NodeStock {
+fn stock(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeStock {
     let count = |profile| node.partitions.get(profile).copied().unwrap_or(0);
     let total = Stock {
         cpu: node.cpu_millis,
@@ -92,6 +97,7 @@ fn stock(node: &Node, profiles: &[String]) -> NodeStock {
         total,
         card_memory: node.card_memory,
         mig: node.mig,
+        parts: Rc::clone(parts),
         shared: BTreeMap::new(),
         legacy: 0,
         zones: ZoneStock::new(node.numa, node.zones.clone()),
