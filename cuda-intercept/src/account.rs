@@ -5,6 +5,7 @@ use core::ffi::{CStr, c_char};
 use apportion_abi::account::{Charge, LimitsMap, Owner, Registration, Usage, UsageMap};
 use apportion_abi::{Bytes, CardUuid, place};
 
+use crate::errno;
 use crate::spin::Spin;
 
 mod peers;
@@ -158,6 +159,7 @@ impl Account {
 
     /// Takes processes that are gone out of the account. True if that freed anything.
     pub(crate) fn retire_the_dead(&self) -> bool {
+        let _kept = errno::Kept::now();
         let usage = self.usage.usage();
         let all = usage.processes();
         let dead = all.filter(|process| peers::is_dead(process.registration));
@@ -198,6 +200,7 @@ impl Account {
     /// Enters a slot in place of `old`, unless another thread has. What this process held before an
     /// `exec` went with the old program.
     fn enter(&self, usage: &Usage<'_>, old: Option<Owner>) -> Option<Owner> {
+        let _kept = errno::Kept::now();
         // Reads files, so it comes before the lock.
         let own = peers::own();
         let entered = self.enter_as(own, usage, old);
@@ -284,7 +287,7 @@ impl PathBuffer {
         };
         // SAFETY: the path is a string.
         let found = unsafe { libc::access(path.as_ptr(), libc::F_OK) };
-        found == 0 || !matches!(peers::errno(), libc::ENOENT | libc::ENOTDIR)
+        found == 0 || !matches!(errno::get(), libc::ENOENT | libc::ENOTDIR)
     }
 }
 

@@ -162,8 +162,12 @@ unsafe fn way(
     }
     let mut found = ask(handle);
     if elf::is_ours(found) {
-        // Without this library the search would have gone on behind it.
+        // Without this library the search would have gone on behind it,
         found = ask(libc::RTLD_NEXT);
+        if found == 0 && handle == libc::RTLD_DEFAULT {
+            // and for a library that was opened for itself among what it is linked with.
+            found = linked_with(caller, place, row).unwrap_or(0);
+        }
     }
     answer(substitute(place, row, found))
 }
@@ -211,6 +215,18 @@ fn next_after(caller: usize, symbol: &CStr) -> Option<usize> {
             Some(_) | None => ControlFlow::Continue(()),
         }
     })
+}
+
+/// What a library finds beyond the scope that all share: the driver, where it is loaded. The program
+/// itself sees that scope only.
+fn linked_with(caller: usize, place: usize, row: &Row) -> Option<usize> {
+    let is_library = elf::for_each(|object| match object.span().contains(&caller) {
+        true => ControlFlow::Break(object.is_library()),
+        false => ControlFlow::Continue(()),
+    });
+    let found = is_library?.then(|| driver::real(place, row.library))??;
+    driver::forget_message();
+    Some(found)
 }
 
 /// The definition that a call of ours would reach if this library were not there.

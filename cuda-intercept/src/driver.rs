@@ -11,6 +11,7 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::elf::{self, Object};
+use crate::errno;
 use crate::foreign::{ArrayRequirements, Context, Device, NvmlDevice, Opaque, Pool};
 use crate::foreign::{INVALID_HANDLE, INVALID_VALUE, POOL_RESERVED, SUCCESS, Status, Stream};
 use crate::table::{COUNT, Library, ROWS};
@@ -49,6 +50,7 @@ fn load(library: Library) {
     if found.load(Acquire) {
         return;
     }
+    let _kept = errno::Kept::now();
     let path = elf::for_each(|object| match object.is_named(library.soname()) {
         true => {
             fill(library, object);
@@ -81,11 +83,9 @@ fn fill(library: Library, object: &Object) {
 /// Keeps a library loaded for good. It is in the process, so this neither loads nor fails.
 fn pin(path: *const c_char) {
     type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
-    let dlopen = elf::for_each(|object| match object.symbol(c"dlopen") {
-        Some(address) => ControlFlow::Break(address),
-        None => ControlFlow::Continue(()),
-    });
-    let Some(dlopen) = dlopen else { return };
+    let Some(dlopen) = defined(c"dlopen") else {
+        return;
+    };
     // SAFETY: the address is that of the C library's `dlopen`.
     let dlopen = unsafe { core::mem::transmute::<usize, Dlopen>(dlopen) };
     // SAFETY: the path is the linker's own string for an object that is loaded.
@@ -95,6 +95,25 @@ fn pin(path: *const c_char) {
             libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE,
         )
     };
+}
+
+/// Takes back the message of a look-up of ours that failed.
+pub(crate) fn forget_message() {
+    type Dlerror = unsafe extern "C" fn() -> *mut c_char;
+    if let Some(dlerror) = defined(c"dlerror") {
+        // SAFETY: the address is that of the C library's `dlerror`.
+        let dlerror = unsafe { core::mem::transmute::<usize, Dlerror>(dlerror) };
+        // SAFETY: it takes nothing.
+        unsafe { dlerror() };
+    }
+}
+
+/// The first definition of a function in the process.
+fn defined(name: &CStr) -> Option<usize> {
+    elf::for_each(|object| match object.symbol(name) {
+        Some(address) => ControlFlow::Break(address),
+        None => ControlFlow::Continue(()),
+    })
 }
 
 /// The real functions that hooks call and that are not hooked themselves.

@@ -189,6 +189,12 @@ impl Object {
         self.name
     }
 
+    /// Whether it is anything but the program itself.
+    pub(crate) fn is_library(&self) -> bool {
+        // SAFETY: the name is null or the linker's own string.
+        !self.name.is_null() && unsafe { self.name.read() } != 0
+    }
+
     /// Whether the object says that this is its name.
     pub(crate) fn is_named(&self, name: &CStr) -> bool {
         self.soname.is_some_and(|offset| {

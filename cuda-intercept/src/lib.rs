@@ -38,6 +38,7 @@ mod account;
 mod door;
 mod driver;
 mod elf;
+mod errno;
 mod foreign;
 mod hooks;
 pub mod left_alone;

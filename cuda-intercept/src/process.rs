@@ -17,6 +17,7 @@ use apportion_gate::{Books, Card, ContextId, Settled};
 
 use crate::account::{Account, Standing, View};
 use crate::driver;
+use crate::errno;
 use crate::foreign::Device;
 use crate::spin::Spin;
 
@@ -71,6 +72,7 @@ pub(crate) fn current() -> Option<&'static Process> {
     {
         return Some(process);
     }
+    let _kept = errno::Kept::now();
     let fresh = make()?;
     match cell.compare_exchange(known, fresh, AcqRel, Acquire) {
         // SAFETY: it was just made, and is entered now, so it is never freed.
@@ -87,6 +89,7 @@ pub(crate) fn current() -> Option<&'static Process> {
 fn cell() -> Option<&'static AtomicPtr<Process>> {
     let mut page = PAGE.load(Acquire);
     if page.is_null() {
+        let _kept = errno::Kept::now();
         page = map_page()?;
         if let Err(first) = PAGE.compare_exchange(ptr::null_mut(), page, AcqRel, Acquire) {
             // SAFETY: the page was mapped above and nobody else has seen it.

@@ -1,8 +1,7 @@
 //! A lock for a few instructions of bookkeeping.
 //!
 //! It is never held while the driver, the dynamic linker, a file or another process is waited for: a
-//! thread that is cancelled in a system call would take it along. A thread
-//! that finds it taken spins a little and then yields. It does not survive `fork`: what it guards is
+//! thread that is cancelled in a system call would take it along. A thread that finds it taken spins a little, then yields, then sleeps. It does not survive `fork`: what it guards is
 //! given up in the child (see [`crate::process`]), so a copy that was taken at the fork is never waited
 //! for.
 
@@ -41,16 +40,49 @@ impl<T> Spin<T> {
             .compare_exchange_weak(false, true, Acquire, Relaxed)
             .is_err()
         {
-            turns = turns.wrapping_add(1);
-            if turns.is_multiple_of(64) {
-                // SAFETY: yielding has no preconditions.
-                unsafe { libc::sched_yield() };
-            } else {
-                core::hint::spin_loop();
-            }
+            turns = turns.saturating_add(1);
+            wait(turns);
         }
         Held(self)
     }
+}
+
+/// Tries until there is an answer; `None` after some seconds without one.
+pub(crate) fn wait_for<T>(attempt: impl Fn() -> Option<T>) -> Option<T> {
+    (1..PATIENCE.saturating_mul(16)).find_map(|turns| {
+        let answer = attempt();
+        if answer.is_none() {
+            wait(turns);
+        }
+        answer
+    })
+}
+
+/// How many turns a thread waits before it sleeps between them.
+const PATIENCE: u32 = 64 * 64;
+
+fn wait(turns: u32) {
+    match turns {
+        PATIENCE.. => rest(),
+        // SAFETY: yielding has no preconditions.
+        _ if turns.is_multiple_of(64) => drop(unsafe { libc::sched_yield() }),
+        _ => core::hint::spin_loop(),
+    }
+}
+
+/// Sleeps for an instant. A thread of a real-time class that only yields would never let a lesser one on
+/// the same processor give up the lock. The C library's functions that sleep are points at which a thread
+/// can be cancelled; the bare call is none.
+fn rest() {
+    let kept = crate::errno::Kept::now();
+    let instant = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 20_000,
+    };
+    let nowhere = core::ptr::null_mut::<libc::timespec>();
+    // SAFETY: the kernel reads the time and, told of no other place, writes nothing.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const instant, nowhere) };
+    drop(kept);
 }
 
 impl<T> Deref for Held<'_, T> {

@@ -171,7 +171,7 @@ rows! {
     Cuda cuCtxCreate_v4(context: *mut Context, parameters: Opaque, flags: u32, device: Device) = "cuCtxCreate" @ 12050 => context::create_v4, "charges the reserve of a context";
     Cuda cuCtxDestroy(context: Context) = "cuCtxDestroy" @ 2000 => context::destroy, "uncharges a context and all in it";
     Cuda cuCtxDestroy_v2(context: Context) = "cuCtxDestroy" @ 4000 => context::destroy, "uncharges a context and all in it";
-    Cuda cuCtxDetach(context: Context) = "cuCtxDetach" @ 2000 => context::destroy, "uncharges a context and all in it";
+    Cuda cuCtxDetach(context: Context) = "cuCtxDetach" @ 2000 => context::detach, "uncharges a context and all in it when it ends";
     Cuda cuDevicePrimaryCtxRetain(context: *mut Context, device: Device) = "cuDevicePrimaryCtxRetain" @ 7000 => context::retain_primary, "charges the reserve of the primary context";
     Cuda cuDevicePrimaryCtxRelease(device: Device) = "cuDevicePrimaryCtxRelease" @ 7000 => context::release_primary, "uncharges the primary context and all in it when it ends";
     Cuda cuDevicePrimaryCtxRelease_v2(device: Device) = "cuDevicePrimaryCtxRelease" @ 11000 => context::release_primary, "uncharges the primary context and all in it when it ends";

@@ -50,20 +50,22 @@ impl Books {
         self.contexts.primary(device)
     }
 
-    /// Takes a context out, before the driver is asked to end it.
+    /// Notes that the driver is about to be asked to end a context.
     pub fn end_context(&mut self, handle: u64) -> Option<Ended> {
-        self.contexts.take(handle)
+        self.contexts.begin_end(handle)
     }
 
     /// The driver did not end it.
     pub fn context_lives(&mut self, ended: Ended) {
-        self.contexts.put_back(ended);
+        self.contexts.lives(ended);
     }
 
     /// The driver ended it: returns the bytes to give back on its card, for its reserve and for all that
-    /// was in it.
+    /// was in it. Several who ask at once may all say so; one gets the bytes.
     pub fn context_ended(&mut self, ended: Ended) -> u64 {
-        let mut freed = ended.reserve();
+        let Some(mut freed) = self.contexts.remove(ended) else {
+            return 0;
+        };
         while let Some(taken) = self.linear.take_of(ended.id) {
             freed = freed.saturating_add(taken.cost);
         }

@@ -2,6 +2,11 @@
 //!
 //! A driver may give a new context the handle of one that just ended, so memory refers to a context by
 //! a number of our own that is never used twice.
+//!
+//! A release of the primary context is seldom its end, and which of several at once ends it is known only
+//! after. So a context stays in the books while the driver is asked to end it, for other threads that use
+//! it meanwhile, until one of them has seen that it is gone. A new one of the same handle takes its place,
+//! and it is kept aside till then.
 
 use crate::Card;
 use crate::map::Map;
@@ -16,39 +21,37 @@ impl ContextId {
     }
 }
 
-/// A context that is ending: taken out of the books, not yet given back.
+/// A context that the driver is asked to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    pub(crate) handle: u64,
+    handle: u64,
     pub(crate) id: ContextId,
-    pub(crate) entry: Entry,
+    card: Card,
 }
 
 impl Ended {
     /// The card that the context is on.
     #[must_use]
     pub const fn card(&self) -> Card {
-        self.entry.card
-    }
-
-    /// The context's own reserve.
-    #[must_use]
-    pub const fn reserve(&self) -> u64 {
-        self.entry.reserve
+        self.card
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+struct Entry {
     card: Card,
     reserve: u64,
     device: i32,
     is_primary: bool,
+    /// How many threads ask the driver to end it.
+    ending: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Contexts {
     by_handle: Map<u64, (ContextId, Entry)>,
+    /// Ending ones whose handle another context has.
+    aside: Map<ContextId, Entry>,
     next: u64,
 }
 
@@ -56,13 +59,15 @@ impl Default for Contexts {
     fn default() -> Self {
         Self {
             by_handle: Map::default(),
+            aside: Map::default(),
             next: ContextId::first().0,
         }
     }
 }
 
 impl Contexts {
-    /// Enters a context. False if it is there already (or cannot be entered).
+    /// Enters a context. False if it is there already (or cannot be entered). One that is ending is there
+    /// only for a caller that charged nothing: a reserve was charged for a new one.
     pub(crate) fn open(
         &mut self,
         handle: u64,
@@ -70,15 +75,20 @@ impl Contexts {
         reserve: u64,
         is_primary: bool,
     ) -> bool {
-        if let Some((_, known)) = self.by_handle.get_mut(handle) {
-            known.is_primary |= is_primary;
-            return false;
+        if let Some((id, known)) = self.by_handle.get_mut(handle) {
+            if known.ending == 0 || reserve == 0 {
+                known.is_primary |= is_primary;
+                return false;
+            }
+            let (id, known) = (*id, *known);
+            self.aside.enter(id, known);
         }
         let entry = Entry {
             card,
             reserve,
             device,
             is_primary,
+            ending: 0,
         };
         let id = ContextId(self.next);
         self.next = self.next.wrapping_add(1);
@@ -103,21 +113,87 @@ impl Contexts {
         self.by_handle.get(handle).map(|(_, entry)| entry.device)
     }
 
-    pub(crate) fn take(&mut self, handle: u64) -> Option<Ended> {
-        let (id, entry) = self.by_handle.remove(handle)?;
-        Some(Ended { handle, id, entry })
+    /// The driver is about to be asked to end it.
+    pub(crate) fn begin_end(&mut self, handle: u64) -> Option<Ended> {
+        let (id, entry) = self.by_handle.get_mut(handle)?;
+        entry.ending = entry.ending.saturating_add(1);
+        let (id, card) = (*id, entry.card);
+        Some(Ended { handle, id, card })
     }
 
-    pub(crate) fn put_back(&mut self, ended: Ended) {
-        self.by_handle.enter(ended.handle, (ended.id, ended.entry));
+    /// The driver did not end it.
+    pub(crate) fn lives(&mut self, ended: Ended) {
+        if let Some((id, entry)) = self.by_handle.get_mut(ended.handle)
+            && *id == ended.id
+        {
+            entry.ending = entry.ending.saturating_sub(1);
+        }
+    }
+
+    /// It is gone: its reserve, for the first who says so.
+    pub(crate) fn remove(&mut self, ended: Ended) -> Option<u64> {
+        let is_there = |(id, _): &&(ContextId, Entry)| *id == ended.id;
+        let entry = match self.by_handle.get(ended.handle).filter(is_there) {
+            Some(_) => self.by_handle.remove(ended.handle).map(|(_, entry)| entry),
+            None => self.aside.remove(ended.id),
+        };
+        entry.map(|entry| entry.reserve)
     }
 
     /// The sum of the reserves on a card.
     pub(crate) fn reserves(&self, card: Card) -> u64 {
-        let here = self
-            .by_handle
-            .iter()
-            .filter(|(_, (_, entry))| entry.card == card);
-        here.map(|(_, (_, entry))| entry.reserve).sum()
+        let current = self.by_handle.iter().map(|(_, (_, entry))| entry);
+        let all = current.chain(self.aside.iter().map(|(_, entry)| entry));
+        let here = all.filter(|entry| entry.card == card);
+        here.fold(0, |sum, entry| sum.saturating_add(entry.reserve))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRIMARY: u64 = 7;
+
+    fn primary() -> Contexts {
+        let mut contexts = Contexts::default();
+        assert!(contexts.open(PRIMARY, (0, 0), 100, true));
+        contexts
+    }
+
+    #[test]
+    fn a_context_that_is_not_the_last_reference_s_is_known_all_the_while() {
+        let mut contexts = primary();
+        let before = contexts.find(PRIMARY);
+        let ended = contexts.begin_end(PRIMARY).unwrap();
+        assert_eq!(contexts.find(PRIMARY), before);
+        assert_eq!(contexts.primary(0), Some(PRIMARY));
+        contexts.lives(ended);
+        assert_eq!(
+            (contexts.find(PRIMARY), contexts.reserves(0)),
+            (before, 100)
+        );
+    }
+
+    #[test]
+    fn of_two_who_release_at_once_one_gives_back() {
+        let mut contexts = primary();
+        let first = contexts.begin_end(PRIMARY).unwrap();
+        let second = contexts.begin_end(PRIMARY).unwrap();
+        contexts.lives(first);
+        assert_eq!(contexts.remove(second), Some(100));
+        assert_eq!(contexts.remove(first), None);
+        assert_eq!((contexts.find(PRIMARY), contexts.reserves(0)), (None, 0));
+    }
+
+    #[test]
+    fn a_handle_that_is_given_again_at_once_is_another_context() {
+        let mut contexts = primary();
+        let ended = contexts.begin_end(PRIMARY).unwrap();
+        assert!(contexts.open(PRIMARY, (0, 0), 30, false));
+        let fresh = contexts.find(PRIMARY);
+        assert_eq!(contexts.reserves(0), 130);
+        assert_eq!(contexts.remove(ended), Some(100));
+        assert_eq!((contexts.find(PRIMARY), contexts.reserves(0)), (fresh, 30));
     }
 }

@@ -7,6 +7,10 @@
 //! Several threads can be in that dance at once. Each growth that is under way stays charged until it
 //! is over, and a reading is taken as the truth only if nothing began or ended on the pool while it was
 //! read; else it may only raise what is charged.
+//!
+//! A thread looks at all pools of the process, also at one that another thread is about to destroy, and
+//! the driver need not bear a question about a pool that is gone. So who asks says so ([`Pools::look`]),
+//! and who destroys waits for those who look.
 
 use crate::Card;
 use crate::map::Map;
@@ -45,6 +49,8 @@ struct Pool {
     growing: u64,
     /// Counts beginnings and ends, so that a reading can be told from a stale one.
     epoch: u64,
+    /// How many threads ask the driver about it, not of the program's own accord.
+    lookers: u32,
 }
 
 /// A pool that was taken out of the books.
@@ -79,6 +85,7 @@ impl Pools {
                 charged: 0,
                 growing: 0,
                 epoch: 0,
+                lookers: 0,
             };
             self.0.enter(pool, empty);
         }
@@ -98,10 +105,26 @@ impl Pools {
         }
     }
 
-    /// What to hand to [`Pools::settle`] with a reading that is about to be taken.
+    /// The driver is about to be asked about a pool: what to hand to [`Pools::settle`] with the answer.
+    /// `None` if there is no such pool, and then it must not be asked. Ends with [`Pools::looked`].
     #[must_use]
-    pub fn epoch(&self, pool: u64) -> Option<u64> {
-        self.0.get(pool).map(|pool| pool.epoch)
+    pub fn look(&mut self, pool: u64) -> Option<u64> {
+        let pool = self.0.get_mut(pool)?;
+        pool.lookers = pool.lookers.saturating_add(1);
+        Some(pool.epoch)
+    }
+
+    /// The driver has answered.
+    pub fn looked(&mut self, pool: u64) {
+        if let Some(pool) = self.0.get_mut(pool) {
+            pool.lookers = pool.lookers.saturating_sub(1);
+        }
+    }
+
+    /// Whether the driver is being asked about a pool.
+    #[must_use]
+    pub fn is_looked_at(&self, pool: u64) -> bool {
+        self.0.get(pool).is_some_and(|pool| pool.lookers > 0)
     }
 
     /// The driver was read: the pool reserves so much. `ended` is the growth that is over with it.
@@ -174,7 +197,7 @@ mod tests {
     fn what_a_pool_did_not_grow_by_is_given_back() {
         let mut pools = pool();
         pools.begin(1, 64 * MIB);
-        let epoch = pools.epoch(1).unwrap_or_default();
+        let epoch = pools.look(1).unwrap_or_default();
         let settled = pools.settle(1, epoch, 32 * MIB, 64 * MIB);
         assert_eq!(settled, Settled::GiveBack(0, 32 * MIB));
     }
@@ -184,7 +207,7 @@ mod tests {
         let mut pools = pool();
         pools.begin(1, 32 * MIB);
         pools.begin(1, 32 * MIB);
-        let epoch = pools.epoch(1).unwrap_or_default();
+        let epoch = pools.look(1).unwrap_or_default();
         assert_eq!(pools.settle(1, epoch, 32 * MIB, 32 * MIB), Settled::Even);
     }
 
@@ -192,7 +215,7 @@ mod tests {
     fn a_stale_reading_gives_nothing_back() {
         let mut pools = pool();
         pools.begin(1, 32 * MIB);
-        let epoch = pools.epoch(1).unwrap_or_default();
+        let epoch = pools.look(1).unwrap_or_default();
         pools.begin(1, 32 * MIB);
         let settled = pools.settle(1, epoch, 0, 32 * MIB);
         assert_eq!(settled, Settled::Even);
@@ -202,12 +225,23 @@ mod tests {
     fn a_trim_is_given_back_when_it_is_seen() {
         let mut pools = pool();
         pools.begin(1, 32 * MIB);
-        let epoch = pools.epoch(1).unwrap_or_default();
+        let epoch = pools.look(1).unwrap_or_default();
         let _ = pools.settle(1, epoch, 32 * MIB, 32 * MIB);
-        let epoch = pools.epoch(1).unwrap_or_default();
+        let epoch = pools.look(1).unwrap_or_default();
         assert_eq!(pools.charged_after(None), Some(1));
         assert_eq!(pools.settle(1, epoch, 0, 0), Settled::GiveBack(0, 32 * MIB));
         assert_eq!(pools.charged_after(None), None);
+    }
+
+    #[test]
+    fn a_pool_is_looked_at_until_all_have_looked() {
+        let mut pools = pool();
+        let _ = (pools.look(1), pools.look(1));
+        pools.looked(1);
+        assert!(pools.is_looked_at(1));
+        pools.looked(1);
+        assert!(!pools.is_looked_at(1));
+        assert_eq!(pools.look(2), None);
     }
 
     #[test]

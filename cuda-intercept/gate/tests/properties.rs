@@ -186,7 +186,7 @@ proptest! {
                 }
                 2 if !grown.is_empty() => {
                     let growth = grown.swap_remove(which.index(grown.len()));
-                    let epoch = books.pools.epoch(1).unwrap_or_default();
+                    let epoch = books.pools.look(1).unwrap_or_default();
                     read.push((epoch, reserved, growth));
                 }
                 3 if !read.is_empty() => {
@@ -200,13 +200,13 @@ proptest! {
             prop_assert!(charged >= reserved, "{charged} charged, {reserved} reserved");
         }
         for growth in begun.into_iter().map(|(_, growth)| growth).chain(grown) {
-            let epoch = books.pools.epoch(1).unwrap_or_default();
+            let epoch = books.pools.look(1).unwrap_or_default();
             apply(books.pools.settle(1, epoch, reserved, growth), &mut charged);
         }
         for (epoch, seen, growth) in read {
             apply(books.pools.settle(1, epoch, seen, growth), &mut charged);
         }
-        let epoch = books.pools.epoch(1).unwrap_or_default();
+        let epoch = books.pools.look(1).unwrap_or_default();
         apply(books.pools.settle(1, epoch, reserved, 0), &mut charged);
         prop_assert_eq!(charged, reserved);
     }

@@ -7,6 +7,7 @@
 use apportion_abi::account::Registration;
 
 use super::PathBuffer;
+use crate::errno;
 
 /// This process.
 pub(super) fn own() -> Registration {
@@ -35,17 +36,17 @@ pub(super) fn is_dead(process: Registration) -> bool {
     };
     // SAFETY: signal 0 only asks whether the process is there.
     let asked = unsafe { libc::kill(pid, 0) };
-    if asked != 0 && errno() == libc::ESRCH {
+    if asked != 0 && errno::get() == libc::ESRCH {
         return true;
     }
     look(process.pid).is_some_and(|seen| {
         let other = process.start_time != 0 && seen.start_time != process.start_time;
-        seen.is_zombie || other
+        seen.is_gone || other
     })
 }
 
 struct Seen {
-    is_zombie: bool,
+    is_gone: bool,
     start_time: u64,
 }
 
@@ -56,15 +57,21 @@ fn look(pid: u32) -> Option<Seen> {
     let mut text = [0_u8; 1024];
     let folder = concatenate(&mut folder, &[b"/proc/", decimal(pid, &mut digits)?])?;
     let mut path = PathBuffer::default();
-    let stat = read(path.join(folder, "stat")?, &mut text)?;
+    parse(read(path.join(folder, "stat")?, &mut text)?)
+}
+
+fn parse(stat: &[u8]) -> Option<Seen> {
     // The second field is the program's name in brackets, which may itself hold any character.
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let mut fields = stat.get(end..)?.split(|byte| *byte == b' ').skip(1);
     let state = fields.next()?.first()?;
-    let start_time = fields.nth(18)?;
+    let threads = number(fields.nth(16)?)?;
+    let start_time = number(fields.nth(1)?)?;
+    // A first thread that called `pthread_exit` is a zombie while the others go on.
+    let is_gone = matches!(state, b'Z' | b'X' | b'x') && threads <= 1;
     Some(Seen {
-        is_zombie: matches!(state, b'Z' | b'X' | b'x'),
-        start_time: number(start_time)?,
+        is_gone,
+        start_time,
     })
 }
 
@@ -76,13 +83,6 @@ fn namespace() -> u64 {
     }
     // SAFETY: the call succeeded and so has filled the buffer.
     unsafe { status.assume_init() }.st_ino
-}
-
-pub(super) fn errno() -> i32 {
-    // SAFETY: the C library always has an errno location for the calling thread.
-    let location = unsafe { libc::__errno_location() };
-    // SAFETY: the location is valid for the calling thread.
-    unsafe { *location }
 }
 
 fn read<'a>(path: &core::ffi::CStr, into: &'a mut [u8]) -> Option<&'a [u8]> {
@@ -176,6 +176,16 @@ mod tests {
         assert!(dead);
         child.wait().expect("it ended");
         assert!(is_dead(who));
+    }
+
+    #[test]
+    fn a_process_outlives_its_first_thread() {
+        let stat = |threads| {
+            let stat = format!("7 (a) b) Z 3 7 7 0 -1 1 2 3 4 5 6 7 8 9 20 0 {threads} 0 1234 0 0");
+            parse(stat.as_bytes()).expect("it is whole")
+        };
+        assert!(!stat(4).is_gone && stat(1).is_gone);
+        assert_eq!(stat(4).start_time, 1234);
     }
 
     #[test]

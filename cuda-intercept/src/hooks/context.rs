@@ -65,8 +65,8 @@ fn open(
     status
 }
 
-/// Takes a context out of the books, calls `ask`, and gives back what was charged for it if the driver
-/// says, or `has_ended` sees, that it is gone.
+/// Calls `ask`, and gives back what was charged for a context if the driver says, or `has_ended` sees,
+/// that it is gone.
 fn close(
     process: &Process,
     handle: u64,
@@ -143,6 +143,17 @@ pub(crate) unsafe fn destroy(real: Destroy, context: Context) -> Status {
     let ask = || unsafe { real(context) };
     match process::current() {
         Some(process) => close(process, context as u64, ask, || true),
+        None => ask(),
+    }
+}
+
+/// Takes one use back; the last is the end of the context, and then it is no longer current.
+pub(crate) unsafe fn detach(real: Destroy, context: Context) -> Status {
+    // SAFETY: the context is the caller's own.
+    let ask = || unsafe { real(context) };
+    let has_ended = || driver::current_context() != Some(context);
+    match process::current() {
+        Some(process) => close(process, context as u64, ask, has_ended),
         None => ask(),
     }
 }

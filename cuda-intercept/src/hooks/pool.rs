@@ -12,6 +12,7 @@ use crate::foreign::{
     Context, Device, DevicePointer, OUT_OF_MEMORY, Pool, PoolProperties, SUCCESS, Status, Stream,
 };
 use crate::process::{self, Ground, Process};
+use crate::spin;
 
 type AllocAsync = unsafe extern "C" fn(*mut DevicePointer, usize, Stream) -> Status;
 type AllocFromPool = unsafe extern "C" fn(*mut DevicePointer, usize, Pool, Stream) -> Status;
@@ -25,12 +26,13 @@ type Synchronize = unsafe extern "C" fn(Context) -> Status;
 
 /// Reads what a pool reserves and settles its charge; `ended` is growth that is over.
 fn settle(process: &Process, pool: u64, ended: u64) {
-    let Some(epoch) = process.books.lock().pools.epoch(pool) else {
+    let Some(epoch) = process.books.lock().pools.look(pool) else {
         return;
     };
     let read = driver::pool_reserved(pool as Pool);
     let settled = {
         let mut books = process.books.lock();
+        books.pools.looked(pool);
         match read {
             Reading::Reserves(reserved) => books.pools.settle(pool, epoch, reserved, ended),
             // Believed to have grown by as much as it could.
@@ -66,9 +68,11 @@ pub(crate) fn settle_all() {
 pub(crate) fn trim_all(process: &Process, card: Card) -> bool {
     let before = process.books.lock().pools.charged_on(card);
     each_charged(process, |pool| {
-        if process.books.lock().pools.card(pool) == Some(Some(card)) {
-            // SAFETY: the pool is one that the driver gave out and that was not destroyed.
+        let is_here = process.books.lock().pools.card(pool) == Some(Some(card));
+        if is_here && process.books.lock().pools.look(pool).is_some() {
+            // SAFETY: the pool is one that the driver gave out, and who destroys it waits for us.
             unsafe { driver::pool_trim_to(pool as Pool, 0) };
+            process.books.lock().pools.looked(pool);
             settle(process, pool, 0);
         }
     });
@@ -240,7 +244,14 @@ pub(crate) unsafe fn destroy(real: Destroy, pool: Pool) -> Status {
     let Some(process) = process::current() else {
         return ask();
     };
-    let Some(gone) = process.books.lock().pools.take(pool as u64) else {
+    let taken = spin::wait_for(|| {
+        let mut books = process.books.lock();
+        let is_free = !books.pools.is_looked_at(pool as u64);
+        is_free.then(|| books.pools.take(pool as u64))
+    });
+    // Whoever still looks after all that time was cancelled as it did.
+    let taken = taken.unwrap_or_else(|| process.books.lock().pools.take(pool as u64));
+    let Some(gone) = taken else {
         return ask();
     };
     let status = ask();

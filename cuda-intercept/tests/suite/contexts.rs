@@ -21,6 +21,30 @@ fn a_retained_context_is_charged_once() {
     });
 }
 
+/// Another thread goes on in the context while one of its uses is given back.
+#[test]
+fn a_use_that_ends_takes_nothing_from_those_who_go_on() {
+    limited(&[2000], |cuda, account| {
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let mut context = null_mut();
+                assert_eq!(cuda.primary_retain(&raw mut context, 0), 0);
+                assert_eq!(cuda.set_current(context), 0);
+                for _ in 0..1000 {
+                    let address = cuda.alloc(MIB).expect("it fits");
+                    assert_eq!(cuda.mem_free(address), 0);
+                }
+            });
+            while !worker.is_finished() {
+                let mut context = null_mut();
+                assert_eq!(cuda.primary_retain(&raw mut context, 0), 0);
+                assert_eq!(cuda.primary_release(0), 0);
+            }
+        });
+        assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
+    });
+}
+
 #[test]
 fn all_that_was_in_a_context_ends_with_it() {
     limited(&[2000], |cuda, account| {

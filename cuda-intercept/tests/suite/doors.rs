@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::harmless::compile;
-use crate::stage::Machine;
+use crate::stage::{Machine, staged};
 
 /// A program that finds `cuMemAlloc_v2` in its own way (`FIND`), after starting the driver, and prints
 /// whether a request that is too large for the limit but not for the card is refused.
@@ -57,6 +57,19 @@ const FINDER: &str = r#"
 void *find_it(void *driver) { return dlsym(driver, "cuMemAlloc_v2"); }
 "#;
 
+/// A library that is linked with the driver, as the modules of other languages are.
+const LINKED: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+extern int cuInit(unsigned);
+int start(void) { return cuInit(0); }
+void *find_it(void) {
+    dlerror();
+    void *found = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    return dlerror() ? 0 : found;
+}
+"#;
+
 /// Name, how the function is found, scope of the driver, what comes out.
 const WAYS: &[(&str, &str, &str, &str)] = &[
     (
@@ -76,6 +89,19 @@ const WAYS: &[(&str, &str, &str, &str)] = &[
         "dlsym in the default scope",
         r#"alloc_t find(void *d) { return (alloc_t)dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"); }"#,
         "RTLD_GLOBAL",
+        "hooked",
+    ),
+    (
+        "dlsym in the default scope, where the driver is not in it",
+        r#"alloc_t find(void *d) { return (alloc_t)dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"); }"#,
+        "RTLD_LOCAL",
+        "none",
+    ),
+    (
+        "dlsym in the default scope of a library that is linked with the driver",
+        r#"alloc_t find(void *d) { void *l = dlopen(getenv("LINKED"), RTLD_NOW);
+           return (alloc_t)((void *(*)(void))dlsym(l, "find_it"))(); }"#,
+        "RTLD_LOCAL",
         "hooked",
     ),
     (
@@ -157,6 +183,7 @@ fn run(machine: &Machine, account: &Path, folder: &Path, way: &(&str, &str, &str
     let output = command
         .env("FINDER", folder.join("finder.so"))
         .env("WRAPPER", folder.join("wrapper.so"))
+        .env("LINKED", folder.join("linked.so"))
         .output()
         .expect("it was just built");
     match output.status.code() {
@@ -173,6 +200,14 @@ fn the_table_of_covered_ways_is_true() {
     let folder = tempfile::tempdir().expect("there is room for a folder");
     compile(folder.path(), "finder.so", FINDER, &["-shared", "-fPIC"]);
     compile(folder.path(), "wrapper.so", WRAPPER, &["-shared", "-fPIC"]);
+    let driver = staged("sim/libcuda.so.1");
+    let driver = driver.to_str().expect("the path is plain");
+    compile(
+        folder.path(),
+        "linked.so",
+        LINKED,
+        &["-shared", "-fPIC", driver],
+    );
     for way in WAYS {
         let outcome = run(&machine, account.folder(), folder.path(), way);
         assert_eq!(outcome, way.3, "{}", way.0);

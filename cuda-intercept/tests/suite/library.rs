@@ -74,6 +74,7 @@ fn it_asks_only_for_what_every_c_library_has() {
         "read",
         "sched_yield",
         "strlen",
+        "syscall",
     ];
     for symbol in symbols(false) {
         assert!(everywhere.contains(&symbol.as_str()), "{symbol}");

@@ -1,10 +1,12 @@
 //! One account, many processes and threads: the limit is the sum's.
 
 use std::env;
+use std::fs;
 use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::cuda::OUT_OF_MEMORY;
+use crate::harmless::compile;
 use crate::stage::{CONTEXT, MIB, eventually, held, limited, this_program};
 
 /// Starts the calling test's program again as a process beside it, which does `what`.
@@ -158,6 +160,47 @@ fn a_forked_child_starts_with_nothing() {
             assert!(children > 0);
         });
         assert!(account.claimed(0) >= CONTEXT);
+    });
+}
+
+/// A first thread that leaves makes its process look dead, while the others go on with all that it holds.
+#[test]
+fn a_process_without_its_first_thread_is_not_taken_for_dead() {
+    const PROGRAM: &str = r#"
+        #include <dlfcn.h>
+        #include <pthread.h>
+        #include <unistd.h>
+        static void *stay(void *_) { for (;;) pause(); }
+        int main(void) {
+            void *driver = dlopen("libcuda.so.1", RTLD_NOW), *context;
+            unsigned long address;
+            pthread_t other;
+            if (((int (*)(unsigned))dlsym(driver, "cuInit"))(0)) return 1;
+            if (((int (*)(void **, int))dlsym(driver, "cuDevicePrimaryCtxRetain"))(&context, 0)) return 2;
+            if (((int (*)(void *))dlsym(driver, "cuCtxSetCurrent"))(context)) return 3;
+            if (((int (*)(void *, long))dlsym(driver, "cuMemAlloc_v2"))(&address, 800l << 20)) return 4;
+            pthread_create(&other, 0, stay, 0);
+            pthread_exit(0);
+        }"#;
+    limited(&[2000], |cuda, account| {
+        let folder = tempfile::tempdir().expect("there is room for a folder");
+        let program = compile(folder.path(), "headless", PROGRAM, &["-pthread"]);
+        let mut other = Command::new(program)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it was just built");
+        let stat = format!("/proc/{}/stat", other.id());
+        eventually("the first thread leaves", || {
+            let stat = fs::read_to_string(&stat).expect("the process is there");
+            stat.contains(") Z ").then_some(())
+        });
+        let all = 2 * CONTEXT + 800 * MIB;
+        assert_eq!(account.claimed(0), all);
+        assert_eq!(cuda.alloc(1000 * MIB), Err(OUT_OF_MEMORY));
+        assert_eq!(account.claimed(0), all);
+        other.kill().expect("it runs");
+        other.wait().expect("it was started");
     });
 }
 

@@ -1,0 +1,46 @@
+//! The program's `errno`, left as it was: a hook is not where a program looks for a new value.
+//!
+//! Held around what makes system calls, all of which is rare; the paths of every charge make none.
+
+/// The value that stood there, put back when dropped.
+pub(crate) struct Kept(i32);
+
+impl Kept {
+    pub(crate) fn now() -> Self {
+        Self(get())
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: the C library always has an errno location for the calling thread.
+        let location = unsafe { libc::__errno_location() };
+        // SAFETY: the location is valid for the calling thread.
+        unsafe { location.write(self.0) };
+    }
+}
+
+/// Why the last system call failed.
+pub(crate) fn get() -> i32 {
+    // SAFETY: the C library always has an errno location for the calling thread.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: the location is valid for the calling thread.
+    unsafe { *location }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stood_there_stands_there_again() {
+        let before = get();
+        {
+            let _kept = Kept::now();
+            // SAFETY: closing what is not open fails.
+            unsafe { libc::close(-1) };
+            assert_eq!(get(), libc::EBADF);
+        }
+        assert_eq!(get(), before);
+    }
+}
