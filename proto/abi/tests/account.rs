@@ -172,6 +172,18 @@ fn the_dead_are_taken_out_once_and_their_slot_is_used_again() {
 }
 
 #[test]
+fn what_the_dead_had_reserved_is_taken_out_with_the_rest() {
+    let account = account(1);
+    let owner = account.enter(7);
+    assert_eq!(account.charge(owner, 20), Charge::Granted);
+    let usage = account.usage.usage();
+    usage.set_reserve(owner, 0, Bytes::from_mib(15));
+    assert_eq!(usage.used(0).reserve, Bytes::from_mib(15));
+    usage.retire(owner);
+    assert_eq!(usage.used(0).reserve, Bytes::ZERO);
+}
+
+#[test]
 fn the_high_mark_is_of_the_period_since_the_last_look() {
     let account = account(1);
     let usage = account.usage.usage();

@@ -132,10 +132,7 @@ impl<'a> Usage<'a> {
                 self.note_peak(mine, card, sum.plus(now.overhead));
                 return Charge::Granted;
             }
-            let undecided: Bytes = self
-                .on_card(card)
-                .map(|c| Bytes(c.pending.load(Acquire)))
-                .sum();
+            let undecided: Bytes = self.on_card(card).map(pending_in).sum();
             withdraw(mine, owner, ask);
             mine.pending.fetch_sub(ask.0, AcqRel);
             let decided = sum.minus(undecided.minus(ask));
@@ -193,10 +190,7 @@ impl<'a> Usage<'a> {
         };
         Used {
             claimed: self.claimed(card),
-            reserve: self
-                .on_card(card)
-                .map(|claim| Bytes(claim.reserve.load(Acquire)))
-                .sum(),
+            reserve: self.on_card(card).map(reserve_in).sum(),
             peak: Bytes(words.peak.load(Relaxed)),
             denied: words.denied.load(Relaxed),
             denied_bytes: Bytes(words.denied_bytes.load(Relaxed)),
@@ -238,6 +232,19 @@ impl<'a> Usage<'a> {
     }
 }
 
+/// What of a slot's claim is a reserve; that of a process which is gone was taken out with its claim.
+fn reserve_in(claim: &SlotCard) -> Bytes {
+    let claimed = bytes_of(claim.claimed.load(Acquire));
+    Bytes(claim.reserve.load(Acquire).min(claimed))
+}
+
+/// What of a slot's claim is not decided yet. A process that was killed in a charge leaves its mark in a
+/// slot that is empty by now.
+fn pending_in(claim: &SlotCard) -> Bytes {
+    let claimed = bytes_of(claim.claimed.load(Acquire));
+    Bytes(claim.pending.load(Acquire).min(claimed))
+}
+
 /// Adds to the owner's claim unless the slot went to a later generation.
 fn publish(mine: &SlotCard, owner: Owner, ask: Bytes) -> bool {
     let added = |word| {
@@ -272,7 +279,14 @@ fn pause(owner: Owner, attempt: u32) {
         loom::thread::yield_now();
     }
     #[cfg(not(loom))]
-    for _ in 0..(owner.slot & 7) * 16 + (1 << attempt.min(10)) {
-        core::hint::spin_loop();
+    {
+        for _ in 0..(owner.slot & 7) * 16 + (1 << attempt.min(10)) {
+            core::hint::spin_loop();
+        }
+        if attempt > 8 {
+            // The other may wait for this processor.
+            // SAFETY: yielding has no preconditions.
+            unsafe { libc::sched_yield() };
+        }
     }
 }
