@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::deviations::{Deviations, json_files};
+use crate::oracle_pod_groups;
 
 mod min_runtime;
 mod queues;
@@ -101,6 +102,7 @@ fn ask(file: &str, case: &Value) -> Result<Option<String>> {
         "fair-share" => shares::ask(case),
         "reclaim-rules" => reclaim::ask(case),
         "min-runtime" => min_runtime::ask(case),
+        "pod-groups" => oracle_pod_groups::ask(case),
         _ => Ok(Some("nothing here answers this file yet".to_owned())),
     }
 }
