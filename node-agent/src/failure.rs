@@ -49,12 +49,16 @@ impl Failure {
     }
 }
 
-/// An error and its causes on one line.
+/// An error and its causes on one line. Errors of libraries that print their cause themselves do not
+/// make it stand there twice.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let _ = write!(line, ": {error}");
+        let said = error.to_string();
+        if !line.ends_with(&said) {
+            let _ = write!(line, ": {said}");
+        }
         cause = error.source();
     }
     line.replace('\n', " ")
@@ -68,5 +72,14 @@ mod tests {
     fn all_mistakes_are_said_and_the_status_is_that_of_bad_usage() {
         let failure = Failure::usage(vec!["--tick x".into(), "--policy y".into()]);
         assert_eq!((failure.lines.len(), failure.code), (2, EXIT_USAGE));
+    }
+
+    #[test]
+    fn a_cause_that_was_already_said_is_not_said_again() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("failed to load: {0}")]
+        struct Load(#[source] std::io::Error);
+        let cause = std::io::Error::other("no such file");
+        assert_eq!(chain(&Load(cause)), "failed to load: no such file");
     }
 }
