@@ -134,6 +134,7 @@ fn set_limit(grant: &mut Grant, ask: Ask, generation: u64) {
     }
     grant.limit = ask.bytes;
     grant.held = grant.held.max(ask.bytes);
+    grant.allowed = grant.allowed.max(ask.bytes);
 }
 
 fn well_formed(asks: &[Ask]) -> Result<(), Refusal> {

@@ -84,6 +84,9 @@ pub struct Grant {
     pub nvml: Bytes,
     /// Whether the limit is being kept.
     pub enforcement: Enforcement,
+    /// The most that its processes may use without offence: the limit, or what they used when it was
+    /// lowered and still do.
+    pub(crate) allowed: Bytes,
     pub(crate) estimates: BTreeMap<ProcessId, Estimate>,
     /// The ledger's generation at the latest shrink: older samples do not show it.
     pub(crate) shrunk: u64,
@@ -100,6 +103,7 @@ impl Grant {
             overhead: Bytes::ZERO,
             nvml: Bytes::ZERO,
             enforcement: Enforcement::Pending,
+            allowed: limit,
             estimates: BTreeMap::new(),
             shrunk: 0,
         }

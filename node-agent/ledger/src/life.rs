@@ -3,7 +3,7 @@
 //! Memory goes back to the card only with the allocation's last process, because the driver frees a
 //! process's memory when the process ends and not before.
 
-use apportion_abi::{Capacity, CardUuid};
+use apportion_abi::{Bytes, Capacity, CardUuid};
 
 use crate::allocation::{Allocation, AllocationId, Owner, State};
 use crate::card::{Card, Health};
@@ -41,8 +41,12 @@ impl Ledger {
         vec![of_card(kind, card)]
     }
 
-    pub(crate) fn adopt(&mut self, allocation: Allocation) -> Vec<Effect> {
+    pub(crate) fn adopt(&mut self, mut allocation: Allocation) -> Vec<Effect> {
         let id = allocation.id.clone();
+        for grant in &mut allocation.grants {
+            // Whether the limit was lowered below what is used is not known: the first sample is.
+            grant.allowed = Bytes(u64::MAX);
+        }
         self.allocations.insert(id.clone(), allocation);
         vec![Effect::OpenAccount(id), Effect::Save]
     }

@@ -62,6 +62,7 @@ impl Ledger {
                     // Claims are the programs' to inflate: they keep memory held and never hold more.
                     let claimed = view.claimed.plus(grant.overhead).min(grant.held);
                     grant.held = grant.limit.max(grant.nvml).max(claimed);
+                    grant.allowed = grant.limit.max(grant.allowed.min(grant.nvml));
                 }
             }
             if !account.is_sound {
@@ -200,8 +201,7 @@ impl View<'_> {
             () if self.claimed > Bytes::ZERO || own().next().is_some() => Enforcement::Attached,
             () => Enforcement::Pending,
         };
-        // After a shrink `held` is still what may be used; only what is beyond that is an offence.
-        if grant.nvml > grant.held {
+        if grant.nvml > grant.allowed {
             let worst = own().max_by_key(|process| unexplained(process));
             found.extend(worst.map(|process| self.offence(NoticeKind::Overlimit, process)));
         }

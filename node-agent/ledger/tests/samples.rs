@@ -211,6 +211,31 @@ fn use_above_the_limit_is_an_offence_and_cannot_be_given_to_others() {
 }
 
 #[test]
+fn use_that_stays_above_the_limit_is_told_once_and_ended_where_that_is_the_policy() {
+    let (mut ledger, id) = node(OffenderPolicy::Kill);
+    let mut all = Vec::new();
+    for _ in 0..5 {
+        all.extend(see(&mut ledger, &id, uses(&id, 700, Some(400))));
+    }
+    let told = [NoticeKind::Overlimit, NoticeKind::Killed];
+    assert_eq!(notices(&all), told);
+    assert!(all.contains(&Effect::Kill(PROGRAM)));
+}
+
+#[test]
+fn what_was_used_when_an_agent_took_over_is_no_offence_and_more_is() {
+    let (mut ledger, id) = node(OffenderPolicy::Kill);
+    let allocation = ledger.allocation(&id).unwrap().clone();
+    let _ = ledger.apply(Time(0), Event::Adopted(allocation));
+    for _ in 0..5 {
+        let effects = see(&mut ledger, &id, uses(&id, 700, Some(700)));
+        assert_eq!(notices(&effects), []);
+    }
+    let effects = see(&mut ledger, &id, uses(&id, 800, Some(700)));
+    assert_eq!(notices(&effects), [NoticeKind::Overlimit]);
+}
+
+#[test]
 fn a_limit_lowered_below_the_use_is_shown_and_never_punished() {
     let (mut ledger, id) = node(OffenderPolicy::Kill);
     let _ = see(&mut ledger, &id, uses(&id, 400, Some(400)));
