@@ -51,11 +51,16 @@ impl Namespaces {
         Resolved::Dead
     }
 
-    /// A process that could not read its own start time, or is just entering: only its death is sure.
+    /// A process that could not read its own start time (it has no `/proc`), or is just entering: its pid
+    /// is all there is, and good for as long as somebody has it. Death is sure in our own namespace only.
     fn resolve_by_pid(&self, who: Registration) -> Resolved {
+        if !self.is_own(who.pid_namespace) {
+            return Resolved::Unknown;
+        }
         match procfs::live(who.pid) {
-            None if self.is_own(who.pid_namespace) && who.pid_namespace != 0 => Resolved::Dead,
-            _ => Resolved::Unknown,
+            Some(live) => Resolved::Live(live),
+            None if who.pid_namespace != 0 => Resolved::Dead,
+            None => Resolved::Unknown,
         }
     }
 
@@ -88,6 +93,23 @@ mod tests {
             ..own()
         };
         assert_eq!(namespaces.resolve(earlier), Resolved::Dead);
+    }
+
+    #[test]
+    fn a_process_that_knows_nothing_of_itself_is_known_by_its_pid() {
+        let mut namespaces = Namespaces::new();
+        let live = procfs::live(std::process::id()).unwrap();
+        let blind = Registration {
+            start_time: 0,
+            pid_namespace: 0,
+            ..own()
+        };
+        assert_eq!(namespaces.resolve(blind), Resolved::Live(live));
+        let gone = Registration {
+            pid: u32::MAX - 1,
+            ..blind
+        };
+        assert_eq!(namespaces.resolve(gone), Resolved::Unknown);
     }
 
     #[test]
