@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_char};
 
-use apportion_abi::account::{Charge, LimitsMap, Owner, Registration, Usage, UsageMap};
+use apportion_abi::account::{Charge, LimitsMap, OpenError, Owner, Registration, Usage, UsageMap};
 use apportion_abi::{Bytes, CardUuid, place};
 
 use crate::errno;
@@ -47,41 +47,48 @@ pub(crate) struct View {
 }
 
 impl Standing {
-    /// Finds the account: a container's at its fixed place, else the one that the environment names.
-    pub(crate) fn find() -> Self {
+    /// Finds the account: a container's at its fixed place, else the one that the environment names. `None`
+    /// when the process has no descriptor or memory left to look with, and may have when asked again.
+    pub(crate) fn find() -> Option<Self> {
         Self::of(
             place::CONTAINER_ACCOUNT.as_bytes(),
             environment(place::ENV_ACCOUNT),
         )
     }
 
-    fn of(container: &[u8], named: Option<&[u8]>) -> Self {
+    fn of(container: &[u8], named: Option<&[u8]>) -> Option<Self> {
         let mut path = PathBuffer::default();
         match Account::open(&mut path, container) {
-            Some(account) => return Self::Limited(account),
-            None if path.is_there() => return Self::Closed,
-            None => {}
+            Ok(account) => return Some(Self::Limited(account)),
+            Err(_) if path.is_there() => return Some(Self::Closed),
+            Err(_) => {}
         }
-        match named.and_then(|named| Account::open(&mut path, named)) {
-            Some(account) => Self::Limited(account),
-            None => Self::Unlimited,
+        match named.map(|named| Account::open(&mut path, named)) {
+            Some(Ok(account)) => Some(Self::Limited(account)),
+            Some(Err(OpenError::System(_, libc::EMFILE | libc::ENFILE | libc::ENOMEM))) => None,
+            Some(Err(_)) | None => Some(Self::Unlimited),
         }
     }
 }
 
 impl Account {
-    fn open(path: &mut PathBuffer, folder: &[u8]) -> Option<Self> {
-        let usage = UsageMap::open(path.join(folder, place::USAGE_FILE)?);
+    fn open(path: &mut PathBuffer, folder: &[u8]) -> Result<Self, OpenError> {
+        let usage = path.join(folder, place::USAGE_FILE);
+        let usage = usage.map(UsageMap::open).ok_or(OpenError::NotAnAccount)?;
         // Last, so that the buffer still holds this path for whoever asks whether it is there.
-        let limits = LimitsMap::open(path.join(folder, place::LIMITS_FILE)?);
-        let (limits, usage) = (limits.ok()?, usage.ok()?);
-        (limits.cards().len() == usage.cards()).then(|| Self {
+        let limits = path.join(folder, place::LIMITS_FILE);
+        let limits = limits.map(LimitsMap::open).ok_or(OpenError::NotAnAccount)?;
+        let (limits, usage) = (limits?, usage?);
+        if limits.cards().len() != usage.cards() {
+            return Err(OpenError::NotAnAccount);
+        }
+        let owner = None;
+        let held = [0; apportion_abi::account::MAX_CARDS];
+        let slot = Spin::new(Slot { owner, held });
+        Ok(Self {
             limits,
             usage,
-            slot: Spin::new(Slot {
-                owner: None,
-                held: [0; apportion_abi::account::MAX_CARDS],
-            }),
+            slot,
         })
     }
 
@@ -326,20 +333,20 @@ mod tests {
         let nowhere = container.path().join("nowhere");
         make(named.path());
         let found = Standing::of(bytes(&nowhere), Some(bytes(named.path())));
-        assert!(matches!(found, Standing::Limited(_)));
+        assert!(matches!(found, Some(Standing::Limited(_))));
         fs::write(container.path().join(place::LIMITS_FILE), "garbage").expect("it is writable");
         let found = Standing::of(bytes(container.path()), Some(bytes(named.path())));
         assert!(
-            matches!(found, Standing::Closed),
+            matches!(found, Some(Standing::Closed)),
             "a known limit cannot be kept"
         );
         assert!(matches!(
             Standing::of(bytes(&nowhere), None),
-            Standing::Unlimited
+            Some(Standing::Unlimited)
         ));
         let found = Standing::of(bytes(&nowhere), Some(bytes(container.path())));
         assert!(
-            matches!(found, Standing::Unlimited),
+            matches!(found, Some(Standing::Unlimited)),
             "nothing says that a limit applies"
         );
     }
@@ -348,7 +355,7 @@ mod tests {
     fn a_slot_that_was_retired_under_us_is_entered_again_with_all_that_is_held() {
         let folder = tempfile::tempdir().expect("room");
         make(folder.path());
-        let Standing::Limited(account) = Standing::of(bytes(folder.path()), None) else {
+        let Some(Standing::Limited(account)) = Standing::of(bytes(folder.path()), None) else {
             unreachable!("the account is good");
         };
         assert!(account.charge(0, 3 << 20));
@@ -366,7 +373,7 @@ mod tests {
     fn a_view_never_shows_more_than_there_is() {
         let folder = tempfile::tempdir().expect("room");
         let agent = make(folder.path());
-        let Standing::Limited(account) = Standing::of(bytes(folder.path()), None) else {
+        let Some(Standing::Limited(account)) = Standing::of(bytes(folder.path()), None) else {
             unreachable!("the account is good");
         };
         let view = |total, free, used| View { total, free, used };

@@ -62,7 +62,7 @@ static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 /// Written by: whoever maps it, always the same. Read by: every hook. Relaxed, ordered by `PAGE`.
 static WIPES: AtomicBool = AtomicBool::new(false);
 
-/// This process; `None` only where the system has no memory for it.
+/// This process; `None` only where the system has nothing left for it to look with, for now.
 pub(crate) fn current() -> Option<&'static Process> {
     let cell = cell()?;
     let known = cell.load(Acquire);
@@ -127,7 +127,7 @@ fn make() -> Option<*mut Process> {
     let process = Process {
         // SAFETY: the call cannot fail.
         pid: unsafe { libc::getpid() },
-        standing: Standing::find(),
+        standing: Standing::find()?,
         books: Spin::new(Books::default()),
     };
     // SAFETY: the layout is not empty.

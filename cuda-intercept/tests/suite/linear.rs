@@ -1,8 +1,10 @@
 //! Plain, pitched and managed memory under a limit.
 
+use std::process::Command;
 use std::ptr::null_mut;
 
 use crate::cuda::{ArrayShape, OUT_OF_MEMORY};
+use crate::harmless::compile;
 use crate::stage::{CONTEXT, MIB, held, limited};
 
 #[test]
@@ -149,5 +151,35 @@ fn arrays_of_all_sizes_never_hold_more_than_they_are_charged() {
         live.into_iter()
             .for_each(|array| assert_eq!(cuda.array_destroy(array), 0));
         assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
+    });
+}
+
+/// Whoever looks for the account without a descriptor to spare looks again.
+#[test]
+fn a_process_that_has_no_descriptor_left_is_limited_all_the_same() {
+    limited(&[2000], |_, _| {
+        let folder = tempfile::tempdir().expect("there is room for a folder");
+        let source = r#"
+            #include <dlfcn.h>
+            #include <sys/resource.h>
+            int main(void) {
+                void *driver = dlopen("libcuda.so.1", RTLD_NOW), *context;
+                unsigned long address;
+                struct rlimit limit, none;
+                getrlimit(RLIMIT_NOFILE, &limit);
+                none = limit;
+                none.rlim_cur = 0;
+                int (*alloc)(void *, long) = (int (*)(void *, long))dlsym(driver, "cuMemAlloc_v2");
+                setrlimit(RLIMIT_NOFILE, &none);
+                if (alloc(&address, 1) == 0) return 1;
+                setrlimit(RLIMIT_NOFILE, &limit);
+                if (((int (*)(unsigned))dlsym(driver, "cuInit"))(0)) return 2;
+                if (((int (*)(void **, int))dlsym(driver, "cuDevicePrimaryCtxRetain"))(&context, 0)) return 3;
+                if (((int (*)(void *))dlsym(driver, "cuCtxSetCurrent"))(context)) return 4;
+                return alloc(&address, 3000l << 20) == 2 ? 0 : 5;
+            }"#;
+        let program = compile(folder.path(), "poor", source, &[]);
+        let status = Command::new(program).status().expect("it was just built");
+        assert_eq!(status.code(), Some(0));
     });
 }
