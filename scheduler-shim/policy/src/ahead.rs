@@ -13,7 +13,7 @@ use crate::session::{Session, Standing};
 use crate::step::Action;
 
 /// How many plans are tried before nobody may evict.
-const PLANS: usize = 4;
+const PLANS: usize = 8;
 
 /// A job and those of its tasks and of its victims' that were promised a place.
 #[derive(Clone, Debug)]

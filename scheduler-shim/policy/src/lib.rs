@@ -5,7 +5,14 @@
 //! needs. Both only propose: the agent that owns a card decides, with the same
 //! [`fits`](apportion_abi::fits).
 //!
-//! The rules are those of KAI Scheduler, in bytes instead of hundredths of a card.
+//! The rules are those of KAI Scheduler; `cargo xtask scenarios` and `cargo xtask oracles` compare the two.
+//!
+//! # Where it differs from KAI
+//! - Shares of a card are bytes, not hundredths: what sums to a card fits a card, and is charged as such.
+//! - A share goes to the fullest card with room in the whole cluster, not only on the node that is packed best.
+//! - Nothing is evicted in vain: a plan is tried one step ahead, and what a step decides it does not take
+//!   back in the same step. Victims get back as many of their pods as there is room for, not one a job.
+//! - Equal scores go by name: the same cluster gives the same plan, in whatever order it is described.
 #![forbid(unsafe_code)]
 
 pub mod amounts;
