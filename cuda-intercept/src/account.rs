@@ -5,8 +5,7 @@ use core::ffi::{CStr, c_char};
 use apportion_abi::account::{Charge, LimitsMap, OpenError, Owner, Registration, Usage, UsageMap};
 use apportion_abi::{Bytes, CardUuid, place};
 
-use crate::errno;
-use crate::spin::Spin;
+use crate::{errno, spin::Spin};
 
 mod peers;
 
@@ -115,7 +114,7 @@ impl Account {
             return false;
         };
         let outcome = match charge(owner) {
-            Charge::Lost => self.enter_again(&usage, owner).map(charge),
+            Charge::Lost => self.enter(&usage, Some(owner)).map(charge),
             decided @ (Charge::Granted | Charge::Refused) => Some(decided),
         };
         let granted = outcome == Some(Charge::Granted);
@@ -132,7 +131,7 @@ impl Account {
             return;
         };
         if !usage.claim_anyway(owner, card, Bytes(bytes))
-            && let Some(owner) = self.enter_again(&usage, owner)
+            && let Some(owner) = self.enter(&usage, Some(owner))
         {
             let _ = usage.claim_anyway(owner, card, Bytes(bytes));
         }
@@ -170,8 +169,8 @@ impl Account {
         let usage = self.usage.usage();
         let all = usage.processes();
         let dead = all.filter(|process| peers::is_dead(process.registration));
-        let freed: Bytes = dead.map(|process| usage.retire(process.owner)).sum();
-        freed > Bytes::ZERO
+        let freed = dead.map(|process| usage.retire(process.owner));
+        freed.sum::<Bytes>() > Bytes::ZERO
     }
 
     /// The card as every query shows it. `total` and `free` are what the driver says of the whole.
@@ -199,19 +198,14 @@ impl Account {
         known.or_else(|| self.enter(usage, None))
     }
 
-    /// Somebody took us for dead: enters a new slot with all that we hold.
-    fn enter_again(&self, usage: &Usage<'_>, lost: Owner) -> Option<Owner> {
-        self.enter(usage, Some(lost))
-    }
-
-    /// Enters a slot in place of `old`, unless another thread has. What this process held before an
+    /// Enters a slot in place of `old` (which somebody took for a dead process's) with all that we hold,
+    /// unless another thread has. What this process held before an
     /// `exec` went with the old program.
     fn enter(&self, usage: &Usage<'_>, old: Option<Owner>) -> Option<Owner> {
         let _kept = errno::Kept::now();
         // Reads files, so it comes before the lock.
         let own = peers::own();
-        let entered = self.enter_as(own, usage, old);
-        entered.or_else(|| {
+        self.enter_as(own, usage, old).or_else(|| {
             self.retire_the_dead();
             self.enter_as(own, usage, old)
         })

@@ -1,7 +1,7 @@
 //! Reading and writing a card's limit.
 //!
 //! The same words seen from both sides: the agent stores, the program loads. A query and a charge use
-//! the same [`Limits::of`], so a program can never be shown a limit that is not the one it is held to.
+//! the same [`CardLimit::limits`], so a program can never be shown a limit that is not the one it is held to.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
