@@ -89,6 +89,11 @@ const MAP: &[Crate] = &[
         room: Safe,
     },
     Crate {
+        name: "apportion-scheduler",
+        knows: &["apportion-abi", "apportion-groups", "apportion-policy"],
+        room: Safe,
+    },
+    Crate {
         name: "apportion-intercept",
         knows: &["apportion-abi", "apportion-gate"],
         room: Unsafe,

@@ -1,0 +1,79 @@
+//! What a person reads when a command can't do what was asked: one line, then what to do.
+//!
+//! The exit code says whose turn it is: 64 when the command line has to change, 1 when a file has to.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// The exit code of bad usage, as in `sysexits.h`.
+const USAGE: u8 = 64;
+
+/// A command that failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    what: String,
+    hint: Option<String>,
+    code: u8,
+}
+
+impl Failure {
+    /// Something that was being done did not work.
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            hint: None,
+            code: 1,
+        }
+    }
+
+    /// What was typed can't be right.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Self {
+            code: USAGE,
+            ..Self::new(what)
+        }
+    }
+
+    /// Says what to do.
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+        Self {
+            hint: Some(hint.into()),
+            ..self
+        }
+    }
+
+    /// The code to exit with.
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        match &self.hint {
+            Some(hint) => write!(f, "; hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<clap::Error> for Failure {
+    /// One line of what clap says in several.
+    fn from(mistake: clap::Error) -> Self {
+        let text = mistake.render().to_string();
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let said: Vec<&str> = lines
+            .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))
+            .collect();
+        let said = said.join(" ");
+        let what = said.strip_prefix("error: ").unwrap_or(&said);
+        Self::usage(what).hint("apportion-scheduler simulate --help")
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(format!("failed to print: {error}"))
+    }
+}

@@ -1,0 +1,125 @@
+//! `simulate`: files of Kubernetes objects in, decisions out.
+//!
+//! What is wrong with single objects goes to standard error, one sentence each; standard output is the
+//! decisions. The order of files and objects has no influence.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+
+use jiff::Timestamp;
+
+use crate::failure::Failure;
+use crate::options::Simulate;
+
+mod admission;
+mod books;
+mod clock;
+mod explain;
+mod gang;
+mod groups;
+mod inventory;
+mod jobs;
+mod nodes;
+mod owners;
+mod pods;
+mod quantity;
+mod queues;
+mod read;
+mod remark;
+mod report;
+mod requests;
+mod room;
+mod snapshot;
+mod templates;
+mod unblock;
+mod waiting;
+mod words;
+
+use inventory::Inventory;
+use remark::Remarks;
+use report::Report;
+use snapshot::Snapshot;
+
+/// Decides, and prints.
+pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
+    let now = clock::since_epoch(asked.now.unwrap_or_else(Timestamp::now));
+    let mut objects = Vec::new();
+    for file in &asked.files {
+        objects.extend(read::objects(file)?);
+    }
+    let mut remarks = Remarks::default();
+    let mut inventory = Inventory::of(objects, &mut remarks);
+    let made = templates::pods(&inventory, &mut remarks);
+    inventory.extend(made, &mut remarks);
+    let snapshot = snapshot::snapshot(inventory, &asked.schedulers, now, &mut remarks);
+    let books = books::decide(now, &snapshot.cluster);
+    let mut report = report::report(&snapshot, &books, remarks);
+    if let Some(name) = &asked.explain {
+        let pod = find(&snapshot, name)?;
+        report.explanation = Some(explain::explain(&snapshot, &books, &report, &pod));
+    }
+    tell(&report);
+    print(&report, asked.json)
+}
+
+/// The pod of a name that may lack its namespace.
+fn find(snapshot: &Snapshot, name: &str) -> Result<String, Failure> {
+    let pods: BTreeSet<String> = snapshot.inventory.all("Pod").map(pods::name).collect();
+    let is_it =
+        |pod: &&String| *pod == name || pod.split_once('/').is_some_and(|(_, own)| own == name);
+    let found: Vec<&String> = pods.iter().filter(is_it).collect();
+    match found.as_slice() {
+        [one] => Ok((*one).clone()),
+        [] => {
+            let known: Vec<&str> = pods.iter().take(5).map(String::as_str).collect();
+            let hint = match known.as_slice() {
+                [] => "there are no pods in these files".to_owned(),
+                known => format!("there are pods such as {}", known.join(", ")),
+            };
+            Err(Failure::usage(format!("no pod is called {name}")).hint(hint))
+        }
+        many => {
+            let many: Vec<&str> = many.iter().map(|pod| pod.as_str()).collect();
+            Err(
+                Failure::usage(format!("more than one pod is called {name}"))
+                    .hint(format!("name one of {}", many.join(", "))),
+            )
+        }
+    }
+}
+
+/// Says what is wrong with single objects, and what was left aside.
+fn tell(report: &Report) {
+    for remark in &report.remarks.0 {
+        eprintln!("{remark}");
+    }
+    if !report.ignored.is_empty() {
+        let kinds: Vec<String> = (report.ignored.iter())
+            .map(|(kind, count)| format!("{count} {kind}"))
+            .collect();
+        let count: usize = report.ignored.values().sum();
+        eprintln!(
+            "ignored {count} objects of kinds that decide nothing: {}",
+            kinds.join(", ")
+        );
+    }
+    if report.other_schedulers_pods > 0 {
+        eprintln!(
+            "left {} pods to other schedulers",
+            report.other_schedulers_pods
+        );
+    }
+}
+
+fn print(report: &Report, as_json: bool) -> Result<(), Failure> {
+    let text = if as_json {
+        let json = serde_json::to_string_pretty(report);
+        json.map_err(|error| Failure::new(format!("failed to write JSON: {error}")))? + "\n"
+    } else {
+        report.to_string()
+    };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(Failure::from),
+    }
+}

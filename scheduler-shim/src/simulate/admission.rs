@@ -1,0 +1,119 @@
+//! Which pods a node admits: node selector, node affinity, taints, cordons.
+//!
+//! The policy knows labels with sets of values. All that Kubernetes can say about single nodes is brought
+//! to that form by a label of our own for each different wish: the nodes that grant the wish carry it.
+
+use std::collections::BTreeMap;
+
+use apportion_groups::Object;
+use apportion_policy::cluster::Node;
+use serde_json::Value;
+
+use super::nodes;
+use super::quantity;
+
+/// The value of our labels.
+const YES: &str = "yes";
+
+/// What a pod wishes of its node, and what it tolerates.
+#[derive(Debug, Default)]
+pub(super) struct Admission {
+    labels: BTreeMap<String, String>,
+}
+
+impl Admission {
+    /// The labels of a node that admits a pod; the nodes get their labels on the way.
+    pub(super) fn wish(
+        &mut self,
+        pod: Object<'_>,
+        objects: &[Object<'_>],
+        known: &mut [Node],
+    ) -> Vec<(String, Vec<String>)> {
+        let spec = &pod.json()["spec"];
+        let affinity =
+            &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        let key = format!(
+            "{}{}{}",
+            spec["nodeSelector"], affinity, spec["tolerations"]
+        );
+        let number = self.labels.len();
+        let label = self.labels.entry(key).or_insert_with(|| {
+            let label = format!("wish-{number}");
+            for (object, node) in objects.iter().zip(known.iter_mut()) {
+                if refusal(pod, *object).is_none() {
+                    node.labels.insert(label.clone(), YES.to_owned());
+                }
+            }
+            label
+        });
+        vec![(label.clone(), vec![YES.to_owned()])]
+    }
+}
+
+/// Why a node does not admit a pod, whatever it has free.
+pub(super) fn refusal(pod: Object<'_>, node: Object<'_>) -> Option<String> {
+    if let Some(closed) = nodes::closed(node) {
+        return Some(closed.to_owned());
+    }
+    let spec = &pod.json()["spec"];
+    let tolerations = || spec["tolerations"].as_array().into_iter().flatten();
+    let taints = node.json()["spec"]["taints"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let mut bad = taints.filter(|taint| taint["effect"] != "PreferNoSchedule");
+    if let Some(taint) = bad.find(|taint| !tolerations().any(|one| tolerates(one, taint))) {
+        let key = taint["key"].as_str().unwrap_or_default();
+        return Some(format!(
+            "has the taint {key}, which the pod does not tolerate"
+        ));
+    }
+    let mut selector = spec["nodeSelector"].as_object().into_iter().flatten();
+    if let Some((key, value)) = selector.find(|(key, value)| node.label(key) != value.as_str()) {
+        let value = value.as_str().unwrap_or_default();
+        return Some(format!("does not have the label {key}={value}"));
+    }
+    let affinity =
+        &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let terms = affinity["nodeSelectorTerms"].as_array();
+    let is_wanted = terms.is_none_or(|terms| terms.iter().any(|term| matches(term, node)));
+    (!is_wanted).then(|| "does not match the node affinity".to_owned())
+}
+
+fn tolerates(toleration: &Value, taint: &Value) -> bool {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (key, effect) = (text(&toleration["key"]), text(&toleration["effect"]));
+    let is_any = toleration["operator"] == "Exists";
+    (effect.is_empty() || effect == text(&taint["effect"]))
+        && (key == text(&taint["key"]) || (key.is_empty() && is_any))
+        && (is_any || text(&toleration["value"]) == text(&taint["value"]))
+}
+
+fn matches(term: &Value, node: Object<'_>) -> bool {
+    let list = |field: &str| term[field].as_array().into_iter().flatten();
+    let labels = list("matchExpressions").all(|one| {
+        let key = one["key"].as_str().unwrap_or_default();
+        holds(one, node.label(key))
+    });
+    labels && list("matchFields").all(|one| holds(one, Some(node.name())))
+}
+
+fn holds(expression: &Value, found: Option<&str>) -> bool {
+    let values = || expression["values"].as_array().into_iter().flatten();
+    let is_in = || found.is_some_and(|found| values().any(|value| value == found));
+    let number = |value: Option<&str>| value.and_then(quantity::parse);
+    let bound = || number(values().next().and_then(Value::as_str));
+    match expression["operator"].as_str().unwrap_or_default() {
+        "In" => is_in(),
+        "NotIn" => !is_in(),
+        "Exists" => found.is_some(),
+        "DoesNotExist" => found.is_none(),
+        "Gt" => number(found)
+            .zip(bound())
+            .is_some_and(|(found, bound)| found > bound),
+        "Lt" => number(found)
+            .zip(bound())
+            .is_some_and(|(found, bound)| found < bound),
+        _ => false,
+    }
+}

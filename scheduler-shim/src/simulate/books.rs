@@ -1,0 +1,202 @@
+//! Who is where after the decisions: cards with their holders, and queues with their numbers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use apportion_abi::{Bytes, Capacity, Holder};
+use apportion_policy::amounts::Amounts;
+use apportion_policy::cluster::{Cards, Cluster, Job, Node, Status, Task};
+use apportion_policy::tree::QueueTree;
+use apportion_policy::{Action, Decision, Outcome, Session};
+
+/// One decision and what it was made for.
+#[derive(Clone, Debug)]
+pub(super) struct Made {
+    pub(super) decision: Decision,
+    pub(super) action: Action,
+}
+
+/// The cluster after the decisions.
+#[derive(Debug)]
+pub(super) struct Books<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) session: Session<'a>,
+    pub(super) made: Vec<Made>,
+    pub(super) queues: QueueTree,
+    pub(super) outcomes: BTreeMap<&'a str, Outcome>,
+    /// Shared cards by node, with the bytes of each that pods hold.
+    cards: BTreeMap<String, BTreeMap<String, Vec<Holder>>>,
+    /// The names under which cards are shown, by node and by the name that the policy gave.
+    names: BTreeMap<(String, String), String>,
+    /// Holders of whole cards by node.
+    whole: BTreeMap<String, Vec<(&'a str, i64)>>,
+}
+
+/// Decides, and enters everything.
+pub(super) fn decide(now: Duration, cluster: &Cluster) -> Books<'_> {
+    let mut session = Session::open(now, cluster);
+    let mut made: Vec<Made> = Vec::new();
+    for action in Action::ALL {
+        let before: BTreeSet<Decision> = session.decisions().into_iter().collect();
+        session.run(action);
+        let after = session.decisions();
+        // A later action may undo what an earlier one decided.
+        made.retain(|one| after.contains(&one.decision));
+        let new = after
+            .into_iter()
+            .filter(|decision| !before.contains(decision));
+        made.extend(new.map(|decision| Made { decision, action }));
+    }
+    made.sort_by(|left, right| left.decision.cmp(&right.decision));
+    let mut books = Books {
+        cluster,
+        made,
+        queues: QueueTree::of(&cluster.queues),
+        outcomes: BTreeMap::new(),
+        cards: BTreeMap::new(),
+        names: BTreeMap::new(),
+        whole: BTreeMap::new(),
+        session,
+    };
+    for job in &cluster.jobs {
+        for task in &job.tasks {
+            books.enter(job, task);
+        }
+    }
+    books.name_cards();
+    let total = cluster.nodes.iter().map(capacity).sum();
+    books.queues.divide(cluster.settings.division, total);
+    books
+}
+
+impl<'a> Books<'a> {
+    fn enter(&mut self, job: &Job, task: &'a Task) {
+        let Some(outcome) = self.session.outcome(&task.name) else {
+            return;
+        };
+        let place = outcome
+            .place
+            .as_ref()
+            .filter(|_| outcome.status.is_active());
+        let node = place.and_then(|place| self.node(&place.node));
+        if let Some(queue) = self.queues.find(&job.queue) {
+            let (_, largest) = self.card_sizes();
+            let amounts = task.amounts(node.map_or(largest, |node| node.card_memory));
+            if outcome.status.is_active_allocated() && node.is_some() {
+                self.queues.charge(queue, amounts, job.is_preemptible);
+            }
+            if outcome.status.is_active_allocated() || outcome.status == Status::Pending {
+                self.queues.request(queue, amounts);
+            }
+        }
+        if let (Some(node), Some(place)) = (node, place) {
+            match &task.cards {
+                Cards::Whole(count) => {
+                    let holders = self.whole.entry(node.name.clone()).or_default();
+                    holders.push((&task.name, *count));
+                }
+                Cards::Shared { .. } => {
+                    let bytes = share_of(task, node);
+                    let name = task.name.clone();
+                    let cards = self.cards.entry(node.name.clone()).or_default();
+                    for card in &place.cards {
+                        let holders = cards.entry(card.clone()).or_default();
+                        holders.push(Holder {
+                            name: name.clone(),
+                            bytes,
+                        });
+                    }
+                }
+                Cards::None | Cards::Partitions(_) => {}
+            }
+        }
+        self.outcomes.insert(&task.name, outcome);
+    }
+
+    /// A node by name.
+    pub(super) fn node(&self, name: &str) -> Option<&'a Node> {
+        self.cluster.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// A pod and its job.
+    pub(super) fn task(&self, name: &str) -> Option<(&'a Job, &'a Task)> {
+        let mut all = self.cluster.jobs.iter().flat_map(|job| {
+            let tasks = job.tasks.iter();
+            tasks.map(move |task| (job, task))
+        });
+        all.find(|(_, task)| task.name == name)
+    }
+
+    /// What a pod does after the decisions.
+    pub(super) fn status(&self, task: &Task) -> Status {
+        self.outcomes
+            .get(task.name.as_str())
+            .map_or(task.status, |outcome| outcome.status)
+    }
+
+    /// The shared cards of a node by the names that are shown, with their holders.
+    pub(super) fn shared(&self, node: &str) -> Vec<(String, &[Holder])> {
+        let cards = self.cards.get(node).into_iter().flatten();
+        cards
+            .map(|(card, holders)| (self.card_name(node, card), holders.as_slice()))
+            .collect()
+    }
+
+    /// The pods that hold whole cards of a node, with how many.
+    pub(super) fn whole(&self, node: &str) -> &[(&'a str, i64)] {
+        self.whole.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// The name under which a card is shown: that of its group, or a number on its node.
+    pub(super) fn card_name(&self, node: &str, card: &str) -> String {
+        let known = self.names.get(&(node.to_owned(), card.to_owned()));
+        known.cloned().unwrap_or_else(|| card.to_owned())
+    }
+
+    /// Numbers the cards that are in no group that the objects name.
+    fn name_cards(&mut self) {
+        let tasks = self.cluster.jobs.iter().flat_map(|job| &job.tasks);
+        let given: BTreeSet<(&str, &str)> = tasks
+            .flat_map(|task| {
+                let node = task.node.as_deref().unwrap_or_default();
+                task.on.iter().map(move |card| (node, card.as_str()))
+            })
+            .collect();
+        for (node, cards) in &self.cards {
+            let is_unnamed = |card: &&String| !given.contains(&(node.as_str(), card.as_str()));
+            let mut unnamed: Vec<&String> = cards.keys().filter(is_unnamed).collect();
+            unnamed.sort_by_key(|card| (card.len(), card.as_str()));
+            for (place, card) in unnamed.into_iter().enumerate() {
+                let key = (node.clone(), card.clone());
+                self.names.insert(key, format!("card-{}", place + 1));
+            }
+        }
+    }
+
+    /// The memory of the smallest and of the largest cards.
+    pub(super) fn card_sizes(&self) -> (Bytes, Bytes) {
+        let with_cards = self.cluster.nodes.iter().filter(|node| node.cards > 0);
+        let sizes: Vec<Bytes> = with_cards.map(|node| node.card_memory).collect();
+        let least = sizes.iter().min().copied();
+        let most = sizes.iter().max().copied();
+        (least.unwrap_or_default(), most.unwrap_or_default())
+    }
+}
+
+/// The bytes of a card of a node that a pod takes of each card that it shares.
+pub(super) fn share_of(task: &Task, node: &Node) -> Bytes {
+    let capacity = Capacity {
+        total: node.card_memory,
+        reserved: Bytes::ZERO,
+    };
+    match &task.cards {
+        Cards::Shared { share, .. } => share.bytes_of(capacity),
+        Cards::None | Cards::Whole(_) | Cards::Partitions(_) => Bytes::ZERO,
+    }
+}
+
+fn capacity(node: &Node) -> Amounts {
+    let partitions = Cards::Partitions(node.partitions.clone()).count(node.card_memory);
+    let cards = node.cards as f64 + partitions;
+    Amounts::new(node.cpu_millis as f64, node.memory as f64, cards)
+}

@@ -1,0 +1,26 @@
+//! Timestamps of objects, on the policy's clock: durations since 1970.
+
+use std::time::Duration;
+
+use apportion_groups::Object;
+use jiff::Timestamp;
+
+/// A timestamp on the policy's clock.
+pub(super) fn since_epoch(at: Timestamp) -> Duration {
+    Duration::try_from(at.as_duration()).unwrap_or_default()
+}
+
+/// A timestamp as text.
+pub(super) fn parse(text: &str) -> Option<Duration> {
+    text.parse().ok().map(since_epoch)
+}
+
+/// When an object was made; now, where it has yet to be.
+pub(super) fn created(object: Object<'_>, now: Duration) -> Duration {
+    field(object, "/metadata/creationTimestamp").unwrap_or(now)
+}
+
+/// The timestamp in a field.
+pub(super) fn field(object: Object<'_>, path: &str) -> Option<Duration> {
+    object.json().pointer(path)?.as_str().and_then(parse)
+}

@@ -1,0 +1,206 @@
+//! One pod in full: what it asks, what was decided, all nodes and cards, its queues, what would help.
+
+use std::fmt;
+
+use apportion_abi::Bytes;
+use apportion_policy::amounts::Resource;
+use serde::Serialize;
+
+use super::books::Books;
+use super::report::Report;
+use super::room::{self, NodeView};
+use super::snapshot::Snapshot;
+use super::unblock;
+use super::words;
+
+/// How many nodes are printed in text; JSON has all.
+const SHOWN: usize = 20;
+
+/// A pod in full.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Explanation {
+    pod: String,
+    job: Option<String>,
+    queue: Option<String>,
+    priority: Option<i32>,
+    preemptible: Option<bool>,
+    asks: Option<String>,
+    decision: String,
+    nodes: Vec<NodeView>,
+    /// The pod's queue and those above it.
+    queues: Vec<QueueView>,
+    /// Single changes after which the pod would get a place.
+    unblocked_if: Vec<String>,
+}
+
+/// A queue in numbers.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct QueueView {
+    queue: String,
+    resources: Vec<ResourceView>,
+}
+
+/// One resource of a queue; -1 is unlimited. CPU is milli-CPU, memory bytes.
+#[derive(Clone, Debug, Serialize)]
+struct ResourceView {
+    resource: &'static str,
+    quota: f64,
+    limit: f64,
+    allocated: f64,
+    allocated_non_preemptible: f64,
+    requested: f64,
+    fair_share: f64,
+    #[serde(skip)]
+    words: String,
+}
+
+/// Explains one pod.
+pub(super) fn explain(
+    snapshot: &Snapshot,
+    books: &Books<'_>,
+    report: &Report,
+    pod: &str,
+) -> Explanation {
+    let waits = report.waiting.iter().find(|one| one.pod == pod);
+    let mut decided = report
+        .decisions
+        .iter()
+        .filter(|one| one.pod == pod)
+        .map(ToString::to_string);
+    let found = books.task(pod);
+    let decision = match (waits, decided.next()) {
+        (Some(waiting), _) => format!("waits because {}", waiting.message),
+        (None, Some(first)) => decided.fold(first, |all, one| format!("{all}; {one}")),
+        (None, None) => match found {
+            Some((_, task)) => format!("stays as it is: {:?}", task.status).to_lowercase(),
+            None => "is not for this scheduler".to_owned(),
+        },
+    };
+    let Some((job, task)) = found else {
+        return Explanation {
+            pod: pod.to_owned(),
+            job: None,
+            queue: None,
+            priority: None,
+            preemptible: None,
+            asks: None,
+            decision,
+            nodes: Vec::new(),
+            queues: Vec::new(),
+            unblocked_if: Vec::new(),
+        };
+    };
+    Explanation {
+        pod: pod.to_owned(),
+        job: Some(job.name.clone()),
+        queue: Some(job.queue.clone()),
+        priority: Some(job.priority),
+        preemptible: Some(job.is_preemptible),
+        asks: Some(unblock::ask(task)),
+        decision,
+        nodes: room::nodes(snapshot, books, task),
+        queues: queues(books, &job.queue),
+        unblocked_if: match waits {
+            Some(_) => unblock::changes(snapshot, books, job, task),
+            None => Vec::new(),
+        },
+    }
+}
+
+/// A queue and those above it, in numbers.
+fn queues(books: &Books<'_>, name: &str) -> Vec<QueueView> {
+    let found = books.queues.find(name).into_iter();
+    let path = found.flat_map(|queue| books.queues.upward(queue));
+    path.map(|queue| view(books, queue)).collect()
+}
+
+/// All queues, in numbers.
+pub(super) fn all_queues(books: &Books<'_>) -> Vec<QueueView> {
+    (0..books.queues.all().len())
+        .map(|queue| view(books, queue))
+        .collect()
+}
+
+fn view(books: &Books<'_>, queue: usize) -> QueueView {
+    let queue = books.queues.get(queue);
+    let resource = |resource: Resource| {
+        let share = queue.of(resource);
+        let amount = |number| words::amount(resource, number);
+        ResourceView {
+            resource: words::name(resource),
+            quota: share.deserved,
+            limit: share.limit,
+            allocated: share.allocated,
+            allocated_non_preemptible: share.non_preemptible,
+            requested: share.request,
+            fair_share: share.fair,
+            words: format!(
+                "quota {}, limit {}, allocated {} ({} non-preemptible), requested {}, fair share {}",
+                amount(share.deserved),
+                amount(share.limit),
+                amount(share.allocated),
+                amount(share.non_preemptible),
+                amount(share.request),
+                amount(share.fair)
+            ),
+        }
+    };
+    QueueView {
+        queue: queue.uid.clone(),
+        resources: [Resource::Gpu, Resource::Cpu, Resource::Memory]
+            .map(resource)
+            .to_vec(),
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "pod {}", self.pod)?;
+        writeln!(f, "  {}", self.decision)?;
+        if let (Some(job), Some(queue), Some(priority)) = (&self.job, &self.queue, self.priority) {
+            let kind = match self.preemptible {
+                Some(true) => "preemptible",
+                _ => "non-preemptible",
+            };
+            writeln!(
+                f,
+                "  group {job}, queue {queue}, priority {priority}, {kind}"
+            )?;
+        }
+        if let Some(asks) = &self.asks {
+            writeln!(f, "  asks {asks}")?;
+        }
+        for node in self.nodes.iter().take(SHOWN) {
+            writeln!(
+                f,
+                "node {}: {}; {} idle cards",
+                node.node, node.message, node.idle_cards
+            )?;
+            for card in &node.cards {
+                let holders: Vec<String> = (card.holders.iter())
+                    .map(|holder| format!("{} with {}", holder.pod, Bytes(holder.bytes)))
+                    .collect();
+                let (free, total) = (Bytes(card.free_bytes), Bytes(card.total_bytes));
+                writeln!(
+                    f,
+                    "  {}: {free} free of {total}, held by {}",
+                    card.card,
+                    holders.join(", ")
+                )?;
+            }
+        }
+        if let Some(more) = self.nodes.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+            writeln!(f, "and {more} more nodes; --json has all")?;
+        }
+        for queue in &self.queues {
+            writeln!(f, "queue {}", queue.queue)?;
+            for resource in &queue.resources {
+                writeln!(f, "  {}: {}", resource.resource, resource.words)?;
+            }
+        }
+        for change in &self.unblocked_if {
+            writeln!(f, "would start if {change}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! The parts of a pod group as the tree that the policy schedules by.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apportion_groups::{Object, PodGroup, SubGroup, Topology};
+use apportion_policy::cluster::{self, Group, PodSet, TopologyConstraint};
+use serde_json::Value;
+
+use super::inventory::Inventory;
+
+const SET: &str = "default";
+const LABEL: &str = "kai.scheduler/subgroup-name";
+
+/// The tree of a group, or what is wrong with its parts.
+pub(super) fn tree(group: &PodGroup, inventory: &Inventory) -> Result<Group, String> {
+    let levels = Levels(inventory);
+    let topology = levels.constraint(&group.topology);
+    if group.sub_groups.is_empty() {
+        return Ok(Group {
+            topology,
+            sets: vec![PodSet {
+                name: SET.to_owned(),
+                min_available: members(group.min_member),
+                topology: None,
+            }],
+            ..Group::default()
+        });
+    }
+    check(&group.sub_groups)?;
+    let below = Below::of(&group.sub_groups, &levels);
+    Ok(Group {
+        min_members: group.min_sub_group.map(members),
+        topology,
+        ..below.group(None)
+    })
+}
+
+/// The set that a pod is in.
+pub(super) fn set_of(pod: Object<'_>, group: &PodGroup) -> String {
+    let holds = |part: &&SubGroup| part.pods.iter().any(|name| name == pod.name());
+    if group.sub_groups.is_empty() {
+        return SET.to_owned();
+    }
+    let leaf = |part: &&SubGroup| {
+        !group
+            .sub_groups
+            .iter()
+            .any(|other| other.parent.as_ref() == Some(&part.name))
+    };
+    let found = group.sub_groups.iter().filter(leaf).find(holds);
+    let named = || pod.label(LABEL).unwrap_or(SET);
+    found
+        .map_or_else(named, |part| part.name.as_str())
+        .to_owned()
+}
+
+fn members(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+fn check(parts: &[SubGroup]) -> Result<(), String> {
+    let mut parents: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+    for part in parts {
+        if parents.insert(&part.name, part.parent.as_deref()).is_some() {
+            return Err(format!("duplicate subgroup name {}", part.name));
+        }
+    }
+    for (name, parent) in &parents {
+        if let Some(parent) = parent.filter(|parent| !parents.contains_key(parent)) {
+            return Err(format!("parent {parent} of {name} was not found"));
+        }
+    }
+    for name in parents.keys() {
+        let mut seen = BTreeSet::new();
+        let mut at = Some(*name);
+        while let Some(part) = at {
+            if !seen.insert(part) {
+                return Err("cycle detected in subgroups".to_owned());
+            }
+            at = parents.get(part).copied().flatten();
+        }
+    }
+    Ok(())
+}
+
+/// The parts by their parents.
+struct Below<'a> {
+    parts: BTreeMap<Option<&'a str>, Vec<&'a SubGroup>>,
+    levels: &'a Levels<'a>,
+}
+
+impl<'a> Below<'a> {
+    fn of(parts: &'a [SubGroup], levels: &'a Levels<'a>) -> Self {
+        let mut by_parent: BTreeMap<Option<&str>, Vec<&SubGroup>> = BTreeMap::new();
+        for part in parts {
+            by_parent
+                .entry(part.parent.as_deref())
+                .or_default()
+                .push(part);
+        }
+        Self {
+            parts: by_parent,
+            levels,
+        }
+    }
+
+    fn group(&self, of: Option<&SubGroup>) -> Group {
+        let topology = |part: &SubGroup| {
+            part.topology
+                .as_ref()
+                .and_then(|wish| self.levels.constraint(wish))
+        };
+        let mut group = Group {
+            name: of.map(|part| part.name.clone()).unwrap_or_default(),
+            min_members: of.and_then(|part| part.min_sub_group).map(members),
+            topology: of.and_then(topology),
+            ..Group::default()
+        };
+        let name = of.map(|part| part.name.as_str());
+        for part in self.parts.get(&name).into_iter().flatten() {
+            if self.parts.contains_key(&Some(part.name.as_str())) {
+                group.groups.push(self.group(Some(part)));
+            } else {
+                group.sets.push(PodSet {
+                    name: part.name.clone(),
+                    min_available: members(part.min_member),
+                    topology: topology(part),
+                });
+            }
+        }
+        group
+    }
+}
+
+/// Topologies, whose levels may go by an alias.
+pub(super) struct Levels<'a>(pub(super) &'a Inventory);
+
+impl Levels<'_> {
+    /// All topologies.
+    pub(super) fn topologies(&self) -> Vec<cluster::Topology> {
+        let topology = |object: Object<'_>| cluster::Topology {
+            name: object.name().to_owned(),
+            levels: levels(object)
+                .map(|level| text(level, "nodeLabel"))
+                .collect(),
+        };
+        self.0.all("Topology").map(topology).collect()
+    }
+
+    fn constraint(&self, wish: &Topology) -> Option<TopologyConstraint> {
+        let level = |name: &str| {
+            let topology = self.0.find("Topology", "", &wish.name);
+            let mut known = topology.into_iter().flat_map(levels);
+            let found = known.find(|level| text(level, "alias") == name);
+            let label = found.map_or_else(|| name.to_owned(), |level| text(level, "nodeLabel"));
+            (!name.is_empty()).then_some(label)
+        };
+        (!wish.name.is_empty()).then(|| TopologyConstraint {
+            topology: wish.name.clone(),
+            required: level(&wish.required),
+            preferred: level(&wish.preferred),
+        })
+    }
+}
+
+fn levels(topology: Object<'_>) -> impl Iterator<Item = &Value> {
+    let levels = topology.json().pointer("/spec/levels");
+    levels.and_then(Value::as_array).into_iter().flatten()
+}
+
+fn text(level: &Value, field: &str) -> String {
+    level[field].as_str().unwrap_or_default().to_owned()
+}

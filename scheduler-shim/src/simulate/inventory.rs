@@ -1,0 +1,187 @@
+//! All objects of all files by kind, namespace and name.
+//!
+//! Two objects of one name are one object only if they are equal; of different ones the newest counts.
+//! Objects of kinds that decide nothing are counted and forgotten.
+
+use std::collections::BTreeMap;
+
+use apportion_groups::{Object, Objects, TABLE};
+use serde_json::{Value, json};
+
+use super::remark::Remarks;
+
+/// Kinds that are read here and belong to no namespace, by API group.
+const CLUSTER_WIDE: &[(&str, &str)] = &[
+    ("", "Node"),
+    ("scheduling.run.ai", "Queue"),
+    ("scheduling.k8s.io", "PriorityClass"),
+    ("kai.scheduler", "Topology"),
+];
+
+/// Kinds that are read beside those that own pods.
+const NAMESPACED: &[(&str, &str)] = &[
+    ("scheduling.run.ai", "PodGroup"),
+    ("scheduler.grove.io", "PodGang"),
+];
+
+/// The classes that KAI installs, for clusters whose dump leaves them out.
+const CLASSES: &[(&str, i32)] = &[
+    ("train", 50),
+    ("build-preemptible", 75),
+    ("build", 100),
+    ("inference", 125),
+];
+
+/// The objects that matter.
+#[derive(Debug, Default)]
+pub(super) struct Inventory {
+    objects: BTreeMap<(String, String, String), Value>,
+    /// How many objects of which kinds were left aside.
+    pub(super) ignored: BTreeMap<String, usize>,
+}
+
+impl Inventory {
+    /// Sorts objects.
+    pub(super) fn of(objects: Vec<Value>, remarks: &mut Remarks) -> Self {
+        let mut all = Self::default();
+        for object in objects {
+            all.enter(object, remarks);
+        }
+        for (name, value) in CLASSES {
+            let key = (
+                "PriorityClass".to_owned(),
+                String::new(),
+                (*name).to_owned(),
+            );
+            all.objects.entry(key).or_insert_with(|| {
+                json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+                    "metadata": {"name": name}, "value": value})
+            });
+        }
+        all
+    }
+
+    fn enter(&mut self, mut json: Value, remarks: &mut Remarks) {
+        let object = Object::new(&json);
+        let (kind, group) = (object.kind().to_owned(), object.api_group().to_owned());
+        let is = |known: &&(&str, &str)| **known == (group.as_str(), kind.as_str());
+        let is_cluster_wide = CLUSTER_WIDE.iter().any(|known| is(&known));
+        let owns_pods = TABLE
+            .iter()
+            .any(|row| (row.api_group, row.kind) == (&group, &kind));
+        if !is_cluster_wide && !owns_pods && !NAMESPACED.iter().any(|known| is(&known)) {
+            let kind = if kind.is_empty() { "no kind" } else { &kind };
+            *self.ignored.entry(kind.to_owned()).or_default() += 1;
+            return;
+        }
+        let name = object.name().to_owned();
+        if name.is_empty() {
+            remarks.note(&kind, "it has no metadata.name and is left out");
+            return;
+        }
+        let namespace = match object.namespace() {
+            _ if is_cluster_wide => "",
+            "" => "default",
+            namespace => namespace,
+        };
+        let namespace = namespace.to_owned();
+        let called = called(&kind, &namespace, &name);
+        if let Some(wrong) = not_text(&json) {
+            remarks.note(called, wrong);
+            return;
+        }
+        json["metadata"]["namespace"] = namespace.as_str().into();
+        if Object::new(&json).uid().is_empty() {
+            json["metadata"]["uid"] = kind.to_lowercase().into();
+        }
+        self.keep((kind, namespace, name), json, &called, remarks);
+    }
+
+    fn keep(
+        &mut self,
+        key: (String, String, String),
+        json: Value,
+        called: &str,
+        remarks: &mut Remarks,
+    ) {
+        match self.objects.get_mut(&key) {
+            None => {
+                self.objects.insert(key, json);
+            }
+            Some(other) if *other == json => {}
+            Some(other) => {
+                remarks.note(
+                    called,
+                    "it is given more than once, differently; the newest counts",
+                );
+                if rank(&json) > rank(other) {
+                    *other = json;
+                }
+            }
+        }
+    }
+
+    /// All objects of a kind, by namespace and name.
+    pub(super) fn all(&self, kind: &str) -> impl Iterator<Item = Object<'_>> {
+        let from = (kind.to_owned(), String::new(), String::new());
+        let kind = kind.to_owned();
+        self.objects
+            .range(from..)
+            .take_while(move |((found, _, _), _)| *found == kind)
+            .map(|(_, json)| Object::new(json))
+    }
+
+    /// Every object.
+    pub(super) fn every(&self) -> impl Iterator<Item = Object<'_>> {
+        self.objects.values().map(Object::new)
+    }
+
+    /// An object by name.
+    pub(super) fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Object<'_>> {
+        let key = (kind.to_owned(), namespace.to_owned(), name.to_owned());
+        self.objects.get(&key).map(Object::new)
+    }
+
+    /// Adds objects that follow from others.
+    pub(super) fn extend(&mut self, objects: Vec<Value>, remarks: &mut Remarks) {
+        for object in objects {
+            self.enter(object, remarks);
+        }
+    }
+
+    /// The objects in the form in which grouping looks things up.
+    pub(super) fn lookup(&self) -> Objects {
+        self.objects.values().cloned().collect()
+    }
+}
+
+/// How remarks name an object.
+pub(super) fn called(kind: &str, namespace: &str, name: &str) -> String {
+    match namespace {
+        "" => format!("{kind} {name}"),
+        namespace => format!("{kind} {namespace}/{name}"),
+    }
+}
+
+/// The newer one is greater; the text decides where nothing else does.
+fn rank(json: &Value) -> (u64, String) {
+    let version = json["metadata"]["resourceVersion"].as_str();
+    let version = version.and_then(|version| version.parse().ok());
+    (version.unwrap_or(0), json.to_string())
+}
+
+/// Labels and annotations are text; a number where somebody left out the quotes is refused by Kubernetes.
+fn not_text(json: &Value) -> Option<String> {
+    for field in ["labels", "annotations"] {
+        let entries = json["metadata"][field].as_object().into_iter().flatten();
+        for (key, value) in entries {
+            if !value.is_string() && !value.is_null() {
+                let field = field.trim_end_matches('s');
+                return Some(format!(
+                    "its {field} {key} is {value}, which is not text; quote it. The object is left out"
+                ));
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,148 @@
+//! Pods by their groups: the jobs of the policy.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use apportion_groups::{Object, PodGroup, Preemptibility, parse_duration};
+use apportion_policy::cluster::{Grace, Job, Status, Task};
+
+use super::clock;
+use super::gang;
+use super::inventory::{Inventory, called};
+use super::remark::Remarks;
+
+const LAST_START: &str = "kai.scheduler/last-start-timestamp";
+const LAST_EVICTION: &str = "kai.scheduler/last-eviction-timestamp";
+const STALE: &str = "kai.scheduler/stale-podgroup-timestamp";
+const GRACE: &str = "kai.scheduler/staleness-grace-period";
+const DELAY: &str = "kai.scheduler/preemption-delay";
+/// The priority of a group whose class nobody defines.
+const PRIORITY: i32 = 50;
+/// From here on nobody is evicted who does not say so.
+const FIRST_NON_PREEMPTIBLE: i32 = 100;
+
+/// The jobs, as they are put together.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    jobs: BTreeMap<String, Job>,
+    broken: BTreeMap<String, String>,
+}
+
+impl Jobs {
+    /// Adds a pod to its group.
+    pub(super) fn add(
+        &mut self,
+        pod: Object<'_>,
+        mut task: Task,
+        group: &PodGroup,
+        at: &Reading<'_>,
+        remarks: &mut Remarks,
+    ) -> Result<(), String> {
+        let name = format!("{}/{}", group.namespace, group.name);
+        if let Some(why) = self.broken.get(&name) {
+            return Err(why.clone());
+        }
+        if !self.jobs.contains_key(&name) {
+            let job = at.job(&name, group, remarks).map_err(|why| {
+                let object = called("PodGroup", &group.namespace, &group.name);
+                remarks.note(object, format!("{why}; its pods wait"));
+                let why = format!("its pod group {} can't be used: {why}", group.name);
+                self.broken.insert(name.clone(), why.clone());
+                why
+            })?;
+            self.jobs.insert(name.clone(), job);
+        }
+        let Some(job) = self.jobs.get_mut(&name) else {
+            return Err("its pod group is unknown".to_owned());
+        };
+        if at
+            .inventory
+            .find("PodGroup", &group.namespace, &group.name)
+            .is_none()
+        {
+            job.created = job.created.min(clock::created(pod, at.now));
+        }
+        if task.status.is_allocated() && !group.annotations.contains_key(LAST_START) {
+            job.last_start = job.last_start.max(clock::field(pod, "/status/startTime"));
+        }
+        task.set = gang::set_of(pod, group);
+        job.tasks.push(task);
+        Ok(())
+    }
+
+    /// All of them.
+    pub(super) fn finish(self) -> Vec<Job> {
+        self.jobs.into_values().collect()
+    }
+}
+
+/// What a group is read against.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading<'a> {
+    pub(super) inventory: &'a Inventory,
+    pub(super) now: Duration,
+}
+
+impl Reading<'_> {
+    fn job(&self, name: &str, group: &PodGroup, remarks: &mut Remarks) -> Result<Job, String> {
+        let priority = self.priority(group, remarks);
+        let object = self
+            .inventory
+            .find("PodGroup", &group.namespace, &group.name);
+        let spec = |field: &str| {
+            let json = object?.json();
+            json["spec"][field].as_str().filter(|text| !text.is_empty())
+        };
+        let annotated = |key: &str| group.annotations.get(key).map(String::as_str);
+        let at = |key: &str| annotated(key).and_then(clock::parse);
+        let delay = annotated(DELAY).and_then(parse_duration);
+        Ok(Job {
+            name: name.to_owned(),
+            queue: group.queue.clone(),
+            priority,
+            is_preemptible: match group.preemptibility {
+                Some(Preemptibility::Preemptible) => true,
+                Some(Preemptibility::NonPreemptible) => false,
+                None => priority < FIRST_NON_PREEMPTIBLE,
+            },
+            created: object.map_or(self.now, |object| clock::created(object, self.now)),
+            last_start: at(LAST_START),
+            last_eviction: at(LAST_EVICTION),
+            preemption_delay: group.preemption_delay.or(delay).unwrap_or_default(),
+            stale_since: at(STALE),
+            grace: spec("stalenessGracePeriod")
+                .or(annotated(GRACE))
+                .and_then(grace),
+            root: gang::tree(group, self.inventory)?,
+            tasks: Vec::new(),
+        })
+    }
+
+    fn priority(&self, group: &PodGroup, remarks: &mut Remarks) -> i32 {
+        let class = &group.priority_class;
+        let found = self.inventory.find("PriorityClass", "", class);
+        let value = found.and_then(|class| class.json()["value"].as_i64());
+        match value.and_then(|value| i32::try_from(value).ok()) {
+            Some(value) => value,
+            None => {
+                remarks.note(
+                    called("PodGroup", &group.namespace, &group.name),
+                    format!("its priority class {class} does not exist; {PRIORITY} is assumed"),
+                );
+                PRIORITY
+            }
+        }
+    }
+}
+
+fn grace(text: &str) -> Option<Grace> {
+    if text.starts_with('-') {
+        return Some(Grace::Forever);
+    }
+    parse_duration(text).map(Grace::For)
+}
+
+/// Whether a pod is over and counts for nothing on its node.
+pub(super) fn is_over(status: Status) -> bool {
+    matches!(status, Status::Succeeded | Status::Failed)
+}

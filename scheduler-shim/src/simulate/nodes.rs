@@ -1,0 +1,119 @@
+//! Node objects to nodes: what they have to give and whom they admit.
+//!
+//! What pods of other schedulers hold is taken off beforehand. The device plugin's count of cards goes
+//! before the label, because it leaves out cards that are broken.
+
+use std::collections::BTreeMap;
+
+use apportion_abi::Bytes;
+use apportion_groups::Object;
+use apportion_policy::cluster::{MigStrategy, Node};
+use serde_json::Value;
+
+use super::inventory::called;
+use super::quantity;
+use super::remark::Remarks;
+use super::requests::{PARTITION, WHOLE};
+
+const COUNT: &str = "nvidia.com/gpu.count";
+const MEMORY: &str = "nvidia.com/gpu.memory";
+const MIG: &str = "nvidia.com/mig.strategy";
+const HOSTNAME: &str = "kubernetes.io/hostname";
+/// The label values from which on memory is bytes and not MiB.
+const IN_BYTES: f64 = 1_099_511_627_776.0;
+/// The size of cards whose size nobody says: fractions work on them, amounts of memory do not.
+const UNKNOWN: Bytes = Bytes::from_mib(100);
+/// How many pods a kubelet runs where it does not say.
+const PODS: i64 = 110;
+
+/// A node, whole.
+pub(super) fn node(object: Object<'_>, remarks: &mut Remarks) -> Node {
+    let amount = |resource: &str| {
+        let status = &object.json()["status"];
+        let of = |kind: &str| quantity::of(&status[kind][resource]).filter(|amount| *amount >= 0.0);
+        of("allocatable").or_else(|| of("capacity"))
+    };
+    let counted: Vec<f64> = WHOLE.iter().filter_map(|name| amount(name)).collect();
+    let labelled = || {
+        object
+            .label(COUNT)
+            .and_then(|text| text.parse::<f64>().ok())
+    };
+    let cards = match counted.as_slice() {
+        [] => labelled().unwrap_or(0.0).max(0.0),
+        counted => counted.iter().sum(),
+    };
+    let cards = quantity::whole(cards);
+    let memory = object.label(MEMORY).and_then(card_memory);
+    if cards > 0 && memory.is_none() {
+        let given = object.label(MEMORY).unwrap_or("not set");
+        remarks.note(
+            called("Node", "", object.name()),
+            format!("its label {MEMORY} is {given}, so gpu-memory requests can't be placed on its {cards} cards"),
+        );
+    }
+    Node {
+        name: object.name().to_owned(),
+        cpu_millis: quantity::whole(amount("cpu").unwrap_or(0.0) * 1000.0),
+        memory: quantity::whole(amount("memory").unwrap_or(0.0)),
+        pods: amount("pods").map_or(PODS, quantity::whole),
+        cards,
+        card_memory: memory.unwrap_or(UNKNOWN),
+        mig: match object.label(MIG) {
+            Some("mixed") => Some(MigStrategy::Mixed),
+            Some("single") => Some(MigStrategy::Single),
+            _ => None,
+        },
+        partitions: partitions(object),
+        labels: labels(object),
+        ..Node::default()
+    }
+}
+
+fn card_memory(text: &str) -> Option<Bytes> {
+    let amount: f64 = text.parse().ok().filter(|amount| *amount > 0.0)?;
+    if amount >= IN_BYTES {
+        return Some(Bytes(amount as u64));
+    }
+    Some(Bytes::from_mib(amount as u64))
+}
+
+fn partitions(object: Object<'_>) -> BTreeMap<String, i64> {
+    let given = object.json()["status"]["allocatable"].as_object();
+    let entries = given.into_iter().flatten();
+    entries
+        .filter(|(name, _)| name.starts_with(PARTITION))
+        .filter_map(|(name, value)| Some((name.clone(), quantity::whole(quantity::of(value)?))))
+        .collect()
+}
+
+fn labels(object: Object<'_>) -> BTreeMap<String, String> {
+    let mut labels = texts(&object.json()["metadata"]["labels"]);
+    let name = || object.name().to_owned();
+    labels.entry(HOSTNAME.to_owned()).or_insert_with(name);
+    labels
+}
+
+/// A map of texts.
+pub(super) fn texts(json: &Value) -> BTreeMap<String, String> {
+    let entries = json.as_object().into_iter().flatten();
+    entries
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+/// Why nobody can be placed on a node, if so.
+pub(super) fn closed(object: Object<'_>) -> Option<&'static str> {
+    let json = object.json();
+    let conditions = json["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
+    if json["spec"]["unschedulable"] == true {
+        return Some("is cordoned");
+    }
+    ready
+        .any(|condition| condition["status"] != "True")
+        .then_some("is not ready")
+}

@@ -1,0 +1,64 @@
+//! The owners of a pod, the nearest first.
+//!
+//! A dump often has pods and not all that owns them. What is missing is known by its reference: kind and
+//! name, which is enough for most rules of grouping.
+
+use apportion_groups::Object;
+use serde_json::{Value, json};
+
+use super::inventory::Inventory;
+
+/// Owners of owners are few; more are a circle.
+const DEPTH: usize = 12;
+const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// The owners of a pod, the nearest first.
+pub(super) fn chain(pod: Object<'_>, inventory: &Inventory) -> Vec<Value> {
+    let mut chain: Vec<Value> = Vec::new();
+    let mut next = owner(pod, inventory);
+    while let Some(found) = next.filter(|found| !chain.contains(found) && chain.len() < DEPTH) {
+        let object = Object::new(&found);
+        next = owner(object, inventory).or_else(|| deployment(pod, object, inventory));
+        chain.push(found);
+    }
+    chain
+}
+
+fn owner(object: Object<'_>, inventory: &Inventory) -> Option<Value> {
+    let references = object
+        .json()
+        .pointer("/metadata/ownerReferences")?
+        .as_array()?;
+    let controls = |one: &&Value| one["controller"] == true;
+    let reference = references.iter().find(controls).or(references.first())?;
+    let (kind, name) = (reference["kind"].as_str()?, reference["name"].as_str()?);
+    Some(
+        found(inventory, kind, object.namespace(), name).unwrap_or_else(|| {
+            json!({"apiVersion": reference["apiVersion"], "kind": kind, "metadata":
+            {"name": name, "namespace": object.namespace(), "uid": reference["uid"]}})
+        }),
+    )
+}
+
+fn found(inventory: &Inventory, kind: &str, namespace: &str, name: &str) -> Option<Value> {
+    let found = inventory.find(kind, namespace, name);
+    found.map(|found| found.json().clone())
+}
+
+/// The Deployment above a ReplicaSet that only the pod speaks of: it has the hash in its name.
+fn deployment(pod: Object<'_>, set: Object<'_>, inventory: &Inventory) -> Option<Value> {
+    let hash = pod.label(TEMPLATE_HASH)?;
+    let is_known = inventory
+        .find("ReplicaSet", set.namespace(), set.name())
+        .is_some();
+    if set.kind() != "ReplicaSet" || is_known {
+        return None;
+    }
+    let name = set.name().strip_suffix(hash)?.strip_suffix('-')?;
+    Some(
+        found(inventory, "Deployment", set.namespace(), name).unwrap_or_else(|| {
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata":
+            {"name": name, "namespace": set.namespace()}})
+        }),
+    )
+}

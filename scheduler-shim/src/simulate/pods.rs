@@ -1,0 +1,141 @@
+//! Pod objects to tasks: what a pod does, where, and near whom it may be.
+
+use std::collections::BTreeMap;
+
+use apportion_groups::Object;
+use apportion_policy::cluster::{Cards, Neighbours, Status, Task};
+use serde_json::Value;
+
+use super::inventory::called;
+use super::nodes::texts;
+use super::quantity;
+use super::remark::Remarks;
+use super::requests;
+
+const GROUP: &str = "runai-gpu-group";
+const ORDER: &str = "kai.scheduler/task-priority";
+/// The namespace of a pod, as a label that no pod can have.
+const NAMESPACE: &str = " namespace";
+
+/// Namespace and name.
+pub(super) fn name(pod: Object<'_>) -> String {
+    format!("{}/{}", pod.namespace(), pod.name())
+}
+
+/// The task of a pod, without its set and its wishes about nodes.
+pub(super) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task {
+    let spec = &pod.json()["spec"];
+    let mut labels = texts(&pod.json()["metadata"]["labels"]);
+    labels.insert(NAMESPACE.to_owned(), pod.namespace().to_owned());
+    let mut neighbours = |kind: &str| neighbours(pod, kind, remarks);
+    Task {
+        name: name(pod),
+        status: status(pod),
+        node: node(pod).map(str::to_owned),
+        on: groups(pod),
+        cards,
+        claims: claims(spec),
+        cpu_millis: quantity::whole(requests::total(pod, "cpu") * 1000.0),
+        memory: quantity::whole(requests::total(pod, "memory")),
+        order: pod.label(ORDER).and_then(|text| text.parse().ok()),
+        near: neighbours("podAffinity"),
+        apart: neighbours("podAntiAffinity"),
+        labels,
+        ..Task::default()
+    }
+}
+
+/// The node that a pod is bound to.
+pub(super) fn node(pod: Object<'_>) -> Option<&str> {
+    let node = pod.json().pointer("/spec/nodeName")?.as_str()?;
+    Some(node).filter(|node| !node.is_empty())
+}
+
+/// What a pod does.
+pub(super) fn status(pod: Object<'_>) -> Status {
+    let at = |path: &str| pod.json().pointer(path);
+    let phase = at("/status/phase").and_then(Value::as_str);
+    let gates = at("/spec/schedulingGates").and_then(Value::as_array);
+    match phase.unwrap_or("Pending") {
+        "Succeeded" => Status::Succeeded,
+        "Failed" => Status::Failed,
+        _ if at("/metadata/deletionTimestamp").is_some_and(Value::is_string) => Status::Releasing,
+        _ if node(pod).is_none() && gates.is_some_and(|gates| !gates.is_empty()) => Status::Gated,
+        _ if node(pod).is_none() => Status::Pending,
+        "Pending" => Status::Binding,
+        _ => Status::Running,
+    }
+}
+
+/// The cards that a running pod shares, as KAI labels it: one label, or one for each of several.
+fn groups(pod: Object<'_>) -> Vec<String> {
+    let labels = texts(&pod.json()["metadata"]["labels"]);
+    let many = labels.iter().filter(|(key, _)| {
+        let rest = key.strip_prefix(GROUP);
+        rest.is_some_and(|rest| rest.starts_with('/'))
+    });
+    let many: Vec<String> = many.map(|(_, value)| value.clone()).collect();
+    match labels.get(GROUP) {
+        Some(one) if many.is_empty() => vec![one.clone()],
+        _ => many,
+    }
+}
+
+fn claims(spec: &Value) -> Vec<String> {
+    let claims = spec["resourceClaims"].as_array().into_iter().flatten();
+    claims
+        .map(|claim| {
+            let name = claim["resourceClaimName"]
+                .as_str()
+                .or(claim["name"].as_str());
+            name.unwrap_or_default().to_owned()
+        })
+        .collect()
+}
+
+fn neighbours(pod: Object<'_>, kind: &str, remarks: &mut Remarks) -> Vec<Neighbours> {
+    let terms =
+        &pod.json()["spec"]["affinity"][kind]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let mut all = Vec::new();
+    for term in terms.as_array().into_iter().flatten() {
+        match wanted(pod, term) {
+            Some(wanted) => all.push(wanted),
+            None => remarks.note(
+                called("Pod", pod.namespace(), pod.name()),
+                format!(
+                    "one term of its {kind} is not simulated: only labels in one namespace are"
+                ),
+            ),
+        }
+    }
+    all
+}
+
+/// A term, if it is about labels with one value each, of pods of one namespace.
+fn wanted(pod: Object<'_>, term: &Value) -> Option<Neighbours> {
+    let selector = &term["labelSelector"];
+    let mut labels: BTreeMap<String, String> = texts(&selector["matchLabels"]);
+    for one in selector["matchExpressions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
+        let values = one["values"].as_array()?;
+        let [value] = values.as_slice() else {
+            return None;
+        };
+        (one["operator"] == "In").then_some(())?;
+        labels.insert(one["key"].as_str()?.to_owned(), value.as_str()?.to_owned());
+    }
+    let namespaces = term["namespaces"].as_array().map_or(&[][..], Vec::as_slice);
+    let namespace = match namespaces {
+        [] if term["namespaceSelector"].is_null() => pod.namespace(),
+        [one] if term["namespaceSelector"].is_null() => one.as_str()?,
+        _ => return None,
+    };
+    labels.insert(NAMESPACE.to_owned(), namespace.to_owned());
+    Some(Neighbours {
+        labels,
+        domain: term["topologyKey"].as_str()?.to_owned(),
+    })
+}

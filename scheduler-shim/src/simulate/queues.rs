@@ -1,0 +1,155 @@
+//! Queue objects to queues, and what is wrong with them.
+//!
+//! A queue that can't be used is left out with a sentence, and so is everything below it; the rest of the
+//! tree goes on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use apportion_groups::{Object, parse_duration};
+use apportion_policy::amounts::UNLIMITED;
+use apportion_policy::cluster::{Queue, Quota};
+use serde_json::Value;
+
+use super::clock;
+use super::inventory::{Inventory, called};
+use super::remark::Remarks;
+
+/// The priority of a queue that names none.
+const PRIORITY: i32 = 100;
+/// Queues count memory in millions of bytes.
+const MEGABYTE: f64 = 1e6;
+
+/// The queues that can be used, and why the others can't.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    pub(super) usable: BTreeMap<String, Queue>,
+    pub(super) unusable: BTreeMap<String, String>,
+}
+
+/// Reads all queues.
+pub(super) fn queues(inventory: &Inventory, now: Duration, remarks: &mut Remarks) -> Queues {
+    let mut queues = Queues::default();
+    for object in inventory.all("Queue") {
+        match queue(object, now) {
+            Ok(queue) => {
+                queues.usable.insert(queue.name.clone(), queue);
+            }
+            Err(why) => {
+                queues.unusable.insert(object.name().to_owned(), why);
+            }
+        }
+    }
+    let circles: Vec<(String, String)> = queues
+        .usable
+        .keys()
+        .filter_map(|name| Some((name.clone(), queues.circle(name)?)))
+        .collect();
+    for (name, why) in circles {
+        queues.leave_out(&name, why);
+    }
+    while let Some((name, why)) = queues.orphan() {
+        queues.leave_out(&name, why);
+    }
+    for (name, why) in &queues.unusable {
+        remarks.note(called("Queue", "", name), format!("{why}; it is left out"));
+    }
+    queues
+}
+
+impl Queues {
+    fn leave_out(&mut self, name: &str, why: String) {
+        self.usable.remove(name);
+        self.unusable.insert(name.to_owned(), why);
+    }
+
+    /// The circle of parents that a queue is part of.
+    fn circle(&self, name: &str) -> Option<String> {
+        let mut path = vec![name.to_owned()];
+        loop {
+            let parent = self.usable.get(path.last()?)?.parent.clone()?;
+            if parent == name {
+                return Some(format!(
+                    "its parents run in a circle: {} -> {name}",
+                    path.join(" -> ")
+                ));
+            }
+            if path.contains(&parent) {
+                return None;
+            }
+            path.push(parent);
+        }
+    }
+
+    fn orphan(&self) -> Option<(String, String)> {
+        self.usable.values().find_map(|queue| {
+            let parent = queue
+                .parent
+                .as_ref()
+                .filter(|name| !self.usable.contains_key(*name))?;
+            let why = if self.unusable.contains_key(parent) {
+                format!("its parent {parent} is left out")
+            } else {
+                format!("its parent {parent} does not exist")
+            };
+            Some((queue.name.clone(), why))
+        })
+    }
+}
+
+fn queue(object: Object<'_>, now: Duration) -> Result<Queue, String> {
+    let spec = &object.json()["spec"];
+    let resources = &spec["resources"];
+    if !resources.is_object() {
+        return Err("resources must be specified".to_owned());
+    }
+    let quota = |resource: &str, unit| quota(resources, resource, unit);
+    let text = |field: &str| spec[field].as_str().filter(|text| !text.is_empty());
+    let priority = &spec["priority"];
+    Ok(Queue {
+        name: object.name().to_owned(),
+        parent: text("parentQueue").map(str::to_owned),
+        created: clock::created(object, now),
+        priority: match priority.as_i64() {
+            None if priority.is_null() => PRIORITY,
+            given => given
+                .and_then(|given| i32::try_from(given).ok())
+                .ok_or_else(|| format!("its priority {priority} is not a whole number"))?,
+        },
+        cpu: quota("cpu", 1.0)?,
+        memory: quota("memory", MEGABYTE)?,
+        gpu: quota("gpu", 1.0)?,
+        usage: [0.0; 3],
+        preempt_min_runtime: text("preemptMinRuntime").and_then(parse_duration),
+        reclaim_min_runtime: text("reclaimMinRuntime").and_then(parse_duration),
+    })
+}
+
+fn quota(resources: &Value, resource: &str, unit: f64) -> Result<Quota, String> {
+    let read = |field: &str| {
+        let given = &resources[resource][field];
+        let amount = match given {
+            Value::Null => Some(0.0),
+            given => given.as_f64(),
+        };
+        amount.ok_or_else(|| format!("its {resource} {field} {given} is not a number"))
+    };
+    let bound = |field: &str| match read(field)? {
+        UNLIMITED => Ok(UNLIMITED),
+        amount if amount < 0.0 => Err(format!(
+            "its {resource} {field} is {amount}, and below zero there is only -1, which is unlimited"
+        )),
+        amount => Ok(amount * unit),
+    };
+    let weight = read("overQuotaWeight")?;
+    if weight < 0.0 {
+        return Err(format!(
+            "its {resource} overQuotaWeight is {weight}, which is below zero"
+        ));
+    }
+    Ok(Quota {
+        deserved: bound("quota")?,
+        limit: bound("limit")?,
+        weight,
+    })
+}

@@ -1,0 +1,36 @@
+//! What is wrong with single objects: one sentence each, and the rest goes on.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Serialize;
+
+/// One sentence about one object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(super) struct Remark {
+    /// Kind and name.
+    pub(super) object: String,
+    /// What is wrong, and what comes of it.
+    pub(super) message: String,
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.object, self.message)
+    }
+}
+
+/// All remarks, each once, in order.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub(super) struct Remarks(pub(super) BTreeSet<Remark>);
+
+impl Remarks {
+    /// Notes something.
+    pub(super) fn note(&mut self, object: impl fmt::Display, message: impl Into<String>) {
+        self.0.insert(Remark {
+            object: object.to_string(),
+            message: message.into(),
+        });
+    }
+}

@@ -1,0 +1,137 @@
+//! All that was decided, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use apportion_policy::Decision;
+use apportion_policy::cluster::Cards;
+use serde::Serialize;
+
+use super::books::{Books, Made};
+use super::explain::{self, Explanation, QueueView};
+use super::remark::Remarks;
+use super::snapshot::Snapshot;
+use super::waiting::{self, Waiting};
+use super::words;
+
+/// What was decided.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) decisions: Vec<Decided>,
+    pub(super) waiting: Vec<Waiting>,
+    queues: Vec<QueueView>,
+    pub(super) remarks: Remarks,
+    /// How many objects of which kinds were left aside.
+    pub(super) ignored: BTreeMap<String, usize>,
+    /// How many pods belong to other schedulers.
+    pub(super) other_schedulers_pods: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) explanation: Option<Explanation>,
+}
+
+/// What is done with a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Deed {
+    /// It is ended.
+    Evict,
+    /// It is started.
+    Bind,
+    /// A place is kept for it until others have left.
+    Reserve,
+}
+
+/// One decision.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Decided {
+    pub(super) decision: Deed,
+    pub(super) pod: String,
+    pub(super) job: String,
+    pub(super) node: String,
+    /// The cards that it shares; cards in no group are numbered on their node.
+    pub(super) cards: Vec<String>,
+    pub(super) asks: String,
+    /// The action of KAI's name that decided it.
+    pub(super) action: &'static str,
+}
+
+/// Writes down what was decided.
+pub(super) fn report(snapshot: &Snapshot, books: &Books<'_>, remarks: Remarks) -> Report {
+    Report {
+        decisions: books
+            .made
+            .iter()
+            .filter_map(|made| decided(books, made))
+            .collect(),
+        waiting: waiting::all(snapshot, books),
+        queues: explain::all_queues(books),
+        remarks,
+        ignored: snapshot.inventory.ignored.clone(),
+        other_schedulers_pods: snapshot.foreign,
+        explanation: None,
+    }
+}
+
+fn decided(books: &Books<'_>, made: &Made) -> Option<Decided> {
+    let (deed, job, pod, place) = match &made.decision {
+        Decision::Evict { job, task } => (Deed::Evict, job, task, None),
+        Decision::Bind { job, task, place } => (Deed::Bind, job, task, Some(place)),
+        Decision::Reserve { job, task, place } => (Deed::Reserve, job, task, Some(place)),
+    };
+    let (_, task) = books.task(pod)?;
+    let node = match place {
+        Some(place) => place.node.clone(),
+        None => task.node.clone()?,
+    };
+    let cards = match (&task.cards, place) {
+        (Cards::Shared { .. }, Some(place)) => place
+            .cards
+            .iter()
+            .map(|card| books.card_name(&node, card))
+            .collect(),
+        (Cards::Shared { .. }, None) => task.on.clone(),
+        (Cards::None | Cards::Whole(_) | Cards::Partitions(_), _) => Vec::new(),
+    };
+    Some(Decided {
+        decision: deed,
+        pod: pod.clone(),
+        job: job.clone(),
+        node,
+        cards,
+        asks: words::cards(task),
+        action: words::action(made.action),
+    })
+}
+
+impl fmt::Display for Decided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cards = match self.cards.as_slice() {
+            [] => self.asks.clone(),
+            cards => format!("cards {}: {}", cards.join(" "), self.asks),
+        };
+        let (pod, node) = (&self.pod, &self.node);
+        match self.decision {
+            Deed::Evict => write!(f, "evict {pod} from {node} ({})", self.action),
+            Deed::Bind => write!(f, "bind {pod} to {node} {cards}"),
+            Deed::Reserve => write!(f, "reserve {node} for {pod} {cards} ({})", self.action),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(explanation) = &self.explanation {
+            return explanation.fmt(f);
+        }
+        for decided in &self.decisions {
+            writeln!(f, "{decided}")?;
+        }
+        for waiting in &self.waiting {
+            writeln!(f, "{} waits because {}", waiting.pod, waiting.message)?;
+        }
+        if self.decisions.is_empty() && self.waiting.is_empty() {
+            writeln!(f, "nothing to decide")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,208 @@
+//! What keeps a pod from each node, in numbers.
+
+use std::cmp::Reverse;
+
+use apportion_abi::{Bytes, Holder};
+use apportion_policy::cluster::{Cards, MigStrategy, Node, Task};
+use serde::Serialize;
+
+use super::admission;
+use super::books::Books;
+use super::snapshot::Snapshot;
+
+mod cards;
+
+/// What a node lacks for a pod. The later it is in this list, the closer the pod came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Lack {
+    /// It does not admit the pod, whatever it has free.
+    Admission,
+    /// Cards of the right kind.
+    Kind,
+    /// Places for pods.
+    Pods,
+    /// Processors.
+    Cpu,
+    /// Memory.
+    Memory,
+    /// Whole cards or partitions.
+    Gpus,
+    /// Memory of cards.
+    GpuMemory,
+}
+
+impl Lack {
+    /// What it is called in a summary.
+    pub(super) const fn noun(self) -> &'static str {
+        match self {
+            Self::Admission => "not admitted",
+            Self::Kind => "other kind of cards",
+            Self::Pods => "places for pods",
+            Self::Cpu => "CPU",
+            Self::Memory => "memory",
+            Self::Gpus => "GPUs",
+            Self::GpuMemory => "GPU memory",
+        }
+    }
+}
+
+/// A card and who holds it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct CardView {
+    pub(super) card: String,
+    pub(super) free_bytes: u64,
+    pub(super) total_bytes: u64,
+    pub(super) holders: Vec<HolderView>,
+}
+
+/// A pod that holds a part of a card.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct HolderView {
+    pub(super) pod: String,
+    pub(super) bytes: u64,
+}
+
+/// A node as a pod sees it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct NodeView {
+    pub(super) node: String,
+    /// What it lacks; nothing where the pod fits.
+    pub(super) lacks: Option<Lack>,
+    /// The same in words.
+    pub(super) message: String,
+    pub(super) idle_cards: i64,
+    pub(super) cards: Vec<CardView>,
+}
+
+/// All nodes as a pod sees them after the decisions, by name.
+pub(super) fn nodes(snapshot: &Snapshot, books: &Books<'_>, task: &Task) -> Vec<NodeView> {
+    let mut views: Vec<NodeView> = (books.cluster.nodes.iter())
+        .map(|node| view(snapshot, books, task, node))
+        .collect();
+    views.sort_by(|left, right| left.node.cmp(&right.node));
+    views
+}
+
+fn view(snapshot: &Snapshot, books: &Books<'_>, task: &Task, node: &Node) -> NodeView {
+    let idle = books
+        .session
+        .stock(&node.name)
+        .map(|(idle, _)| idle)
+        .unwrap_or_default();
+    let found = lack(snapshot, books, task, node);
+    let (lacks, message) = match found {
+        None => (None, "has room".to_owned()),
+        Some((lack, message)) => (Some(lack), message),
+    };
+    NodeView {
+        node: node.name.clone(),
+        lacks,
+        message,
+        idle_cards: idle.cards.max(0),
+        cards: holders(books, node),
+    }
+}
+
+fn holders(books: &Books<'_>, node: &Node) -> Vec<CardView> {
+    let total = node.card_memory;
+    let view = |card: String, holders: &[Holder]| {
+        let held: Bytes = holders.iter().map(|holder| holder.bytes).sum();
+        let mut holders: Vec<HolderView> = (holders.iter())
+            .map(|holder| HolderView {
+                pod: holder.name.clone(),
+                bytes: holder.bytes.0,
+            })
+            .collect();
+        holders.sort_by(|left, right| {
+            (Reverse(left.bytes), &left.pod).cmp(&(Reverse(right.bytes), &right.pod))
+        });
+        CardView {
+            card,
+            free_bytes: total.minus(held).0,
+            total_bytes: total.0,
+            holders,
+        }
+    };
+    let mut cards: Vec<CardView> = (books.shared(&node.name).into_iter())
+        .map(|(card, holders)| view(card, holders))
+        .collect();
+    cards.sort_by(|left, right| left.card.cmp(&right.card));
+    let whole = books.whole(&node.name).iter().map(|(pod, count)| {
+        let holder = Holder {
+            name: (*pod).to_owned(),
+            bytes: total,
+        };
+        view(format!("{count} whole"), &[holder])
+    });
+    cards.extend(whole);
+    cards
+}
+
+fn lack(
+    snapshot: &Snapshot,
+    books: &Books<'_>,
+    task: &Task,
+    node: &Node,
+) -> Option<(Lack, String)> {
+    let (namespace, name) = task.name.split_once('/').unwrap_or_default();
+    let pod = snapshot.inventory.find("Pod", namespace, name);
+    let object = snapshot.inventory.find("Node", "", &node.name);
+    if let Some(why) = pod
+        .zip(object)
+        .and_then(|(pod, node)| admission::refusal(pod, node))
+    {
+        return Some((Lack::Admission, why));
+    }
+    let (idle, _) = books.session.stock(&node.name)?;
+    let is_partitions = matches!(task.cards, Cards::Partitions(_));
+    match node.mig {
+        None if is_partitions => {
+            return Some((
+                Lack::Kind,
+                "MIG job cannot be scheduled on non-MIG node".to_owned(),
+            ));
+        }
+        Some(MigStrategy::Mixed) if task.wants_cards() && !is_partitions => {
+            return Some((
+                Lack::Kind,
+                "non MIG jobs cant run on a node with MigStrategy='mixed'".to_owned(),
+            ));
+        }
+        Some(MigStrategy::Single)
+            if task.wants_cards() && !matches!(task.cards, Cards::Whole(_)) =>
+        {
+            return Some((
+                Lack::Kind,
+                "only whole gpu jobs can run on a node with MigStrategy='single'".to_owned(),
+            ));
+        }
+        None | Some(_) => {}
+    }
+    if idle.pods < 1 {
+        return Some((
+            Lack::Pods,
+            format!("runs as many pods as it may ({})", node.pods),
+        ));
+    }
+    if idle.cpu < task.cpu_millis {
+        let message = format!(
+            "asked {}m CPU; {}m free of {}m",
+            task.cpu_millis,
+            idle.cpu.max(0),
+            node.cpu_millis
+        );
+        return Some((Lack::Cpu, message));
+    }
+    if idle.memory < task.memory {
+        let bytes = |amount: i64| Bytes(u64::try_from(amount).unwrap_or(0));
+        let message = format!(
+            "asked {} of memory; {} free of {}",
+            bytes(task.memory),
+            bytes(idle.memory),
+            bytes(node.memory)
+        );
+        return Some((Lack::Memory, message));
+    }
+    cards::lack(books, task, node, idle.cards)
+}

@@ -1,0 +1,142 @@
+//! All objects together: the cluster that the policy decides on, and what is left of the objects.
+//!
+//! Pods of other schedulers are not decided on; what they hold is taken off their nodes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use apportion_groups::{Object, Settings};
+use apportion_policy::Cluster;
+use apportion_policy::cluster::{Cards, Node};
+
+use super::admission::Admission;
+use super::gang::Levels;
+use super::groups;
+use super::inventory::{Inventory, called};
+use super::jobs::{Jobs, Reading, is_over};
+use super::nodes;
+use super::pods;
+use super::quantity;
+use super::queues;
+use super::remark::Remarks;
+use super::requests;
+
+/// The label of the pods by which KAI keeps a card for those that share it; the sharers hold it here.
+const RESERVATION: (&str, &str) = ("app", "kai-resource-reservation");
+
+/// What the files say.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    pub(super) now: Duration,
+    pub(super) inventory: Inventory,
+    pub(super) cluster: Cluster,
+    /// Pods that wait and that the policy does not see, and why.
+    pub(super) strays: BTreeMap<String, String>,
+    /// Queues that can't be used, and why.
+    pub(super) unusable: BTreeMap<String, String>,
+    /// How many pods belong to other schedulers.
+    pub(super) foreign: usize,
+}
+
+/// Reads the cluster from its objects.
+pub(super) fn snapshot(
+    inventory: Inventory,
+    schedulers: &[String],
+    now: Duration,
+    remarks: &mut Remarks,
+) -> Snapshot {
+    let objects: Vec<Object<'_>> = inventory.all("Node").collect();
+    let mut known: Vec<Node> = objects
+        .iter()
+        .map(|node| nodes::node(*node, remarks))
+        .collect();
+    let reading = Reading {
+        inventory: &inventory,
+        now,
+    };
+    let (lookup, settings) = (inventory.lookup(), Settings::default());
+    let mut admission = Admission::default();
+    let mut jobs = Jobs::default();
+    let mut strays = BTreeMap::new();
+    let mut foreign = 0;
+    for pod in inventory.all("Pod") {
+        let scheduler = pod.json().pointer("/spec/schedulerName");
+        let scheduler = scheduler
+            .and_then(|name| name.as_str())
+            .unwrap_or("default-scheduler");
+        if !schedulers.iter().any(|name| name == scheduler) {
+            foreign += 1;
+            take_off(pod, &mut known);
+            continue;
+        }
+        let result = match requests::unreadable(pod) {
+            Some(why) => Err(why),
+            None => requests::cards(pod),
+        };
+        let result = result.and_then(|cards| {
+            let mut task = pods::task(pod, cards, remarks);
+            if task.status.is_active()
+                && !known
+                    .iter()
+                    .any(|node| Some(&node.name) == task.node.as_ref())
+            {
+                remarks.note(
+                    called("Pod", pod.namespace(), pod.name()),
+                    "it is on a node that is not given, so nobody is charged for it",
+                );
+            }
+            task.node_affinity = admission.wish(pod, &objects, &mut known);
+            let group = groups::group_of(pod, &inventory, &lookup, &settings)?;
+            jobs.add(pod, task, &group, &reading, remarks)
+        });
+        if let Err(why) = result {
+            if pods::node(pod).is_some() {
+                take_off(pod, &mut known);
+            }
+            if !is_over(pods::status(pod)) {
+                strays.insert(pods::name(pod), why);
+            }
+        }
+    }
+    let queues = queues::queues(&inventory, now, remarks);
+    let cluster = Cluster {
+        nodes: known,
+        queues: queues.usable.into_values().collect(),
+        jobs: jobs.finish(),
+        topologies: Levels(&inventory).topologies(),
+        ..Cluster::default()
+    };
+    Snapshot {
+        now,
+        cluster,
+        strays,
+        unusable: queues.unusable,
+        foreign,
+        inventory,
+    }
+}
+
+/// Takes what a pod holds, that nobody here decides on, off its node.
+fn take_off(pod: Object<'_>, known: &mut [Node]) {
+    let node = pods::node(pod).filter(|_| !is_over(pods::status(pod)));
+    let Some(node) = node.and_then(|name| known.iter_mut().find(|node| node.name == name)) else {
+        return;
+    };
+    node.cpu_millis -= quantity::whole(requests::total(pod, "cpu") * 1000.0);
+    node.memory -= quantity::whole(requests::total(pod, "memory"));
+    node.pods -= 1;
+    if pod.label(RESERVATION.0) == Some(RESERVATION.1) {
+        return;
+    }
+    match requests::cards(pod) {
+        Ok(Cards::Whole(count)) => node.cards = (node.cards - count).max(0),
+        Ok(Cards::Partitions(taken)) => {
+            for (name, count) in taken {
+                if let Some(left) = node.partitions.get_mut(&name) {
+                    *left = (*left - count).max(0);
+                }
+            }
+        }
+        Ok(Cards::None | Cards::Shared { .. }) | Err(_) => {}
+    }
+}

@@ -1,0 +1,181 @@
+//! The pods that controllers would make, for manifests that nobody has applied yet.
+//!
+//! A workload with a pod template and without pods gets those that its controller would create first.
+//! Kinds that are not in the table say so, instead of being passed over in silence.
+
+use std::collections::BTreeSet;
+
+use apportion_groups::Object;
+use serde_json::{Value, json};
+
+use super::inventory::{Inventory, called};
+use super::remark::Remarks;
+
+/// How a kind says which pods to make.
+enum Shape {
+    /// `spec.template`, as many times as this field says.
+    Copies(&'static str),
+    /// A map of roles in this field, each with `replicas` and `template`.
+    Roles(&'static str),
+    /// Something of its own; its pods have to be given.
+    Own,
+}
+
+const SHAPES: &[(&str, &str, Shape)] = &[
+    ("apps", "Deployment", Shape::Copies("/spec/replicas")),
+    ("apps", "ReplicaSet", Shape::Copies("/spec/replicas")),
+    ("apps", "StatefulSet", Shape::Copies("/spec/replicas")),
+    ("batch", "Job", Shape::Copies("/spec/parallelism")),
+    (
+        "kubeflow.org",
+        "PyTorchJob",
+        Shape::Roles("/spec/pytorchReplicaSpecs"),
+    ),
+    (
+        "kubeflow.org",
+        "TFJob",
+        Shape::Roles("/spec/tfReplicaSpecs"),
+    ),
+    (
+        "kubeflow.org",
+        "XGBoostJob",
+        Shape::Roles("/spec/xgbReplicaSpecs"),
+    ),
+    (
+        "kubeflow.org",
+        "JAXJob",
+        Shape::Roles("/spec/jaxReplicaSpecs"),
+    ),
+    (
+        "kubeflow.org",
+        "MPIJob",
+        Shape::Roles("/spec/mpiReplicaSpecs"),
+    ),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet", Shape::Own),
+    ("jobset.x-k8s.io", "JobSet", Shape::Own),
+    ("ray.io", "RayCluster", Shape::Own),
+    ("ray.io", "RayJob", Shape::Own),
+];
+
+/// More pods than any cluster runs are a mistake in a manifest.
+const MOST: u64 = 100_000;
+
+/// The pods of all workloads that have none.
+pub(super) fn pods(inventory: &Inventory, remarks: &mut Remarks) -> Vec<Value> {
+    let owners: BTreeSet<(String, String, String)> =
+        inventory.every().flat_map(owners_of).collect();
+    let mut pods = Vec::new();
+    for (group, kind, shape) in SHAPES {
+        for workload in inventory
+            .all(kind)
+            .filter(|found| found.api_group() == *group)
+        {
+            let key = [*kind, workload.namespace(), workload.name()].map(str::to_owned);
+            if !owners.contains(&key.into()) && !is_at_rest(workload) {
+                pods.extend(shape.pods(workload, remarks));
+            }
+        }
+    }
+    pods
+}
+
+fn owners_of(object: Object<'_>) -> Vec<(String, String, String)> {
+    let references = object.json().pointer("/metadata/ownerReferences");
+    let references = references.and_then(Value::as_array).into_iter().flatten();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    references
+        .map(|one| {
+            (
+                text(&one["kind"]),
+                object.namespace().to_owned(),
+                text(&one["name"]),
+            )
+        })
+        .collect()
+}
+
+/// Whether it is made by something else, suspended or over.
+fn is_at_rest(workload: Object<'_>) -> bool {
+    let at = |path: &str| workload.json().pointer(path);
+    let is_true = |path: &str| at(path).is_some_and(|value| *value == true);
+    is_true("/spec/suspend")
+        || is_true("/spec/runPolicy/suspend")
+        || at("/status/completionTime").is_some_and(|value| !value.is_null())
+}
+
+impl Shape {
+    fn pods(&self, workload: Object<'_>, remarks: &mut Remarks) -> Vec<Value> {
+        let (json, name) = (workload.json(), workload.name());
+        let count = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(1).min(MOST);
+        let made: Vec<Value> = match self {
+            Self::Own => Vec::new(),
+            Self::Copies(field) => {
+                let template = &json["spec"]["template"];
+                let indices = 0..count(json.pointer(field));
+                let pod = |index| pod(workload, template, &format!("{name}-{index}"), &json!({}));
+                indices.map(pod).collect()
+            }
+            Self::Roles(field) => {
+                let roles = json.pointer(field).and_then(Value::as_object);
+                let pods_of = |(role, spec): (&String, &Value)| {
+                    let role = role.to_lowercase();
+                    let pod = |index: u64| {
+                        let labels = json!({
+                            "training.kubeflow.org/job-name": name,
+                            "training.kubeflow.org/replica-type": role,
+                            "training.kubeflow.org/replica-index": index.to_string(),
+                        });
+                        pod(
+                            workload,
+                            &spec["template"],
+                            &format!("{name}-{role}-{index}"),
+                            &labels,
+                        )
+                    };
+                    (0..count(spec.get("replicas")))
+                        .map(pod)
+                        .collect::<Vec<_>>()
+                };
+                roles.into_iter().flatten().flat_map(pods_of).collect()
+            }
+        };
+        let object = called(workload.kind(), workload.namespace(), name);
+        let message = match made.len() {
+            0 if matches!(self, Self::Own) => {
+                "none of its pods are given, and what they would be is not simulated for this kind"
+                    .to_owned()
+            }
+            0 => return made,
+            1 => "none of its pods are given; one is simulated from its template".to_owned(),
+            many => format!("none of its pods are given; {many} are simulated from its template"),
+        };
+        remarks.note(object, message);
+        made
+    }
+}
+
+/// One pod of a template.
+fn pod(owner: Object<'_>, template: &Value, name: &str, labels: &Value) -> Value {
+    let mut metadata = template["metadata"].clone();
+    if !metadata.is_object() {
+        metadata = json!({});
+    }
+    if !metadata["labels"].is_object() {
+        metadata["labels"] = json!({});
+    }
+    for (key, value) in labels.as_object().into_iter().flatten() {
+        metadata["labels"][key] = value.clone();
+    }
+    metadata["name"] = name.into();
+    metadata["namespace"] = owner.namespace().into();
+    metadata["uid"] = "pod".into();
+    if let Some(created) = owner.json().pointer("/metadata/creationTimestamp") {
+        metadata["creationTimestamp"] = created.clone();
+    }
+    metadata["ownerReferences"] = json!([{
+        "apiVersion": owner.api_version(), "kind": owner.kind(), "name": owner.name(),
+        "uid": owner.uid(), "controller": true,
+    }]);
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"],
+        "status": {"phase": "Pending"}})
+}

@@ -1,0 +1,166 @@
+//! What would let a pod start: single changes, each tried with the policy itself.
+//!
+//! Nothing is guessed: a change is named only if the pod gets a place in the cluster with that change.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use apportion_policy::amounts::UNLIMITED;
+use apportion_policy::cluster::{Cards, Cluster, Job, Node, Quota, Status, Task};
+
+use super::books::Books;
+use super::snapshot::Snapshot;
+use super::words;
+
+/// How many pods are tried as the one that would have to end.
+const TRIED: usize = 48;
+/// How many of those that help are named.
+const NAMED: usize = 4;
+
+/// The changes that help, the smallest first.
+pub(super) fn changes(
+    snapshot: &Snapshot,
+    books: &Books<'_>,
+    job: &Job,
+    task: &Task,
+) -> Vec<String> {
+    let now = snapshot.now;
+    let helps = |change: &dyn Fn(&mut Cluster)| {
+        let mut cluster = books.cluster.clone();
+        change(&mut cluster);
+        starts(now, &cluster, &task.name)
+    };
+    let mut changes: Vec<String> = (victims(books, task).into_iter())
+        .filter(|victim| helps(&|cluster| end(cluster, victim)))
+        .take(NAMED)
+        .map(|victim| format!("{victim} ends"))
+        .collect();
+    let path = path(books, &job.queue);
+    for queue in &path {
+        if helps(&|cluster| each_quota(cluster, queue, |quota| quota.limit = UNLIMITED)) {
+            changes.push(format!("the limit of queue {queue} is raised"));
+        }
+        if helps(&|cluster| each_quota(cluster, queue, |quota| quota.deserved = UNLIMITED)) {
+            changes.push(format!("the quota of queue {queue} is raised"));
+        }
+    }
+    let all = |cluster: &mut Cluster| {
+        for queue in &path {
+            each_quota(cluster, queue, |quota| {
+                quota.limit = UNLIMITED;
+                quota.deserved = UNLIMITED;
+            });
+        }
+    };
+    if changes.is_empty() && helps(&all) {
+        changes.push(format!(
+            "the limits and quotas of the queues {} are raised",
+            path.join(", ")
+        ));
+    }
+    if !job.is_preemptible && helps(&|cluster| set_preemptible(cluster, &job.name)) {
+        changes.push(
+            "it becomes preemptible (label kai.scheduler/preemptibility: preemptible)".to_owned(),
+        );
+    }
+    changes.extend(shapes(books).into_iter().filter_map(|node| {
+        let name = node.name.clone();
+        let spare = Node {
+            name: format!("{name} again"),
+            ..node.clone()
+        };
+        helps(&move |cluster: &mut Cluster| cluster.nodes.push(spare.clone()))
+            .then(|| format!("there is another node like {name}"))
+    }));
+    changes
+}
+
+fn starts(now: Duration, cluster: &Cluster, task: &str) -> bool {
+    let decisions = apportion_policy::step(now, cluster);
+    decisions.iter().any(|decision| match decision {
+        apportion_policy::Decision::Bind { task: bound, .. }
+        | apportion_policy::Decision::Reserve { task: bound, .. } => bound == task,
+        apportion_policy::Decision::Evict { .. } => false,
+    })
+}
+
+/// Pods that run and hold what this one asks for, the smallest first.
+fn victims(books: &Books<'_>, task: &Task) -> Vec<String> {
+    let jobs = books.cluster.jobs.iter();
+    let others = jobs.flat_map(|job| &job.tasks).filter(|other| {
+        let holds = !task.wants_cards() || other.wants_cards();
+        other.name != task.name && holds && books.status(other).is_active_allocated()
+    });
+    let (_, largest) = books.card_sizes();
+    let mut others: Vec<(f64, &String)> = others
+        .map(|other| (other.cards.count(largest), &other.name))
+        .collect();
+    others.sort_by(|left, right| left.0.total_cmp(&right.0).then_with(|| left.1.cmp(right.1)));
+    others
+        .into_iter()
+        .take(TRIED)
+        .map(|(_, name)| name.clone())
+        .collect()
+}
+
+/// Takes a pod away; its gang goes on without it.
+fn end(cluster: &mut Cluster, victim: &str) {
+    for job in &mut cluster.jobs {
+        for task in job.tasks.iter_mut().filter(|task| task.name == victim) {
+            task.status = Status::Succeeded;
+            task.node = None;
+        }
+    }
+}
+
+/// A queue and those above it.
+fn path(books: &Books<'_>, queue: &str) -> Vec<String> {
+    let found = books.queues.find(queue).into_iter();
+    let path = found.flat_map(|queue| books.queues.upward(queue));
+    path.map(|queue| books.queues.get(queue).uid.clone())
+        .collect()
+}
+
+fn each_quota(cluster: &mut Cluster, name: &str, change: impl Fn(&mut Quota)) {
+    for queue in cluster.queues.iter_mut().filter(|queue| queue.name == name) {
+        for quota in [&mut queue.cpu, &mut queue.memory, &mut queue.gpu] {
+            change(quota);
+        }
+    }
+}
+
+fn set_preemptible(cluster: &mut Cluster, name: &str) {
+    for job in cluster.jobs.iter_mut().filter(|job| job.name == name) {
+        job.is_preemptible = true;
+    }
+}
+
+/// One node of each different shape.
+fn shapes<'a>(books: &Books<'a>) -> Vec<&'a Node> {
+    let mut seen = BTreeSet::new();
+    let shape = |node: &Node| {
+        let cards = Cards::Partitions(node.partitions.clone());
+        (
+            node.cards,
+            node.card_memory,
+            node.cpu_millis,
+            node.memory,
+            format!("{cards:?}"),
+        )
+    };
+    let mut nodes: Vec<&Node> = books.cluster.nodes.iter().collect();
+    nodes.sort_by(|left, right| left.name.cmp(&right.name));
+    nodes.retain(|node| seen.insert(shape(node)));
+    nodes
+}
+
+/// What a pod asks for, in a line.
+pub(super) fn ask(task: &Task) -> String {
+    use apportion_policy::amounts::Resource;
+    format!(
+        "{}, {}, {} of memory",
+        words::cards(task),
+        words::amount(Resource::Cpu, task.cpu_millis as f64),
+        words::amount(Resource::Memory, task.memory as f64)
+    )
+}

@@ -1,0 +1,244 @@
+//! Why a pod waits: the first reason that would still hold if all later ones were gone.
+
+use std::collections::BTreeMap;
+
+use apportion_policy::amounts::{Amounts, Resource};
+use apportion_policy::cluster::{Job, Status, Task};
+use apportion_policy::share::{QueueShare, Share};
+use serde::Serialize;
+
+use super::books::Books;
+use super::room::{self, Lack, NodeView};
+use super::snapshot::Snapshot;
+use super::words;
+
+mod together;
+
+use together::Together;
+
+/// The kinds of reasons; where KAI has a word for one, it is KAI's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) enum Reason {
+    /// The pod, or its group, is one that no cluster would let in.
+    Invalid,
+    /// It waits for something else than a place.
+    Gated,
+    /// Its queue is missing, can't be used, or has queues below it.
+    QueueDoesNotExist,
+    /// Pods of its gang are missing.
+    NotReady,
+    /// Its queue, or one above, may not have more.
+    OverLimit,
+    /// It can't be evicted, and its queue has no quota left for such pods.
+    NonPreemptibleOverQuota,
+    /// No node has room.
+    Unschedulable,
+}
+
+/// A pod that waits.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Waiting {
+    pub(super) pod: String,
+    pub(super) job: Option<String>,
+    pub(super) queue: Option<String>,
+    pub(super) reason: Reason,
+    pub(super) message: String,
+}
+
+/// All pods that wait, by name.
+pub(super) fn all(snapshot: &Snapshot, books: &Books<'_>) -> Vec<Waiting> {
+    let strays = snapshot.strays.iter().map(|(pod, why)| Waiting {
+        pod: pod.clone(),
+        job: None,
+        queue: None,
+        reason: Reason::Invalid,
+        message: why.clone(),
+    });
+    let mut waiting: Vec<Waiting> = strays.collect();
+    let mut inquiry = Inquiry {
+        snapshot,
+        books,
+        views: BTreeMap::new(),
+    };
+    for job in &books.cluster.jobs {
+        let waits = |task: &&Task| matches!(books.status(task), Status::Pending | Status::Gated);
+        let tasks: Vec<&Task> = job.tasks.iter().filter(waits).collect();
+        if tasks.is_empty() {
+            continue;
+        }
+        let together = Together::of(books, job);
+        for task in tasks {
+            let (reason, message) = inquiry.why(job, task, &together);
+            waiting.push(Waiting {
+                pod: task.name.clone(),
+                job: Some(job.name.clone()),
+                queue: Some(job.queue.clone()),
+                reason,
+                message,
+            });
+        }
+    }
+    waiting.sort_by(|left, right| left.pod.cmp(&right.pod));
+    waiting
+}
+
+/// The question why, asked about many pods.
+struct Inquiry<'a> {
+    snapshot: &'a Snapshot,
+    books: &'a Books<'a>,
+    /// The nodes as pods see them that ask for the same.
+    views: BTreeMap<String, Vec<NodeView>>,
+}
+
+impl Inquiry<'_> {
+    fn why(&mut self, job: &Job, task: &Task, together: &Together<'_>) -> (Reason, String) {
+        if task.status == Status::Gated {
+            return (Reason::Gated, "it has scheduling gates".to_owned());
+        }
+        let queue = match self.queue(job) {
+            Ok(queue) => queue,
+            Err(message) => return (Reason::QueueDoesNotExist, message),
+        };
+        if let Some(sets) = together.strange(task) {
+            let message =
+                format!("it is in none of the subgroups of its pod group, which are {sets}");
+            return (Reason::Invalid, message);
+        }
+        if let Some(message) = &together.unready {
+            return (Reason::NotReady, message.clone());
+        }
+        let next = together.with(task);
+        let (_, largest) = self.books.card_sizes();
+        let more: Amounts = next.iter().map(|task| task.amounts(largest)).sum();
+        if let Some(found) = over(self.books, job, queue, more) {
+            return found;
+        }
+        (Reason::Unschedulable, no_room(self.views(task), next.len()))
+    }
+
+    /// The job's queue, or why it runs no pods.
+    fn queue(&self, job: &Job) -> Result<usize, String> {
+        let (name, queues) = (&job.queue, &self.books.queues);
+        let queue = queues
+            .find(name)
+            .ok_or_else(|| match self.snapshot.unusable.get(name) {
+                Some(why) => format!("Queue '{name}' can't be used: {why}"),
+                None => format!("Queue '{name}' does not exist"),
+            })?;
+        let below = queues.children(queue).iter();
+        let below: Vec<&str> = below.map(|&one| queues.get(one).uid.as_str()).collect();
+        if below.is_empty() {
+            return Ok(queue);
+        }
+        Err(format!(
+            "Queue '{name}' has queues below it ({}), and pods run in queues without such only",
+            below.join(", ")
+        ))
+    }
+
+    fn views(&mut self, task: &Task) -> &[NodeView] {
+        let Task {
+            cards,
+            cpu_millis,
+            memory,
+            node_affinity,
+            ..
+        } = task;
+        let key = format!("{cards:?} {cpu_millis} {memory} {node_affinity:?}");
+        let (snapshot, books) = (self.snapshot, self.books);
+        let views = self.views.entry(key);
+        views.or_insert_with(|| room::nodes(snapshot, books, task))
+    }
+}
+
+/// What the queues up to the top say about `more`.
+fn over(books: &Books<'_>, job: &Job, queue: usize, more: Amounts) -> Option<(Reason, String)> {
+    let queues = || {
+        books
+            .queues
+            .upward(queue)
+            .map(|queue| books.queues.get(queue))
+    };
+    let said = |queue: &QueueShare,
+                resource: Resource,
+                bound: fn(&Share) -> f64,
+                has: fn(&Share) -> f64| {
+        let share = queue.of(resource);
+        let amount = |number| words::amount(resource, number);
+        (
+            amount(bound(share)),
+            amount(has(share)),
+            amount(more[resource]),
+        )
+    };
+    if let Some((queue, resource)) =
+        queues().find_map(|queue| Some((queue, queue.over_limit(more)?)))
+    {
+        let (limit, held, asked) = said(
+            queue,
+            resource,
+            |share| share.limit,
+            |share| share.allocated,
+        );
+        let message = format!(
+            "{} quota has reached the allowable limit of {}. Limit is {limit}, currently {held} allocated and workload requested {asked}",
+            queue.uid,
+            words::name(resource)
+        );
+        return Some((Reason::OverLimit, message));
+    }
+    if job.is_preemptible {
+        return None;
+    }
+    let (queue, resource) = queues().find_map(|queue| Some((queue, queue.over_quota(more)?)))?;
+    let (quota, held, asked) = said(
+        queue,
+        resource,
+        |share| share.deserved,
+        |share| share.non_preemptible,
+    );
+    let message = format!(
+        "Non-preemptible workload is over quota. Workload requested {asked}, but {} quota is {quota}, while {held} are already allocated for non-preemptible pods. Use a preemptible workload to go over quota",
+        queue.uid
+    );
+    Some((Reason::NonPreemptibleOverQuota, message))
+}
+
+/// What all nodes together lack, and which of them came closest.
+fn no_room(views: &[NodeView], together: usize) -> String {
+    if views.is_empty() {
+        return "there are no nodes".to_owned();
+    }
+    if let Some(view) = views.iter().find(|view| view.lacks.is_none()) {
+        return match together {
+            1 => format!(
+                "{} has room for it alone, and something else keeps it away: topology, pod affinity, NUMA zones or its turn",
+                view.node
+            ),
+            many => format!(
+                "the {many} pods that have to start together do not fit at once; one alone would, on {}",
+                view.node
+            ),
+        };
+    }
+    let mut counts: BTreeMap<Lack, usize> = BTreeMap::new();
+    for lack in views.iter().filter_map(|view| view.lacks) {
+        *counts.entry(lack).or_default() += 1;
+    }
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(lack, count)| format!("{}: {count}", lack.noun()))
+        .collect();
+    let free = |view: &&NodeView| view.cards.iter().map(|card| card.free_bytes).max();
+    let closest = views
+        .iter()
+        .rev()
+        .max_by_key(|view| (view.lacks, free(view)));
+    let closest = closest.map(|view| format!("; closest is {}: {}", view.node, view.message));
+    format!(
+        "no node of {} has room ({}){}",
+        views.len(),
+        counts.join(", "),
+        closest.unwrap_or_default()
+    )
+}

@@ -1,0 +1,72 @@
+//! Amounts as people read them.
+
+use apportion_abi::Bytes;
+use apportion_policy::Action;
+use apportion_policy::amounts::{Resource, UNLIMITED};
+use apportion_policy::cluster::{Cards, Task};
+
+/// An amount of a resource that queues divide.
+pub(super) fn amount(resource: Resource, amount: f64) -> String {
+    if amount == UNLIMITED {
+        return "unlimited".to_owned();
+    }
+    match resource {
+        Resource::Cpu => format!("{} CPU", number(amount / 1000.0)),
+        Resource::Memory => Bytes(amount.max(0.0) as u64).to_string(),
+        Resource::Gpu => format!("{} GPUs", number(amount)),
+    }
+}
+
+/// The name of a resource.
+pub(super) const fn name(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Cpu => "CPU",
+        Resource::Memory => "memory",
+        Resource::Gpu => "GPU",
+    }
+}
+
+/// At most three decimals.
+fn number(amount: f64) -> String {
+    let text = format!("{amount:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// What a pod asks of cards.
+pub(super) fn cards(task: &Task) -> String {
+    match &task.cards {
+        Cards::None => "no card".to_owned(),
+        Cards::Whole(1) => "1 whole card".to_owned(),
+        Cards::Whole(count) => format!("{count} whole cards"),
+        Cards::Shared { share, devices: 1 } => share.to_string(),
+        Cards::Shared { share, devices } => format!("{share} on each of {devices} cards"),
+        Cards::Partitions(partitions) => {
+            let one = |(name, count): (&String, &i64)| format!("{count} x {name}");
+            partitions.iter().map(one).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+/// An action by KAI's name.
+pub(super) const fn action(action: Action) -> &'static str {
+    match action {
+        Action::Allocate => "allocate",
+        Action::Consolidate => "consolidation",
+        Action::Reclaim => "reclaim",
+        Action::Preempt => "preempt",
+        Action::EvictStaleGangs => "stalegangeviction",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_as_short_as_they_can_be() {
+        assert_eq!(amount(Resource::Gpu, 1.7), "1.7 GPUs");
+        assert_eq!(amount(Resource::Gpu, 0.1 + 0.2), "0.3 GPUs");
+        assert_eq!(amount(Resource::Cpu, 6000.0), "6 CPU");
+        assert_eq!(amount(Resource::Memory, UNLIMITED), "unlimited");
+    }
+}

@@ -1,0 +1,269 @@
+//! `simulate` as people call it: files in, decisions out.
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/files")
+        .join(name)
+}
+
+fn run(files: &[PathBuf], options: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_apportion-scheduler"))
+        .args(["simulate", "--now", "2026-01-02T00:00:00Z"])
+        .args(options)
+        .args(files)
+        .output()
+        .unwrap()
+}
+
+fn simulate(names: &[&str], options: &[&str]) -> (String, String) {
+    let files: Vec<PathBuf> = names.iter().map(|name| file(name)).collect();
+    let output = run(&files, options);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(output.stderr));
+    (text(output.stdout), text(output.stderr))
+}
+
+fn json(names: &[&str], options: &[&str]) -> Value {
+    let (text, _) = simulate(names, &[&["--json"], options].concat());
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The texts of one field of a list, joined.
+fn field<'a>(list: &'a Value, name: &str) -> Vec<&'a str> {
+    let entries = list.as_array().unwrap().iter();
+    entries.map(|entry| entry[name].as_str().unwrap()).collect()
+}
+
+#[test]
+fn two_services_share_the_only_card() {
+    let (decisions, remarks) = simulate(&["one-card.yaml", "services.yaml"], &[]);
+    assert_eq!(
+        decisions,
+        "bind ai-workloads/vllm-test-02-0 to gpu-node cards card-1: 0.2 of a card\n\
+         bind ai-workloads/vllm-test-07-0 to gpu-node cards card-1: 0.7 of a card\n"
+    );
+    assert!(
+        remarks.contains("ignored 1 objects of kinds that decide nothing: 1 Service"),
+        "{remarks}"
+    );
+}
+
+#[test]
+fn as_many_pods_get_a_part_of_a_card_as_it_has_memory_for() {
+    let report = json(&["packing.yaml"], &[]);
+    assert_eq!(report["decisions"].as_array().unwrap().len(), 23);
+    let waiting = &report["waiting"];
+    assert_eq!(field(waiting, "reason"), ["Unschedulable"]);
+    let why = field(waiting, "message")[0];
+    assert!(
+        why.contains("asked 2000 MiB; card-1 has 68 MiB free of 44.9 GiB"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_gang_starts_whole_or_not_at_all() {
+    let (decisions, _) = simulate(&["gang.yaml"], &[]);
+    assert_eq!(decisions.lines().count(), 4, "{decisions}");
+    assert!(
+        decisions
+            .lines()
+            .all(|line| line.contains("the 4 pods that have to start together")),
+        "{decisions}"
+    );
+
+    let text = std::fs::read_to_string(file("gang.yaml")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let larger = folder.path().join("larger.yaml");
+    std::fs::write(
+        &larger,
+        text.replace("nvidia.com/gpu: \"3\"", "nvidia.com/gpu: \"4\""),
+    )
+    .unwrap();
+    let output = run(&[larger], &[]);
+    let decisions = String::from_utf8(output.stdout).unwrap();
+    let binds = decisions
+        .lines()
+        .filter(|line| line.starts_with("bind ml/mnist-"));
+    assert_eq!(binds.count(), 4, "{decisions}");
+}
+
+#[test]
+fn a_dump_keeps_running_pods_on_their_cards_and_knows_their_queue() {
+    let report = json(&["dump.yaml"], &[]);
+    let bound = &report["decisions"][0];
+    assert_eq!(bound["pod"], "ai/two");
+    assert_eq!(bound["cards"][0], "407623a2-216d-4c06-b5b8-f8345bf28b5a");
+    assert_eq!(field(&report["waiting"], "reason"), ["OverLimit"]);
+    let queue = &report["queues"][0]["resources"][0];
+    assert_eq!(
+        (&queue["resource"], &queue["allocated"]),
+        (&"GPU".into(), &0.9.into())
+    );
+}
+
+#[test]
+fn a_queue_that_has_less_than_its_quota_takes_a_card_back() {
+    let (decisions, _) = simulate(&["reclaim.yaml"], &[]);
+    assert_eq!(
+        decisions,
+        "evict default/second from node (reclaim)\n\
+         reserve node for default/claimant 1 whole card (reclaim)\n"
+    );
+}
+
+#[test]
+fn nodes_are_for_those_whom_they_admit() {
+    let (decisions, _) = simulate(&["fences.yaml"], &[]);
+    assert!(
+        decisions.starts_with("bind default/red to tainted cards card-1"),
+        "{decisions}"
+    );
+    let (why, _) = simulate(&["fences.yaml"], &["--explain", "blue"]);
+    assert!(why.contains("node cordoned: is cordoned"), "{why}");
+    assert!(
+        why.contains("node tainted: has the taint team, which the pod does not tolerate"),
+        "{why}"
+    );
+}
+
+#[test]
+fn an_explanation_has_cards_holders_queues_and_what_would_help() {
+    let (text, _) = simulate(&["dump.yaml"], &["--explain", "ai/late"]);
+    for part in [
+        "waits because test quota has reached the allowable limit of GPU. Limit is 1 GPUs, currently 0.9 GPUs allocated",
+        "1536 MiB free of 15.0 GiB, held by ai/seven with 10.5 GiB, ai/two with 3072 MiB",
+        "GPU: quota 1 GPUs, limit 1 GPUs, allocated 0.9 GPUs",
+        "would start if ai/seven ends",
+    ] {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+    let report = json(&["dump.yaml"], &["--explain", "late"]);
+    let explanation = &report["explanation"];
+    assert_eq!(explanation["unblocked_if"][0], "ai/seven ends");
+    assert_eq!(
+        explanation["nodes"][0]["cards"][0]["free_bytes"],
+        1_610_612_736
+    );
+}
+
+#[test]
+fn what_is_said_to_help_helps() {
+    let report = json(&["dump.yaml"], &["--explain", "late"]);
+    assert_eq!(
+        report["explanation"]["unblocked_if"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    let text = std::fs::read_to_string(file("dump.yaml")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let after = folder.path().join("after.yaml");
+    std::fs::write(
+        &after,
+        text.replacen(
+            "phase: Running, startTime",
+            "phase: Succeeded, startTime",
+            1,
+        ),
+    )
+    .unwrap();
+    let output = run(&[after], &[]);
+    let decisions = String::from_utf8(output.stdout).unwrap();
+    assert!(decisions.contains("bind ai/late"), "{decisions}");
+}
+
+#[test]
+fn each_bad_object_gets_a_sentence_and_the_rest_goes_on() {
+    let (decisions, remarks) = simulate(&["bad.yaml"], &[]);
+    assert_eq!(
+        remarks,
+        std::fs::read_to_string(file("bad.remarks.txt")).unwrap()
+    );
+    assert_eq!(
+        decisions,
+        std::fs::read_to_string(file("bad.decisions.txt")).unwrap()
+    );
+}
+
+#[test]
+fn the_order_of_objects_changes_nothing() {
+    for name in [
+        "bad.yaml",
+        "packing.yaml",
+        "gang.yaml",
+        "reclaim.yaml",
+        "services.yaml",
+    ] {
+        let text = std::fs::read_to_string(file(name)).unwrap();
+        let documents: Vec<&str> = text.split("\n---\n").collect();
+        let folder = tempfile::tempdir().unwrap();
+        let as_given = run(&[file(name)], &["--json"]);
+        for turn in 0..documents.len() {
+            let mut turned = documents.clone();
+            turned.rotate_left(turn);
+            if turn % 2 == 1 {
+                turned.reverse();
+            }
+            let path = folder.path().join("turned.yaml");
+            std::fs::write(&path, turned.join("\n---\n")).unwrap();
+            let output = run(&[path], &["--json"]);
+            assert_eq!(output.stdout, as_given.stdout, "{name} turned by {turn}");
+            assert_eq!(output.stderr, as_given.stderr, "{name} turned by {turn}");
+        }
+    }
+}
+
+#[test]
+fn json_goes_in_as_well_as_yaml() {
+    let list = r#"{"apiVersion": "v1", "kind": "PodList", "items": [
+        {"metadata": {"name": "lonely"}, "spec": {"schedulerName": "kai-scheduler", "containers": []}}]}"#;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pods.json");
+    std::fs::write(&path, list).unwrap();
+    let output = run(&[path], &[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        text,
+        "default/lonely waits because Queue 'default-queue' does not exist\n"
+    );
+}
+
+#[test]
+fn a_mistake_is_one_line_with_a_hint_and_a_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken.yaml");
+    std::fs::write(&broken, "kind: [Pod\n").unwrap();
+    let scalar = folder.path().join("scalar.yaml");
+    std::fs::write(&scalar, "just words\n").unwrap();
+    let dump = || vec![file("dump.yaml")];
+    for (files, options, code) in [
+        (vec![], &[][..], 64),
+        (dump(), &["--explain", "nobody"], 64),
+        (dump(), &["--colour"], 64),
+        (vec![file("absent.yaml")], &[], 1),
+        (vec![broken], &[], 1),
+        (vec![scalar], &[], 1),
+    ] {
+        let output = run(&files, options);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{files:?} {options:?}: {said}"
+        );
+        let line = said.lines().last().unwrap();
+        assert!(
+            line.starts_with("apportion-scheduler: ") && line.contains("; hint: "),
+            "{said}"
+        );
+        assert!(output.stdout.is_empty());
+    }
+}
