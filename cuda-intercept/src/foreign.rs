@@ -47,7 +47,7 @@ pub(crate) const POOL_RESERVED: u32 = 5;
 /// `CUmemLocation`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Location {
+pub struct Location {
     kind: u32,
     id: i32,
 }

@@ -225,8 +225,6 @@ left_alone! {
         cuGraphLaunch cuDeviceGraphMemTrim cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute
         cuStreamBeginCapture cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph
         cuStreamEndCapture";
-    Cuda Gap "may hand out a pool of the host, which is charged as if it were one of the stream's card": "
-        cuMemGetDefaultMemPool cuMemGetMemPool";
     Cuda Gap "a mapping into a sparse array is not counted: it keeps memory that was released": "
         cuMemMapArrayAsync";
     Cuda Gap "what is shared by a handle is uncharged on release, though the handle keeps it": "

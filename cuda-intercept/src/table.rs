@@ -158,6 +158,8 @@ rows! {
     Cuda cuMemPoolDestroy(pool: Pool) = "cuMemPoolDestroy" @ 11020 => pool::destroy, "uncharges a pool";
     Cuda cuMemPoolTrimTo(pool: Pool, keep: usize) = "cuMemPoolTrimTo" @ 11020 => pool::trim, "uncharges what the pool gave back";
     Cuda cuDeviceGetDefaultMemPool(pool: *mut Pool, device: Device) = "cuDeviceGetDefaultMemPool" @ 11020 => pool::of_device, "enters a pool under its card";
+    Cuda cuMemGetDefaultMemPool(pool: *mut Pool, location: *const Location, kind: u32) = "cuMemGetDefaultMemPool" @ 13000 => pool::at_location, "enters a pool under the card of its location";
+    Cuda cuMemGetMemPool(pool: *mut Pool, location: *const Location, kind: u32) = "cuMemGetMemPool" @ 13000 => pool::at_location, "enters a pool under the card of its location";
     // Where pools give back by themselves.
     Cuda cuCtxSynchronize() = "cuCtxSynchronize" @ 2000 => pool::context_synchronize, "uncharges what pools gave back";
     Cuda cuCtxSynchronize_v2(context: Context) = "cuCtxSynchronize" @ 13000 => pool::synchronize, "uncharges what pools gave back";

@@ -9,7 +9,8 @@ use apportion_gate::{Card, Settled, worst_growth};
 
 use crate::driver::{self, Reading};
 use crate::foreign::{
-    Context, Device, DevicePointer, OUT_OF_MEMORY, Pool, PoolProperties, SUCCESS, Status, Stream,
+    Context, Device, DevicePointer, Location, OUT_OF_MEMORY, Pool, PoolProperties, SUCCESS, Status,
+    Stream,
 };
 use crate::process::{self, Ground, Process};
 use crate::spin;
@@ -21,6 +22,7 @@ type Create = unsafe extern "C" fn(*mut Pool, *const PoolProperties) -> Status;
 type Destroy = unsafe extern "C" fn(Pool) -> Status;
 type Trim = unsafe extern "C" fn(Pool, usize) -> Status;
 type OfDevice = unsafe extern "C" fn(*mut Pool, Device) -> Status;
+type AtLocation = unsafe extern "C" fn(*mut Pool, *const Location, u32) -> Status;
 type ContextSynchronize = unsafe extern "C" fn() -> Status;
 type Synchronize = unsafe extern "C" fn(Context) -> Status;
 
@@ -232,6 +234,26 @@ pub(crate) unsafe fn of_device(real: OfDevice, pool: *mut Pool, device: Device) 
     if status == SUCCESS {
         // SAFETY: the driver accepted the pointer and wrote the pool.
         unsafe { enter(pool, Some(device)) };
+    }
+    status
+}
+
+/// The pool of a place, which may be the host: then it is on no card and costs nothing.
+pub(crate) unsafe fn at_location(
+    real: AtLocation,
+    pool: *mut Pool,
+    location: *const Location,
+    kind: u32,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    let status = unsafe { real(pool, location, kind) };
+    // SAFETY: the driver accepted the location.
+    let device = unsafe { location.as_ref() }
+        .copied()
+        .and_then(Location::device);
+    if status == SUCCESS {
+        // SAFETY: the driver accepted the pointer and wrote the pool.
+        unsafe { enter(pool, device) };
     }
     status
 }

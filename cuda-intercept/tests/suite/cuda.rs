@@ -82,6 +82,8 @@ functions! {
     alloc_from_pool = c"cuMemAllocFromPoolAsync"(address: *mut u64, bytes: usize, pool: Pointer, stream: Pointer);
     free_async = c"cuMemFreeAsync"(address: u64, stream: Pointer);
     pool_create = c"cuMemPoolCreate"(pool: *mut Pointer, properties: *const Properties);
+    pool_default_at = c"cuMemGetDefaultMemPool"(pool: *mut Pointer, location: *const [c_int; 2], kind: c_uint);
+    pool_current_at = c"cuMemGetMemPool"(pool: *mut Pointer, location: *const [c_int; 2], kind: c_uint);
     pool_destroy = c"cuMemPoolDestroy"(pool: Pointer);
     pool_trim = c"cuMemPoolTrimTo"(pool: Pointer, keep: usize);
     pool_set = c"cuMemPoolSetAttribute"(pool: Pointer, attribute: c_uint, value: *mut u64);

@@ -123,3 +123,21 @@ fn a_pool_is_charged_to_the_card_that_it_is_on() {
         assert!(account.claimed(1) >= 100 * MIB);
     });
 }
+
+#[test]
+fn a_pool_that_was_asked_for_by_its_place_is_charged_there() {
+    /// `CU_MEM_LOCATION_TYPE_DEVICE` and the second device; `CU_MEM_ALLOCATION_TYPE_PINNED`.
+    const SECOND: [i32; 2] = [1, 1];
+    const PINNED: u32 = 1;
+    limited(&[1000, 1000], |cuda, account| {
+        let (mut default, mut current) = (null_mut(), null_mut());
+        assert_eq!(cuda.pool_default_at(&raw mut default, &SECOND, PINNED), 0);
+        assert_eq!(cuda.pool_current_at(&raw mut current, &SECOND, PINNED), 0);
+        for pool in [default, current] {
+            alloc_from(cuda, pool, 100 * MIB).expect("it fits");
+        }
+        assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
+        assert_eq!(account.claimed(1), held(1));
+        assert!(account.claimed(1) >= 200 * MIB);
+    });
+}

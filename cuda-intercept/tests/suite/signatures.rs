@@ -113,6 +113,8 @@ compare! {
     cuMemPoolDestroy = cuMemPoolDestroy(a);
     cuMemPoolTrimTo = cuMemPoolTrimTo(a, b);
     cuDeviceGetDefaultMemPool = cuDeviceGetDefaultMemPool(a, b);
+    cuMemGetDefaultMemPool = cuMemGetDefaultMemPool(a, b, c);
+    cuMemGetMemPool = cuMemGetMemPool(a, b, c);
     cuStreamSynchronize = cuStreamSynchronize(a);
     cuStreamSynchronize_ptsz = cuStreamSynchronize(a);
     cuEventSynchronize = cuEventSynchronize(a);
