@@ -45,13 +45,30 @@ impl Session<'_> {
     ) -> Vec<usize> {
         let wants_cards = self.wants_cards(task);
         let range = self.density_range(wants_cards, nodes);
-        let fitting = nodes.iter().filter(|&&node| self.fits(task, node));
-        let mut ranked: Vec<(f64, usize)> = fitting
-            .filter_map(|&node| {
-                let density = self.density(wants_cards, range, node);
-                Some((self.score(task, node) + density + closeness(node)?, node))
-            })
-            .collect();
+        let anywhere = self.need_anywhere(task);
+        // A charge that is the same on every node is checked once.
+        let is_checked = anywhere.is_some();
+        if is_checked && !self.has_node_quota(task, 0) {
+            return Vec::new();
+        }
+        let rank = |&node: &usize| {
+            let here = match &anywhere {
+                Some(_) => None,
+                None => Some(self.need(task, node)),
+            };
+            let need = anywhere.as_ref().or(here.as_ref())?;
+            let fits =
+                self.fits(task, node, need) && (is_checked || self.has_node_quota(task, node));
+            if !fits {
+                return None;
+            }
+            let density = self.density(wants_cards, range, node);
+            Some((
+                self.score(task, node, need) + density + closeness(node)?,
+                node,
+            ))
+        };
+        let mut ranked: Vec<(f64, usize)> = nodes.iter().filter_map(rank).collect();
         ranked.sort_by(|left, right| {
             let by_score = right.0.total_cmp(&left.0);
             by_score.then_with(|| left.1.cmp(&right.1))
@@ -59,10 +76,9 @@ impl Session<'_> {
         ranked.into_iter().map(|(_, node)| node).collect()
     }
 
-    fn score(&self, task: usize, node: usize) -> f64 {
+    fn score(&self, task: usize, node: usize, need: &Need) -> f64 {
         let settings = self.settings;
         let stock = &self.stocks[node];
-        let need = self.need(task, node);
         let band = |applies: bool, score: f64| if applies { score } else { 0.0 };
         let has_no_cards = stock.total.cards == 0 && stock.mig.is_none();
         let is_kind = !self.wants_cards(task) && has_no_cards;
@@ -81,7 +97,7 @@ impl Session<'_> {
         let shared = if settings.prefers_shared { fit() } else { None };
         band(settings.keeps_kinds_apart && is_kind, KIND)
             + self.alignment(task, node) * ZONES
-            + band(settings.prefers_free && stock.fits_now(&need), AVAILABLE)
+            + band(settings.prefers_free && stock.fits_now(need), AVAILABLE)
             + shared.unwrap_or(0.0) * SHARED
     }
 

@@ -5,29 +5,28 @@
 use crate::amounts::Amounts;
 use crate::cluster::{Cards, MigStrategy, Neighbours, Status};
 use crate::session::Session;
+use crate::stock::Need;
 
 impl Session<'_> {
     /// Whether the task fits the node, counting what is being released there.
-    pub(crate) fn fits(&self, task: usize, node: usize) -> bool {
-        let need = self.need(task, node);
-        self.stocks[node].fits_soon(&need)
-            && (!self.settings.has_predicates || self.is_allowed(task, node))
+    pub(crate) fn fits(&self, task: usize, node: usize, need: &Need) -> bool {
+        self.stocks[node].fits_soon(need)
+            && (!self.settings.has_predicates || self.is_allowed(task, node, need))
     }
 
-    fn is_allowed(&self, task: usize, node: usize) -> bool {
-        self.has_node_quota(task, node)
-            && self.grants_claims(task, node)
+    fn is_allowed(&self, task: usize, node: usize, need: &Need) -> bool {
+        self.grants_claims(task, node)
             && self.aligns(task, node)
             && self.matches_kind(task, node)
-            && self.has_pod_place(task, node)
+            && self.has_pod_place(node, need)
             && self.matches_labels(task, node)
             && self.matches_neighbours(task, node)
     }
 
     /// Whether the queues have room for what the task would be charged on this very node.
-    fn has_node_quota(&self, task: usize, node: usize) -> bool {
+    pub(crate) fn has_node_quota(&self, task: usize, node: usize) -> bool {
         let job = self.tasks[task].job;
-        self.is_within_bounds(job, self.charged(task, node))
+        !self.settings.has_predicates || self.is_within_bounds(job, self.charged(task, node))
     }
 
     /// Whether the job's queue and all above have room for `more`.
@@ -113,8 +112,7 @@ impl Session<'_> {
     }
 
     /// A share that opens a card needs a second place, as KAI's reservation pod does.
-    fn has_pod_place(&self, task: usize, node: usize) -> bool {
-        let need = self.need(task, node);
+    fn has_pod_place(&self, node: usize, need: &Need) -> bool {
         let stock = &self.stocks[node];
         let places = stock.idle.pods + stock.releasing.pods;
         match need.share {

@@ -31,11 +31,23 @@ impl Way {
     pub(crate) const ALL: [Self; 2] = [Self::Local, Self::Spanning];
 }
 
-/// What is wanted of cards: in all, and by the most modest task.
+/// What is wanted of cards: by how many tasks, in all, and by the most modest one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CardDemand {
+    pub(crate) tasks: usize,
     pub(crate) sum: f64,
     pub(crate) least: f64,
+}
+
+impl CardDemand {
+    /// How many of the most modest task there could be where so many cards are free.
+    fn places(&self, free: f64) -> i64 {
+        if self.least <= 0.0 {
+            return 0;
+        }
+        let tasks = self.tasks as f64;
+        ((free + 1e-6) / self.least).floor().clamp(0.0, tasks) as i64
+    }
 }
 
 /// The sets of victims for one search, one after the other.
@@ -49,6 +61,9 @@ pub(crate) struct Scenarios<'r> {
     demand: CardDemand,
     /// Cards that are free, or become free with the victims so far, on any node.
     within_reach: f64,
+    /// Cards that are free on each node, and places for the tasks that there are without anybody leaving.
+    free: Vec<f64>,
+    places: i64,
     ready: Vec<Vec<Batch>>,
     has_begun: bool,
 }
@@ -65,9 +80,9 @@ impl<'r> Scenarios<'r> {
             .iter()
             .flat_map(|batch| batch.tasks.clone())
             .collect();
-        let free: f64 = (0..session.nodes.len())
+        let free: Vec<f64> = (0..session.nodes.len())
             .map(|node| session.free_gpus(node))
-            .sum();
+            .collect();
         let freed: f64 = recorded_tasks
             .iter()
             .map(|&task| session.gpus_of(task))
@@ -79,7 +94,9 @@ impl<'r> Scenarios<'r> {
             recorded_tasks,
             potential: Vec::new(),
             demand,
-            within_reach: free + freed,
+            within_reach: free.iter().sum::<f64>() + freed,
+            places: free.iter().map(|free| demand.places(*free)).sum(),
+            free,
             ready: Vec::new(),
             has_begun: false,
         }
@@ -92,8 +109,10 @@ impl<'r> Scenarios<'r> {
         feasible: &BTreeSet<usize>,
     ) -> Option<Vec<Batch>> {
         loop {
-            if let Some(set) = self.ready.pop() {
-                return Some(set);
+            while let Some(set) = self.ready.pop() {
+                if self.could_do(session, &set) {
+                    return Some(set);
+                }
             }
             if self.has_begun {
                 self.advance(session)?;
@@ -112,6 +131,26 @@ impl<'r> Scenarios<'r> {
                 }
             }
         }
+    }
+
+    /// Whether there could be a place for every task if these victims left: what can be said by counting.
+    fn could_do(&self, session: &Session<'_>, set: &[Batch]) -> bool {
+        if self.demand.least <= 0.0 {
+            return true;
+        }
+        let leaving = set.iter().flat_map(|batch| &batch.tasks);
+        let mut freed: BTreeMap<usize, f64> = BTreeMap::new();
+        for &task in leaving.chain(&self.recorded_tasks) {
+            if let Some(node) = session.standings[task].node {
+                *freed.entry(node).or_default() += session.gpus_of(task);
+            }
+        }
+        let gained = freed.into_iter().map(|(node, freed)| {
+            let free = self.free[node];
+            self.demand.places(free + freed) - self.demand.places(free)
+        });
+        let places = self.places + gained.sum::<i64>();
+        places >= i64::try_from(self.demand.tasks).unwrap_or(i64::MAX)
     }
 
     /// Takes one batch more; none when there are no more victims.

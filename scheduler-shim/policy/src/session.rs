@@ -137,6 +137,14 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// What a task takes of whichever node; none when that depends on the node.
+    pub(crate) fn need_anywhere(&self, task: usize) -> Option<Need> {
+        let facts = &self.tasks[task];
+        let depends =
+            matches!(facts.task.cards, Cards::Shared { .. }) || !facts.task.claims.is_empty();
+        (!depends && !self.nodes.is_empty()).then(|| self.need(task, 0))
+    }
+
     /// What a task takes of a node.
     pub(crate) fn need(&self, task: usize, node: usize) -> Need {
         let facts = self.tasks[task].task;

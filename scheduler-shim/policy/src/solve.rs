@@ -150,6 +150,7 @@ impl Session<'_> {
             })
         };
         CardDemand {
+            tasks: tasks.len(),
             sum: asks().sum(),
             least: asks().fold(f64::MAX, f64::min),
         }

@@ -39,18 +39,6 @@ impl Stock {
             *mine += other * count;
         }
     }
-
-    /// Whether there is as much of everything, whole cards and partitions included.
-    pub(crate) fn covers(&self, other: &Self) -> bool {
-        self.covers_host(other)
-            && other.cards <= self.cards
-            && (other.partitions.iter().zip(&self.partitions)).all(|(other, mine)| other <= mine)
-    }
-
-    /// Whether there is as much of everything but cards.
-    pub(crate) fn covers_host(&self, other: &Self) -> bool {
-        other.cpu <= self.cpu && other.memory <= self.memory && other.pods <= self.pods
-    }
 }
 
 /// The key of a shared card; unique in the session.
@@ -208,32 +196,48 @@ impl NodeStock {
 
     /// Whether `need` fits into what is idle.
     pub(crate) fn fits_now(&self, need: &Need) -> bool {
-        self.fits(need, &self.idle)
+        self.fits(need, None)
     }
 
     /// Whether `need` fits once everyone has left who is leaving.
     pub(crate) fn fits_soon(&self, need: &Need) -> bool {
-        self.fits(need, &self.soon())
+        self.fits(need, Some(&self.releasing))
     }
 
-    fn fits(&self, need: &Need, stock: &Stock) -> bool {
-        let Some(share) = need.share else {
-            // Cards of a claim on which nobody stays have to be had like any other.
-            let is_unused = |card: &&CardKey| {
-                let card = self.shared.get(card);
-                card.is_none_or(|card| card.held + card.reserved == 0)
-            };
-            let unused = need.claimed.iter().filter(is_unused).count();
-            let unused = i64::try_from(unused).unwrap_or(i64::MAX);
-            let has_cards = unused == 0 || need.stock.cards + unused <= stock.cards;
-            return has_cards && stock.covers(&need.stock);
-        };
-        if share.bytes > self.card_memory || !stock.covers_host(&need.stock) {
+    fn fits(&self, need: &Need, more: Option<&Stock>) -> bool {
+        let has = |of: fn(&Stock) -> i64| of(&self.idle) + more.map_or(0, of);
+        let asks = &need.stock;
+        let has_host = asks.cpu <= has(|stock| stock.cpu)
+            && asks.memory <= has(|stock| stock.memory)
+            && asks.pods <= has(|stock| stock.pods);
+        if !has_host {
             return false;
         }
-        let whole = usize::try_from(stock.cards).unwrap_or(0);
-        whole >= share.devices
-            || whole + self.with_room(share.bytes).take(share.devices).count() >= share.devices
+        let cards = has(|stock| stock.cards);
+        let Some(share) = need.share else {
+            return asks.cards + self.unused(&need.claimed) <= cards
+                && self.has_partitions(&asks.partitions, more);
+        };
+        let whole = usize::try_from(cards).unwrap_or(0);
+        share.bytes <= self.card_memory
+            && (whole >= share.devices
+                || whole + self.with_room(share.bytes).take(share.devices).count() >= share.devices)
+    }
+
+    /// The cards of a claim on which nobody stays; they have to be had like any other.
+    fn unused(&self, claimed: &[CardKey]) -> i64 {
+        let is_unused = |card: &&CardKey| {
+            let card = self.shared.get(card);
+            card.is_none_or(|card| card.held + card.reserved == 0)
+        };
+        i64::try_from(claimed.iter().filter(is_unused).count()).unwrap_or(i64::MAX)
+    }
+
+    fn has_partitions(&self, asked: &[i64], more: Option<&Stock>) -> bool {
+        let of = |stock: &Stock, place: usize| stock.partitions.get(place).copied().unwrap_or(0);
+        asked.iter().enumerate().all(|(place, asked)| {
+            *asked <= of(&self.idle, place) + more.map_or(0, |more| of(more, place))
+        })
     }
 
     /// The room on shared cards, in cards.
