@@ -129,11 +129,16 @@ impl Ledger {
             let strikes = before
                 .get(&offence)
                 .map_or(1, |strikes| strikes.saturating_add(1));
+            // One that does two wrongs is killed, and counted, once.
+            let is_killed = before
+                .iter()
+                .chain(&after)
+                .any(|(known, strikes)| known.process == offence.process && *strikes >= STRIKES);
             after.insert(offence, strikes);
             if strikes == 1 {
                 effects.push(self.tell(offence.kind, id, offence));
             }
-            if strikes == STRIKES && self.policy == OffenderPolicy::Kill {
+            if strikes >= STRIKES && !is_killed && self.policy == OffenderPolicy::Kill {
                 effects.push(Effect::Kill(offence.process));
                 effects.push(self.tell(NoticeKind::Killed, id, offence));
             }

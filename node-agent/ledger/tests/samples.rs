@@ -223,6 +223,25 @@ fn use_that_stays_above_the_limit_is_told_once_and_ended_where_that_is_the_polic
 }
 
 #[test]
+fn a_process_that_does_two_wrongs_is_ended_once() {
+    let (mut ledger, id) = node(OffenderPolicy::Kill);
+    let mut all = see(&mut ledger, &id, uses(&id, 100, None));
+    for _ in 0..5 {
+        all.extend(see(&mut ledger, &id, uses(&id, 700, None)));
+    }
+    let kills = all.iter().filter(|e| **e == Effect::Kill(PROGRAM)).count();
+    let mut told = notices(&all);
+    told.sort_unstable();
+    let mut expected = [
+        NoticeKind::Bypassed,
+        NoticeKind::Overlimit,
+        NoticeKind::Killed,
+    ];
+    expected.sort_unstable();
+    assert_eq!((told.as_slice(), kills), (expected.as_slice(), 1));
+}
+
+#[test]
 fn what_was_used_when_an_agent_took_over_is_no_offence_and_more_is() {
     let (mut ledger, id) = node(OffenderPolicy::Kill);
     let allocation = ledger.allocation(&id).unwrap().clone();
