@@ -12,5 +12,8 @@ mod objects;
 mod script;
 
 fn main() {
+    // Whoever runs the tests in the background has shells that ignore the interrupt, and that is inherited.
+    // SAFETY: the default action is always a valid one, and no other thread runs yet.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     script::run(driver::Driver::open());
 }
