@@ -4,6 +4,10 @@
 //! answered. What is freed stays in the pool until the driver trims it; that is seen at the next
 //! settlement: at every call here, at every point of synchronisation, and before a charge is refused.
 //! No stream is ever synchronised to find out.
+//!
+//! At the very limit this refuses what a pool could have served from room that it has reserved and cannot
+//! trim, up to one step of its growth: nobody but the driver knows whether such a request makes it grow,
+//! and the promise is that the limit holds.
 
 use apportion_gate::{Card, Settled, worst_growth};
 
