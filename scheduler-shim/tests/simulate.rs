@@ -119,6 +119,17 @@ fn a_queue_that_has_less_than_its_quota_takes_a_card_back() {
 }
 
 #[test]
+fn who_waits_for_a_card_does_not_hold_it() {
+    let report = json(&["reclaim.yaml"], &["--explain", "claimant"]);
+    let node = &report["explanation"]["nodes"][0];
+    let holders = node["cards"].as_array().unwrap().iter();
+    let holders: Vec<&str> = holders
+        .map(|card| card["holders"][0]["pod"].as_str().unwrap())
+        .collect();
+    assert_eq!(holders, ["default/first", "default/second"]);
+}
+
+#[test]
 fn nodes_are_for_those_whom_they_admit() {
     let (decisions, _) = simulate(&["fences.yaml"], &[]);
     assert!(

@@ -89,9 +89,11 @@ impl<'a> Books<'a> {
                 self.queues.request(queue, amounts);
             }
         }
+        // Who waits for a place does not hold it yet.
+        let holds = outcome.status != Status::Pipelined;
         if let (Some(node), Some(place)) = (node, place) {
             match &task.cards {
-                Cards::Whole(count) => {
+                Cards::Whole(count) if holds => {
                     let holders = self.whole.entry(node.name.clone()).or_default();
                     holders.push((&task.name, *count));
                 }
@@ -101,13 +103,15 @@ impl<'a> Books<'a> {
                     let cards = self.cards.entry(node.name.clone()).or_default();
                     for card in &place.cards {
                         let holders = cards.entry(card.clone()).or_default();
-                        holders.push(Holder {
-                            name: name.clone(),
-                            bytes,
-                        });
+                        if holds {
+                            holders.push(Holder {
+                                name: name.clone(),
+                                bytes,
+                            });
+                        }
                     }
                 }
-                Cards::None | Cards::Partitions(_) => {}
+                Cards::None | Cards::Whole(_) | Cards::Partitions(_) => {}
             }
         }
         self.outcomes.insert(&task.name, outcome);
@@ -138,6 +142,7 @@ impl<'a> Books<'a> {
     pub(super) fn shared(&self, node: &str) -> Vec<(String, &[Holder])> {
         let cards = self.cards.get(node).into_iter().flatten();
         cards
+            .filter(|(_, holders)| !holders.is_empty())
             .map(|(card, holders)| (self.card_name(node, card), holders.as_slice()))
             .collect()
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use apportion_abi::Bytes;
 use apportion_policy::amounts::Resource;
+use apportion_policy::cluster::Task;
 use serde::Serialize;
 
 use super::books::Books;
@@ -31,6 +32,8 @@ pub(super) struct Explanation {
     queues: Vec<QueueView>,
     /// Single changes after which the pod would get a place.
     unblocked_if: Vec<String>,
+    /// Whether they were tried as if nobody else waited, as in large clusters.
+    unblocked_if_alone: bool,
 }
 
 /// A queue in numbers.
@@ -88,6 +91,7 @@ pub(super) fn explain(
             nodes: Vec::new(),
             queues: Vec::new(),
             unblocked_if: Vec::new(),
+            unblocked_if_alone: false,
         };
     };
     Explanation {
@@ -98,13 +102,30 @@ pub(super) fn explain(
         preemptible: Some(job.is_preemptible),
         asks: Some(unblock::ask(task)),
         decision,
-        nodes: room::nodes(snapshot, books, task),
+        nodes: match waits {
+            Some(_) => room::nodes(snapshot, books, task),
+            None => here(snapshot, books, task),
+        },
         queues: queues(books, &job.queue),
+        unblocked_if_alone: unblock::is_large(books),
         unblocked_if: match waits {
             Some(_) => unblock::changes(snapshot, books, job, task),
             None => Vec::new(),
         },
     }
+}
+
+/// The node on which a pod is or will be.
+fn here(snapshot: &Snapshot, books: &Books<'_>, task: &Task) -> Vec<NodeView> {
+    let outcome = books.outcomes.get(task.name.as_str());
+    let place = outcome.and_then(|outcome| outcome.place.as_ref());
+    let mut views = room::nodes(snapshot, books, task);
+    views.retain(|view| place.is_some_and(|place| place.node == view.node));
+    for view in &mut views {
+        view.lacks = None;
+        view.message = "is its place".to_owned();
+    }
+    views
 }
 
 /// A queue and those above it, in numbers.
@@ -199,7 +220,12 @@ impl fmt::Display for Explanation {
             }
         }
         for change in &self.unblocked_if {
-            writeln!(f, "would start if {change}")?;
+            let alone = if self.unblocked_if_alone {
+                ", and nobody else takes it"
+            } else {
+                ""
+            };
+            writeln!(f, "would start if {change}{alone}")?;
         }
         Ok(())
     }

@@ -45,10 +45,14 @@ pub(super) fn of(value: &Value) -> Option<f64> {
     }
 }
 
+/// More than any cluster has, and so little that sums of it stay numbers.
+const MOST: i64 = 1 << 54;
+
 /// Whole units, rounded up as Kubernetes does.
 pub(super) fn whole(amount: f64) -> i64 {
     // What decimals leave behind (0.1 + 0.2) must not become a unit.
-    ((amount * 1e3).round() / 1e3).ceil() as i64
+    let whole = ((amount * 1e3).round() / 1e3).ceil() as i64;
+    whole.clamp(-MOST, MOST)
 }
 
 #[cfg(test)]

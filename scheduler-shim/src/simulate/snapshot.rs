@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use apportion_groups::{Object, Settings};
 use apportion_policy::Cluster;
-use apportion_policy::cluster::{Cards, Node};
+use apportion_policy::cluster::{Cards, Node, Task};
 
 use super::admission::Admission;
 use super::gang::Levels;
@@ -85,6 +85,9 @@ pub(super) fn snapshot(
                     "it is on a node that is not given, so nobody is charged for it",
                 );
             }
+            if let Some(why) = overfull(&task, &known) {
+                return Err(why);
+            }
             task.node_affinity = admission.wish(pod, &objects, &mut known);
             let group = groups::group_of(pod, &inventory, &lookup, &settings)?;
             jobs.add(pod, task, &group, &reading, remarks)
@@ -114,6 +117,21 @@ pub(super) fn snapshot(
         foreign,
         inventory,
     }
+}
+
+/// Why a pod can't be where it says that it is.
+fn overfull(task: &Task, known: &[Node]) -> Option<String> {
+    let Cards::Shared { devices, .. } = &task.cards else {
+        return None;
+    };
+    let node = known
+        .iter()
+        .find(|node| Some(&node.name) == task.node.as_ref())?;
+    let cards = node
+        .cards
+        .max(i64::try_from(task.on.len()).unwrap_or(i64::MAX));
+    (task.status.is_active() && i64::from(*devices) > cards)
+        .then(|| format!("it is on {devices} cards, and its node has {}", node.cards))
 }
 
 /// Takes what a pod holds, that nobody here decides on, off its node.

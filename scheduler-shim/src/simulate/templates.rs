@@ -57,8 +57,8 @@ const SHAPES: &[(&str, &str, Shape)] = &[
     ("ray.io", "RayJob", Shape::Own),
 ];
 
-/// More pods than any cluster runs are a mistake in a manifest.
-const MOST: u64 = 100_000;
+/// More pods than a workload has are a mistake in its manifest; so many are simulated, and it is said.
+const MOST: u64 = 10_000;
 
 /// The pods of all workloads that have none.
 pub(super) fn pods(inventory: &Inventory, remarks: &mut Remarks) -> Vec<Value> {

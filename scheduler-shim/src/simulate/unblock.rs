@@ -14,6 +14,8 @@ use super::words;
 
 /// How many pods are tried as the one that would have to end.
 const TRIED: usize = 48;
+/// More pods than this are a large cluster.
+const LARGE: usize = 500;
 /// How many of those that help are named.
 const NAMED: usize = 4;
 
@@ -25,8 +27,9 @@ pub(super) fn changes(
     task: &Task,
 ) -> Vec<String> {
     let now = snapshot.now;
+    let tried = tried(books, job);
     let helps = |change: &dyn Fn(&mut Cluster)| {
-        let mut cluster = books.cluster.clone();
+        let mut cluster = tried.clone();
         change(&mut cluster);
         starts(now, &cluster, &task.name)
     };
@@ -73,6 +76,24 @@ pub(super) fn changes(
             .then(|| format!("there is another node like {name}"))
     }));
     changes
+}
+
+/// The cluster that changes are tried on. In a large one only this job waits: hundreds of trials with
+/// thousands of pods that wait take minutes.
+fn tried(books: &Books<'_>, job: &Job) -> Cluster {
+    let mut cluster = books.cluster.clone();
+    if is_large(books) {
+        cluster.jobs.retain(|other| {
+            let mut tasks = other.tasks.iter();
+            other.name == job.name || tasks.any(|task| books.status(task).is_active_allocated())
+        });
+    }
+    cluster
+}
+
+/// Whether changes are tried as if only this job waited.
+pub(super) fn is_large(books: &Books<'_>) -> bool {
+    books.outcomes.len() > LARGE
 }
 
 fn starts(now: Duration, cluster: &Cluster, task: &str) -> bool {
