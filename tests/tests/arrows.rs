@@ -41,6 +41,11 @@ const MAP: &[Crate] = &[
         room: Safe,
     },
     Crate {
+        name: "apportion-cgroup",
+        knows: &[],
+        room: Safe,
+    },
+    Crate {
         name: "apportion-runtime-class",
         knows: &["apportion-abi"],
         room: Safe,

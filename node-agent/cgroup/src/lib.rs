@@ -1,0 +1,99 @@
+//! From the text of `/proc/PID/cgroup` to the pod and the container that a process runs in.
+//!
+//! The environment of a process is its own to rewrite and its parents may be anybody; the control group
+//! is the kernel's word. Every child of a container stays in its group, a shell that was executed into it
+//! joins it, and a container engine inside a pod makes its groups below the pod's.
+//!
+//! # What is refused
+//!
+//! Nothing here guesses. A path without a pod of the kubelet's naming, hierarchies that name different
+//! pods, a runtime's own monitor, and anything below a login session (whose owner may name groups as they
+//! like) belong to no pod. Of several pods on one path the outermost is the node's; those below it are a
+//! nested kubelet's.
+
+#![forbid(unsafe_code)]
+
+mod component;
+mod names;
+
+use component::{Above, Component};
+pub use names::{ContainerId, PodUid};
+
+/// Where a process runs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The pod.
+    pub pod: PodUid,
+    /// The container; `None` where the group is the pod's own or is not named after a container.
+    pub container: Option<ContainerId>,
+}
+
+/// The place of a process, from the text of its `/proc/PID/cgroup`.
+#[must_use]
+pub fn place(text: &str) -> Option<Place> {
+    let mut found: Option<Place> = None;
+    for line in text.lines() {
+        match place_of_line(line) {
+            Found::Nothing => {}
+            Found::Monitor => return None,
+            Found::Place(place) => match &mut found {
+                None => found = Some(place),
+                Some(known) => agree(known, place)?,
+            },
+        }
+    }
+    found
+}
+
+/// What one hierarchy says.
+enum Found {
+    Nothing,
+    /// A runtime's monitor of a container, which is not in it.
+    Monitor,
+    Place(Place),
+}
+
+/// Completes one hierarchy's word with another's; `None` where they contradict each other.
+fn agree(known: &mut Place, other: Place) -> Option<()> {
+    let is_same = known.pod == other.pod
+        && (known.container.is_none()
+            || other.container.is_none()
+            || known.container == other.container);
+    is_same.then(|| known.container = known.container.take().or(other.container))
+}
+
+fn place_of_line(line: &str) -> Found {
+    // The number of the hierarchy, its controllers, the path.
+    let Some(path) = line.splitn(3, ':').nth(2) else {
+        return Found::Nothing;
+    };
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    let Some(below_root) = path.strip_prefix('/') else {
+        return Found::Nothing;
+    };
+    let mut above = Above::Root;
+    let mut components = below_root.split('/');
+    while let Some(component) = components.next() {
+        match component::read(above, component) {
+            Component::Session => return Found::Nothing,
+            Component::Other(next) => above = next,
+            Component::Pod(pod) => return inside(pod, components.next().unwrap_or_default()),
+            Component::PodAndContainer(pod, container) => {
+                let container = Some(container);
+                return Found::Place(Place { pod, container });
+            }
+        }
+    }
+    Found::Nothing
+}
+
+/// The group right below a pod's.
+fn inside(pod: PodUid, component: &str) -> Found {
+    match component::is_monitor(component) {
+        true => Found::Monitor,
+        false => Found::Place(Place {
+            pod,
+            container: component::container(component),
+        }),
+    }
+}

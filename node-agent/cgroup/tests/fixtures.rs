@@ -1,0 +1,141 @@
+//! The paths that kubelets, runtimes and nested clusters really make, and what is in them.
+
+use apportion_cgroup::place;
+
+const UID: &str = "6f1c2d3e-4b5a-4978-8a6b-1c2d3e4f5a6b";
+const HASH: &str = "0f1e2d3c4b5a69788796a5b4c3d2e1f0";
+
+/// A name for the row, the text with `{uid}`, `{uid_}`, `{hash}`, `{c}` and `{d}` for the UID, the UID with
+/// underscores, a static pod's hash and two container ids; what must be found.
+struct Row(&'static str, &'static str, Expect);
+
+enum Expect {
+    Container,
+    StaticContainer,
+    PodOnly,
+    Nothing,
+}
+
+use Expect::{Container, Nothing, PodOnly, StaticContainer};
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    // The cgroupfs driver.
+    Row("v2 cgroupfs guaranteed", "0::/kubepods/pod{uid}/{c}", Container),
+    Row("v2 cgroupfs burstable", "0::/kubepods/burstable/pod{uid}/{c}", Container),
+    Row("v2 cgroupfs best effort", "0::/kubepods/besteffort/pod{uid}/{c}", Container),
+    Row("v1 cgroupfs one controller", "4:memory:/kubepods/burstable/pod{uid}/{c}", Container),
+    Row("v1 cgroupfs named hierarchy", "1:name=systemd:/kubepods/besteffort/pod{uid}/{c}", Container),
+    Row("v1 cgroupfs all controllers",
+        "12:devices:/kubepods/pod{uid}/{c}\n11:cpu,cpuacct:/kubepods/pod{uid}/{c}\n4:memory:/kubepods/pod{uid}/{c}\n0::/", Container),
+    Row("hybrid, the unified hierarchy is the runtime's service",
+        "4:memory:/kubepods/pod{uid}/{c}\n0::/system.slice/containerd.service", Container),
+    Row("cgroupfs below a root of the administrator's", "0::/tenants/kubepods/burstable/pod{uid}/{c}", Container),
+    Row("cgroupfs static pod", "0::/kubepods/burstable/pod{hash}/{c}", StaticContainer),
+    Row("cgroupfs CRI-O", "0::/kubepods/besteffort/pod{uid}/crio-{c}", Container),
+    Row("cgroupfs CRI-O monitor", "0::/kubepods/besteffort/pod{uid}/crio-conmon-{c}", Nothing),
+    // The systemd driver.
+    Row("v2 systemd containerd guaranteed",
+        "0::/kubepods.slice/kubepods-pod{uid_}.slice/cri-containerd-{c}.scope", Container),
+    Row("v2 systemd containerd burstable",
+        "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid_}.slice/cri-containerd-{c}.scope", Container),
+    Row("v2 systemd containerd best effort",
+        "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{uid_}.slice/cri-containerd-{c}.scope", Container),
+    Row("v1 systemd containerd",
+        "9:devices:/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid_}.slice/cri-containerd-{c}.scope", Container),
+    Row("systemd CRI-O",
+        "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid_}.slice/crio-{c}.scope", Container),
+    Row("systemd CRI-O with a child group",
+        "0::/kubepods.slice/kubepods-pod{uid_}.slice/crio-{c}.scope/container", Container),
+    Row("systemd CRI-O monitor",
+        "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid_}.slice/crio-conmon-{c}.scope", Nothing),
+    Row("systemd cri-dockerd",
+        "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{uid_}.slice/docker-{c}.scope", Container),
+    Row("systemd static pod",
+        "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{hash}.slice/cri-containerd-{c}.scope", StaticContainer),
+    Row("systemd init group in the container",
+        "0::/kubepods.slice/kubepods-pod{uid_}.slice/cri-containerd-{c}.scope/init.scope", Container),
+    Row("a slice path given to a runtime with the cgroupfs driver, v1",
+        "4:memory:/system.slice/containerd.service/kubepods-burstable-pod{uid_}.slice:cri-containerd:{c}", Container),
+    Row("a slice path given to a runtime with the cgroupfs driver, v2",
+        "0::/kubepods-besteffort-pod{uid_}.slice:cri-containerd:{c}", Container),
+    // Nested clusters and engines.
+    Row("kind, cgroupfs, own namespace", "0::/kubelet/kubepods/burstable/pod{uid}/{c}", Container),
+    Row("kind, systemd, own namespace",
+        "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{uid_}.slice/cri-containerd-{c}.scope", Container),
+    Row("kind, guaranteed",
+        "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{uid_}.slice/cri-containerd-{c}.scope", Container),
+    Row("kind seen from its host, v1", "4:memory:/docker/{d}/kubelet/kubepods/besteffort/pod{uid}/{c}", Container),
+    Row("kind seen from its host, systemd",
+        "0::/system.slice/docker-{d}.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{uid_}.slice/cri-containerd-{c}.scope", Container),
+    Row("Docker in a pod, cgroupfs", "0::/kubepods/burstable/pod{uid}/{c}/docker/{d}", Container),
+    Row("Docker in a pod, systemd",
+        "0::/kubepods.slice/kubepods-pod{uid_}.slice/cri-containerd-{c}.scope/system.slice/docker-{d}.scope", Container),
+    Row("a kubelet in a pod",
+        "0::/kubepods/burstable/pod{uid}/{c}/kubelet/kubepods/pod11111111-2222-3333-4444-555555555555/{d}", Container),
+    Row("a group inside a container that is named as another pod",
+        "0::/kubepods/pod{uid}/{c}/pod11111111-2222-3333-4444-555555555555/{d}", Container),
+    // A reader in a cgroup namespace of its own.
+    Row("another pod of another class, from inside", "0::/../../../kubepods-burstable.slice/kubepods-burstable-pod{uid_}.slice/cri-containerd-{c}.scope", Container),
+    Row("another pod of the same class, from inside", "0::/../../kubepods-burstable-pod{uid_}.slice/cri-containerd-{c}.scope", Container),
+    Row("another pod from inside, cgroupfs", "0::/../../pod{uid}/{c}", Container),
+    Row("another pod of another class from inside, cgroupfs", "0::/../../../burstable/pod{uid}/{c}", Container),
+    Row("another container of the reader's pod", "0::/../cri-containerd-{c}.scope", Nothing),
+    // A pod and no container.
+    Row("the pod's own group", "0::/kubepods/burstable/pod{uid}", PodOnly),
+    Row("the pod's own slice", "0::/kubepods.slice/kubepods-pod{uid_}.slice", PodOnly),
+    Row("a sandboxed runtime's group", "0::/kubepods/pod{uid}/kata_overhead", PodOnly),
+    Row("a short id is no container", "0::/kubepods/pod{uid}/abcdef", PodOnly),
+    Row("a removed group of a dying process", "0::/kubepods/burstable/pod{uid}/{c} (deleted)", Container),
+    // Nobody's.
+    Row("a system service", "0::/system.slice/containerd.service", Nothing),
+    Row("the kubelet itself", "0::/system.slice/kubelet.service", Nothing),
+    Row("the root", "0::/", Nothing),
+    Row("a plain Docker container", "0::/system.slice/docker-{d}.scope", Nothing),
+    Row("a container that containerd's own client started", "0::/k8s.io/{c}", Nothing),
+    Row("a login session", "0::/user.slice/user-1000.slice/session-3.scope", Nothing),
+    Row("a login session that names a pod",
+        "0::/user.slice/user-1000.slice/user@1000.service/kubepods.slice/kubepods-pod{uid_}.slice/cri-containerd-{c}.scope", Nothing),
+    Row("a user manager that names a pod", "0::/../user@1000.service/kubepods/pod{uid}/{c}", Nothing),
+    Row("a pod's name outside of the kubelet's groups", "0::/system.slice/pod{uid}/{c}", Nothing),
+    Row("a class without the kubelet's group above", "0::/burstable/pod{uid}/{c}", Nothing),
+    Row("the name of no class", "0::/kubepods/fast/pod{uid}/{c}", Nothing),
+    Row("a slice of another's", "0::/mypods.slice/mypods-pod{uid_}.slice/cri-containerd-{c}.scope", Nothing),
+    Row("a UID that is none", "0::/kubepods/pod6f1c2d3e-4b5a/{c}", Nothing),
+    Row("two hierarchies that name different pods",
+        "4:memory:/kubepods/pod{uid}/{c}\n3:cpu:/kubepods/pod11111111-2222-3333-4444-555555555555/{c}", Nothing),
+    Row("two hierarchies that name different containers",
+        "4:memory:/kubepods/pod{uid}/{c}\n3:cpu:/kubepods/pod{uid}/{d}", Nothing),
+    Row("one hierarchy stops at the pod",
+        "4:memory:/kubepods/pod{uid}\n3:cpu:/kubepods/pod{uid}/{c}", Container),
+    Row("no text", "", Nothing),
+    Row("no path", "0::", Nothing),
+];
+
+#[test]
+fn every_known_path_is_read_as_what_it_is() {
+    assert!(ROWS.len() >= 40);
+    for Row(name, text, expect) in ROWS {
+        let (container, other) = ("c0ffee".repeat(11)[..64].to_owned(), "d00d".repeat(16));
+        let text = text
+            .replace("{uid}", UID)
+            .replace("{uid_}", &UID.replace('-', "_"))
+            .replace("{hash}", HASH)
+            .replace("{c}", &container)
+            .replace("{d}", &other);
+        let found = place(&text);
+        let found = found.as_ref().map(|found| {
+            (
+                found.pod.as_str(),
+                found.container.as_ref().map(|id| id.as_str()),
+            )
+        });
+        let expected = match expect {
+            Container => Some((UID, Some(container.as_str()))),
+            StaticContainer => Some((HASH, Some(container.as_str()))),
+            PodOnly => Some((UID, None)),
+            Nothing => None,
+        };
+        assert_eq!(found, expected, "{name}: {text}");
+    }
+}
