@@ -5,7 +5,16 @@ use crate::arrays::{Array, Arrays, TakenArray};
 use crate::contexts::{ContextId, Contexts, Ended};
 use crate::handles::{Dropped, Handles, Released, Unmapped};
 use crate::linear::{Linear, Taken};
-use crate::pools::Pools;
+use crate::pools::{Pooled, Pools};
+
+/// What an address that is to be freed is.
+#[derive(Clone, Copy, Debug)]
+pub enum Held {
+    /// Plain, pitched or managed memory.
+    Linear(Taken),
+    /// Memory of a pool.
+    Pooled(Pooled),
+}
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -87,8 +96,9 @@ impl Books {
     }
 
     /// Takes an allocation out, before the driver is asked to free it.
-    pub fn take(&mut self, address: u64) -> Option<Taken> {
-        self.linear.take(address)
+    pub fn take(&mut self, address: u64) -> Option<Held> {
+        let plain = self.linear.take(address).map(Held::Linear);
+        plain.or_else(|| self.pools.take(address).map(Held::Pooled))
     }
 
     /// Enters an array. Returns what it costs among the others.

@@ -26,11 +26,11 @@ mod map;
 mod pools;
 
 pub use arrays::{Array, TakenArray, format_bytes};
-pub use books::Books;
+pub use books::{Books, Held};
 pub use contexts::{ContextId, Ended};
 pub use handles::{Dropped, Released, Unmapped};
 pub use linear::{BLOCK, Taken, worst_case};
-pub use pools::{GROWTH, Gone, Pools, Settled, worst_growth};
+pub use pools::{Doomed, GROWTH, Growth, Pooled, Pools, Settled, worst_growth};
 
 /// A card by its position in the account.
 pub type Card = usize;

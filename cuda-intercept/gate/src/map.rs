@@ -40,6 +40,11 @@ impl<K: Eq + Hash + Copy, V> Map<K, V> {
         self.0.iter().map(|(key, value)| (*key, value))
     }
 
+    /// Keeps the entries whose value `wanted` picks.
+    pub(crate) fn retain(&mut self, wanted: impl Fn(&V) -> bool) {
+        self.0.retain(|_, value| wanted(value));
+    }
+
     /// Removes one entry that `chosen` picks. Called until it finds none, this empties a selection
     /// without memory for a list of it.
     pub(crate) fn remove_where(&mut self, chosen: impl Fn(K, &V) -> bool) -> Option<(K, V)> {

@@ -10,10 +10,14 @@
 //!
 //! A thread looks at all pools of the process, also at one that another thread is about to destroy, and
 //! the driver need not bear a question about a pool that is gone. So who asks says so ([`Pools::look`]),
-//! and who destroys waits for those who look.
+//! and who destroys waits for those who look. How a pool ends is told in `ends`.
 
 use crate::Card;
 use crate::map::Map;
+
+mod ends;
+
+pub use ends::{Doomed, Pooled};
 
 /// The unit in which a pool grows.
 pub const GROWTH: u64 = 32 << 20;
@@ -38,8 +42,21 @@ pub enum Settled {
     Take(Card, u64),
 }
 
+/// A pool by a number that is never used twice, as its handle may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct PoolId(u64);
+
+/// A growth that is under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Growth {
+    pool: u64,
+    id: PoolId,
+    bytes: u64,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Pool {
+    id: PoolId,
     /// `None` where nothing is charged for the pool: its memory is in the host, or on a card that the
     /// account does not name.
     card: Option<Card>,
@@ -51,72 +68,65 @@ struct Pool {
     epoch: u64,
     /// How many threads ask the driver about it, not of the program's own accord.
     lookers: u32,
-}
-
-/// A pool that was taken out of the books.
-#[derive(Clone, Copy, Debug)]
-pub struct Gone {
-    pool: u64,
-    entry: Pool,
-}
-
-impl Gone {
-    /// What its end gives back.
-    #[must_use]
-    pub const fn settled(&self) -> Settled {
-        let charged = self.entry.charged.saturating_add(self.entry.growing);
-        match self.entry.card {
-            Some(card) => Settled::GiveBack(card, charged),
-            None => Settled::Even,
-        }
-    }
+    /// How many allocations from it live or are being made.
+    live: u64,
 }
 
 /// The pools of a process.
 #[derive(Debug, Default)]
-pub struct Pools(Map<u64, Pool>);
+pub struct Pools {
+    by_handle: Map<u64, Pool>,
+    ends: ends::Ends,
+    last: u64,
+}
 
 impl Pools {
     /// Enters a pool, if it is new.
     pub fn enter(&mut self, pool: u64, card: Option<Card>) {
-        if self.0.get(pool).is_none() {
+        if self.by_handle.get(pool).is_none() {
+            self.last = self.last.wrapping_add(1);
             let empty = Pool {
+                id: PoolId(self.last),
                 card,
                 charged: 0,
                 growing: 0,
                 epoch: 0,
                 lookers: 0,
+                live: 0,
             };
-            self.0.enter(pool, empty);
+            self.by_handle.enter(pool, empty);
         }
     }
 
     /// The card that a pool is charged to; `None` if the pool was never entered.
     #[must_use]
     pub fn card(&self, pool: u64) -> Option<Option<Card>> {
-        self.0.get(pool).map(|pool| pool.card)
+        self.by_handle.get(pool).map(|pool| pool.card)
     }
 
-    /// A growth begins; it has been charged.
-    pub fn begin(&mut self, pool: u64, growth: u64) {
-        if let Some(pool) = self.0.get_mut(pool) {
-            pool.growing = pool.growing.saturating_add(growth);
-            pool.epoch = pool.epoch.wrapping_add(1);
-        }
+    /// A growth begins, for an allocation that is about to be asked for; it has been charged. Ends with
+    /// [`Pools::settle`] and then [`Pools::made`].
+    pub fn begin(&mut self, pool: u64, bytes: u64) -> Option<Growth> {
+        let entry = self.by_handle.get_mut(pool)?;
+        entry.growing = entry.growing.saturating_add(bytes);
+        entry.epoch = entry.epoch.wrapping_add(1);
+        entry.live = entry.live.saturating_add(1);
+        let id = entry.id;
+        Some(Growth { pool, id, bytes })
     }
 
     /// The driver is about to be asked about a pool: what to hand to [`Pools::settle`] with the answer.
     /// `None` if there is no such pool, and then it must not be asked. Ends with [`Pools::looked`].
     #[must_use]
     pub fn look(&mut self, pool: u64) -> Option<u64> {
-        let pool = self.0.get_mut(pool)?;
+        let pool = self.by_handle.get_mut(pool)?;
         pool.lookers = pool.lookers.saturating_add(1);
         Some(pool.epoch)
     }
 
     /// The driver has answered.
     pub fn looked(&mut self, pool: u64) {
-        if let Some(pool) = self.0.get_mut(pool) {
+        if let Some(pool) = self.by_handle.get_mut(pool) {
             pool.lookers = pool.lookers.saturating_sub(1);
         }
     }
@@ -124,18 +134,29 @@ impl Pools {
     /// Whether the driver is being asked about a pool.
     #[must_use]
     pub fn is_looked_at(&self, pool: u64) -> bool {
-        self.0.get(pool).is_some_and(|pool| pool.lookers > 0)
+        self.by_handle
+            .get(pool)
+            .is_some_and(|pool| pool.lookers > 0)
     }
 
-    /// The driver was read: the pool reserves so much. `ended` is the growth that is over with it.
-    pub fn settle(&mut self, pool: u64, epoch: u64, reserved: u64, ended: u64) -> Settled {
-        let Some(pool) = self.0.get_mut(pool) else {
+    /// The driver was read: the pool reserves so much. `ended` is the growth that is over with it; that of
+    /// a pool that was destroyed meanwhile stays charged until that pool is over.
+    pub fn settle(
+        &mut self,
+        pool: u64,
+        epoch: u64,
+        reserved: u64,
+        ended: Option<Growth>,
+    ) -> Settled {
+        let Some(pool) = self.by_handle.get_mut(pool) else {
             return Settled::Even;
         };
         let Some(card) = pool.card else {
             return Settled::Even;
         };
-        let before = pool.charged.saturating_add(pool.growing);
+        let ended = ended.filter(|growth| growth.id == pool.id);
+        let ended = ended.map_or(0, |growth| growth.bytes);
+        let before = pool.total();
         let current = pool.epoch == epoch;
         pool.charged = match current {
             true => reserved,
@@ -146,7 +167,7 @@ impl Pools {
         if ended > 0 {
             pool.epoch = pool.epoch.wrapping_add(1);
         }
-        let after = pool.charged.saturating_add(pool.growing);
+        let after = pool.total();
         match after >= before {
             true if after == before => Settled::Even,
             true => Settled::Take(card, after.saturating_sub(before)),
@@ -154,20 +175,13 @@ impl Pools {
         }
     }
 
-    /// Takes a pool out, before the driver is asked to destroy it.
-    pub fn take(&mut self, pool: u64) -> Option<Gone> {
-        self.0.remove(pool).map(|entry| Gone { pool, entry })
-    }
-
-    /// The driver did not destroy it.
-    pub fn put_back(&mut self, gone: Gone) {
-        self.0.enter(gone.pool, gone.entry);
-    }
-
     /// What is charged for all pools on a card.
     #[must_use]
     pub fn charged_on(&self, card: Card) -> u64 {
-        let here = self.0.iter().filter(|(_, pool)| pool.card == Some(card));
+        let here = self
+            .by_handle
+            .iter()
+            .filter(|(_, pool)| pool.card == Some(card));
         here.map(|(_, pool)| pool.charged).sum()
     }
 
@@ -176,8 +190,23 @@ impl Pools {
     #[must_use]
     pub fn charged_after(&self, after: Option<u64>) -> Option<u64> {
         let later = |handle: &u64| after.is_none_or(|after| *handle > after);
-        let charged = self.0.iter().filter(|(_, pool)| pool.charged > 0);
+        let charged = self.by_handle.iter().filter(|(_, pool)| pool.charged > 0);
         charged.map(|(handle, _)| handle).filter(later).min()
+    }
+}
+
+impl Pool {
+    /// All that is charged for it.
+    const fn total(&self) -> u64 {
+        self.charged.saturating_add(self.growing)
+    }
+
+    /// What its end means for the account.
+    const fn gone(&self) -> Settled {
+        match self.card {
+            Some(card) => Settled::GiveBack(card, self.total()),
+            None => Settled::Even,
+        }
     }
 }
 
@@ -196,40 +225,43 @@ mod tests {
     #[test]
     fn what_a_pool_did_not_grow_by_is_given_back() {
         let mut pools = pool();
-        pools.begin(1, 64 * MIB);
+        let growth = pools.begin(1, 64 * MIB);
         let epoch = pools.look(1).unwrap_or_default();
-        let settled = pools.settle(1, epoch, 32 * MIB, 64 * MIB);
+        let settled = pools.settle(1, epoch, 32 * MIB, growth);
         assert_eq!(settled, Settled::GiveBack(0, 32 * MIB));
     }
 
     #[test]
     fn growth_that_is_under_way_stays_charged() {
         let mut pools = pool();
-        pools.begin(1, 32 * MIB);
-        pools.begin(1, 32 * MIB);
+        let first = pools.begin(1, 32 * MIB);
+        let _second = pools.begin(1, 32 * MIB);
         let epoch = pools.look(1).unwrap_or_default();
-        assert_eq!(pools.settle(1, epoch, 32 * MIB, 32 * MIB), Settled::Even);
+        assert_eq!(pools.settle(1, epoch, 32 * MIB, first), Settled::Even);
     }
 
     #[test]
     fn a_stale_reading_gives_nothing_back() {
         let mut pools = pool();
-        pools.begin(1, 32 * MIB);
+        let first = pools.begin(1, 32 * MIB);
         let epoch = pools.look(1).unwrap_or_default();
-        pools.begin(1, 32 * MIB);
-        let settled = pools.settle(1, epoch, 0, 32 * MIB);
+        let _second = pools.begin(1, 32 * MIB);
+        let settled = pools.settle(1, epoch, 0, first);
         assert_eq!(settled, Settled::Even);
     }
 
     #[test]
     fn a_trim_is_given_back_when_it_is_seen() {
         let mut pools = pool();
-        pools.begin(1, 32 * MIB);
+        let growth = pools.begin(1, 32 * MIB);
         let epoch = pools.look(1).unwrap_or_default();
-        let _ = pools.settle(1, epoch, 32 * MIB, 32 * MIB);
+        let _ = pools.settle(1, epoch, 32 * MIB, growth);
         let epoch = pools.look(1).unwrap_or_default();
         assert_eq!(pools.charged_after(None), Some(1));
-        assert_eq!(pools.settle(1, epoch, 0, 0), Settled::GiveBack(0, 32 * MIB));
+        assert_eq!(
+            pools.settle(1, epoch, 0, None),
+            Settled::GiveBack(0, 32 * MIB)
+        );
         assert_eq!(pools.charged_after(None), None);
     }
 
@@ -242,14 +274,5 @@ mod tests {
         pools.looked(1);
         assert!(!pools.is_looked_at(1));
         assert_eq!(pools.look(2), None);
-    }
-
-    #[test]
-    fn a_pool_that_goes_takes_its_charge_along() {
-        let mut pools = pool();
-        pools.begin(1, 32 * MIB);
-        let gone = pools.take(1).map(|gone| gone.settled());
-        assert_eq!(gone, Some(Settled::GiveBack(0, 32 * MIB)));
-        assert!(pools.take(1).is_none());
     }
 }

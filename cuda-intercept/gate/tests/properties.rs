@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_gate::{BLOCK, Books, Settled, worst_case, worst_growth};
+use apportion_gate::{BLOCK, Books, GROWTH, Held, Settled, worst_case, worst_growth};
 use proptest::prelude::*;
 
 const CONTEXT: u64 = 0xc0;
@@ -53,6 +53,22 @@ impl Driver {
     }
 }
 
+fn apply(settled: Settled, charged: &mut u64) {
+    match settled {
+        Settled::Even => {}
+        Settled::GiveBack(_, bytes) => *charged -= bytes,
+        Settled::Take(_, bytes) => *charged += bytes,
+    }
+}
+
+/// A pool as the driver has it: every allocation from it takes one step of growth.
+struct Pool {
+    handle: u64,
+    has_name: bool,
+    live: Vec<u64>,
+    reserved: u64,
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -69,7 +85,10 @@ proptest! {
                 let addresses: Vec<u64> = driver.live.keys().copied().collect();
                 let address = addresses[which.index(addresses.len())];
                 driver.live.remove(&address);
-                charged -= books.take(address).map_or(0, |taken| taken.cost);
+                match books.take(address) {
+                    Some(Held::Linear(taken)) => charged -= taken.cost,
+                    Some(Held::Pooled(_)) | None => {}
+                }
             } else if let Some(context) = context {
                 let bytes = if bytes % 3 == 0 { bytes } else { bytes % MIB + 1 };
                 let cost = books.enter(driver.alloc(bytes), bytes, 0, context);
@@ -165,19 +184,13 @@ proptest! {
         let (mut charged, mut reserved) = (0_u64, 0_u64);
         // Growth that was charged and not yet asked for; asked for; and read but not yet settled.
         let (mut begun, mut grown, mut read) = (Vec::new(), Vec::new(), Vec::new());
-        let apply = |settled: Settled, charged: &mut u64| match settled {
-            Settled::Even => {}
-            Settled::GiveBack(_, bytes) => *charged -= bytes,
-            Settled::Take(_, bytes) => *charged += bytes,
-        };
         books.pools.enter(1, Some(0));
         for (step, bytes, which) in steps {
             match step {
                 0 => {
                     let growth = worst_growth(bytes);
                     charged += growth;
-                    books.pools.begin(1, growth);
-                    begun.push((bytes, growth));
+                    begun.push((bytes, books.pools.begin(1, growth)));
                 }
                 1 if !begun.is_empty() => {
                     let (bytes, growth) = begun.swap_remove(which.index(begun.len()));
@@ -207,7 +220,74 @@ proptest! {
             apply(books.pools.settle(1, epoch, seen, growth), &mut charged);
         }
         let epoch = books.pools.look(1).unwrap_or_default();
-        apply(books.pools.settle(1, epoch, reserved, 0), &mut charged);
+        apply(books.pools.settle(1, epoch, reserved, None), &mut charged);
         prop_assert_eq!(charged, reserved);
+    }
+
+    /// Whatever is freed and destroyed in which order, and with handles and addresses that are given again,
+    /// a pool is charged while it has a name or an allocation, and no longer.
+    #[test]
+    fn a_pool_is_charged_until_its_last_allocation_is_freed(
+        steps in prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), any::<bool>()), 1..150),
+    ) {
+        let mut books = books();
+        let (mut pools, mut charged): (Vec<Pool>, u64) = (Vec::new(), 0);
+        for (step, which, fails) in steps {
+            let named: Vec<usize> = (0..pools.len()).filter(|p| pools[*p].has_name).collect();
+            let live: Vec<(usize, u64)> = (0..pools.len())
+                .flat_map(|p| pools[p].live.iter().map(move |address| (p, *address)))
+                .collect();
+            match step {
+                0 => {
+                    let free = |handle: &u64| !pools.iter().any(|p| p.has_name && p.handle == *handle);
+                    let handle = (1..).find(free).unwrap_or_default();
+                    books.pools.enter(handle, Some(0));
+                    pools.push(Pool { handle, has_name: true, live: Vec::new(), reserved: 0 });
+                }
+                1 if !named.is_empty() => {
+                    let free = |address: &u64| !live.iter().any(|(_, taken)| taken == address);
+                    let address = (1..).find(free).unwrap_or_default();
+                    let pool = &mut pools[named[which.index(named.len())]];
+                    charged += GROWTH;
+                    let growth = books.pools.begin(pool.handle, GROWTH);
+                    pool.reserved += if fails { 0 } else { GROWTH };
+                    let epoch = books.pools.look(pool.handle).unwrap_or_default();
+                    let settled = books.pools.settle(pool.handle, epoch, pool.reserved, growth);
+                    books.pools.looked(pool.handle);
+                    apply(settled, &mut charged);
+                    pool.live.extend((!fails).then_some(address));
+                    let made = growth.map(|growth| books.pools.made(growth, (!fails).then_some(address)));
+                    prop_assert_eq!(made, Some(Settled::Even));
+                }
+                2 if !live.is_empty() => {
+                    let (pool, address) = live[which.index(live.len())];
+                    match books.take(address) {
+                        Some(Held::Pooled(pooled)) if fails => books.pools.lives(pooled),
+                        Some(Held::Pooled(pooled)) => {
+                            pools[pool].live.retain(|live| *live != address);
+                            apply(books.pools.freed(pooled), &mut charged);
+                        }
+                        Some(Held::Linear(_)) | None => prop_assert!(false, "it was entered"),
+                    }
+                }
+                3 if !named.is_empty() => {
+                    let pool = &mut pools[named[which.index(named.len())]];
+                    let doomed = books.pools.begin_destroy(pool.handle);
+                    prop_assert!(doomed.is_some());
+                    match doomed {
+                        Some(doomed) if fails => books.pools.survives(doomed),
+                        Some(doomed) => {
+                            pool.has_name = false;
+                            apply(books.pools.destroyed(doomed), &mut charged);
+                        }
+                        None => {}
+                    }
+                }
+                _ => {}
+            }
+            pools.retain(|pool| pool.has_name || !pool.live.is_empty());
+            let reserved: u64 = pools.iter().map(|pool| pool.reserved).sum();
+            prop_assert_eq!(charged, reserved);
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Managed memory is charged in full although it is on the card only while it is used there: a program
 //! on a smaller card could not have all of it resident either, and nothing else about it can be seen.
 
-use apportion_gate::worst_case;
+use apportion_gate::{Held, worst_case};
 
 use crate::foreign::{DevicePointer, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::process::{self, Ground, Site};
@@ -52,18 +52,24 @@ pub(super) fn give(address: u64, ask: impl FnOnce() -> Status) -> Status {
     let Some(process) = process::current() else {
         return ask();
     };
-    let Some(taken) = process.books.lock().take(address) else {
+    let Some(held) = process.books.lock().take(address) else {
         return ask();
     };
     let status = ask();
-    if status == SUCCESS {
-        process.uncharge(taken.card, taken.cost);
-    } else {
-        let cost = {
-            let mut books = process.books.lock();
-            books.enter(taken.address, taken.bytes, taken.card, taken.context)
-        };
-        process.adjust(taken.card, taken.cost, cost);
+    match (held, status) {
+        (Held::Linear(taken), SUCCESS) => process.uncharge(taken.card, taken.cost),
+        (Held::Linear(taken), _) => {
+            let cost = {
+                let mut books = process.books.lock();
+                books.enter(taken.address, taken.bytes, taken.card, taken.context)
+            };
+            process.adjust(taken.card, taken.cost, cost);
+        }
+        (Held::Pooled(pooled), SUCCESS) => {
+            let settled = process.books.lock().pools.freed(pooled);
+            process.settle(settled);
+        }
+        (Held::Pooled(pooled), _) => process.books.lock().pools.lives(pooled),
     }
     status
 }

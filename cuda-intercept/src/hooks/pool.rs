@@ -9,7 +9,7 @@
 //! trim, up to one step of its growth: nobody but the driver knows whether such a request makes it grow,
 //! and the promise is that the limit holds.
 
-use apportion_gate::{Card, Settled, worst_growth};
+use apportion_gate::{Card, Growth, worst_growth};
 
 use crate::driver::{self, Reading};
 use crate::foreign::{
@@ -31,7 +31,7 @@ type ContextSynchronize = unsafe extern "C" fn() -> Status;
 type Synchronize = unsafe extern "C" fn(Context) -> Status;
 
 /// Reads what a pool reserves and settles its charge; `ended` is growth that is over.
-fn settle(process: &Process, pool: u64, ended: u64) {
+fn settle(process: &Process, pool: u64, ended: Option<Growth>) {
     let Some(epoch) = process.books.lock().pools.look(pool) else {
         return;
     };
@@ -43,10 +43,7 @@ fn settle(process: &Process, pool: u64, ended: u64) {
             Reading::Reserves(reserved) => books.pools.settle(pool, epoch, reserved, ended),
             // Believed to have grown by as much as it could.
             Reading::Unknown => books.pools.settle(pool, epoch.wrapping_sub(1), 0, ended),
-            Reading::NoPool => {
-                let gone = books.pools.take(pool);
-                gone.map_or(Settled::Even, |gone| gone.settled())
-            }
+            Reading::NoPool => books.pools.vanished(pool),
         }
     };
     process.settle(settled);
@@ -66,7 +63,7 @@ fn each_charged(process: &Process, act: impl Fn(u64)) {
 /// Settles all pools of this process.
 pub(crate) fn settle_all() {
     if let Some(process) = process::current() {
-        each_charged(process, |pool| settle(process, pool, 0));
+        each_charged(process, |pool| settle(process, pool, None));
     }
 }
 
@@ -79,7 +76,7 @@ pub(crate) fn trim_all(process: &Process, card: Card) -> bool {
             // SAFETY: the pool is one that the driver gave out, and who destroys it waits for us.
             unsafe { driver::pool_trim_to(pool as Pool, 0) };
             process.books.lock().pools.looked(pool);
-            settle(process, pool, 0);
+            settle(process, pool, None);
         }
     });
     process.books.lock().pools.charged_on(card) < before
@@ -97,10 +94,19 @@ fn allocate(
     if !process.charge(card, growth) {
         return OUT_OF_MEMORY;
     }
-    process.books.lock().pools.begin(pool, growth);
+    let growth = {
+        let mut books = process.books.lock();
+        books.pools.enter(pool, Some(card));
+        books.pools.begin(pool, growth)
+    };
     let mut given = 0;
     let status = ask(&raw mut given);
+    let made = (status == SUCCESS).then_some(given);
     settle(process, pool, growth);
+    if let Some(growth) = growth {
+        let settled = process.books.lock().pools.made(growth, made);
+        process.settle(settled);
+    }
     if status == SUCCESS {
         // SAFETY: the caller passes a place for the address, as to the driver.
         unsafe { address.write(given) };
@@ -185,10 +191,7 @@ pub(crate) unsafe fn alloc_from_pool(
         card.filter(|_| driver::pool_reserved(pool) != Reading::NoPool)
     });
     match card {
-        Some(card) => {
-            process.books.lock().pools.enter(pool as u64, Some(card));
-            allocate(process, (pool as u64, card), bytes, address, ask)
-        }
+        Some(card) => allocate(process, (pool as u64, card), bytes, address, ask),
         None => ask(address),
     }
 }
@@ -262,28 +265,31 @@ pub(crate) unsafe fn at_location(
     status
 }
 
-/// A pool that is destroyed lives on until the last allocation from it is freed; what it keeps till then
-/// is seen by the agent.
+/// What the driver keeps of a pool for allocations that still live stays charged until they are freed.
 pub(crate) unsafe fn destroy(real: Destroy, pool: Pool) -> Status {
     // SAFETY: the pool is the caller's own.
     let ask = || unsafe { real(pool) };
     let Some(process) = process::current() else {
         return ask();
     };
-    let taken = spin::wait_for(|| {
+    // The last reading of what it reserves: nobody can ask once it is destroyed.
+    settle(process, pool as u64, None);
+    let begun = spin::wait_for(|| {
         let mut books = process.books.lock();
         let is_free = !books.pools.is_looked_at(pool as u64);
-        is_free.then(|| books.pools.take(pool as u64))
+        is_free.then(|| books.pools.begin_destroy(pool as u64))
     });
     // Whoever still looks after all that time was cancelled as it did.
-    let taken = taken.unwrap_or_else(|| process.books.lock().pools.take(pool as u64));
-    let Some(gone) = taken else {
+    let begun = begun.unwrap_or_else(|| process.books.lock().pools.begin_destroy(pool as u64));
+    let Some(doomed) = begun else {
         return ask();
     };
     let status = ask();
-    match status {
-        SUCCESS => process.settle(gone.settled()),
-        _ => process.books.lock().pools.put_back(gone),
+    if status == SUCCESS {
+        let settled = process.books.lock().pools.destroyed(doomed);
+        process.settle(settled);
+    } else {
+        process.books.lock().pools.survives(doomed);
     }
     status
 }

@@ -1,6 +1,7 @@
 //! Stream-ordered memory: a pool costs what it reserves.
 
 use std::ptr::null_mut;
+use std::thread;
 
 use crate::cuda::{Cuda, OUT_OF_MEMORY, Pointer, Properties};
 use crate::stage::{CONTEXT, MIB, held, limited};
@@ -88,6 +89,67 @@ fn a_trim_and_the_end_of_a_pool_give_back() {
         let address = alloc_from(cuda, pool, 100 * MIB).expect("it fits");
         assert_eq!(cuda.free_async(address, null_mut()), 0);
         assert_eq!(cuda.pool_destroy(pool), 0);
+        assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
+    });
+}
+
+#[test]
+fn a_destroyed_pool_is_charged_until_its_last_allocation_is_freed() {
+    limited(&[1000], |cuda, account| {
+        let pool = pool(cuda, u64::MAX);
+        let first = alloc_from(cuda, pool, 300 * MIB).expect("it fits");
+        let last = alloc_from(cuda, pool, 100 * MIB).expect("it fits");
+        assert_eq!(cuda.pool_destroy(pool), 0);
+        assert!(held(0) >= CONTEXT + 400 * MIB, "the driver keeps it");
+        assert_eq!(account.claimed(0), held(0));
+        assert_eq!(cuda.alloc(300 * MIB), Err(OUT_OF_MEMORY));
+        assert_eq!(cuda.free_async(first, null_mut()), 0);
+        assert_eq!(account.claimed(0), held(0));
+        assert_eq!(cuda.mem_free(last), 0);
+        assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
+        assert_ne!(cuda.mem_free(last), 0);
+        cuda.alloc(600 * MIB).expect("there is room again");
+    });
+}
+
+#[test]
+fn a_pool_made_after_one_that_was_destroyed_is_charged_by_itself() {
+    limited(&[1000], |cuda, account| {
+        let first = pool(cuda, u64::MAX);
+        let kept = alloc_from(cuda, first, 100 * MIB).expect("it fits");
+        assert_eq!(cuda.pool_destroy(first), 0);
+        let second = pool(cuda, u64::MAX);
+        let other = alloc_from(cuda, second, 100 * MIB).expect("it fits");
+        assert_eq!(account.claimed(0), held(0));
+        assert_eq!(cuda.free_async(kept, null_mut()), 0);
+        assert_eq!(account.claimed(0), held(0));
+        assert_eq!(cuda.free_async(other, null_mut()), 0);
+        assert_eq!(cuda.pool_destroy(second), 0);
+        assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
+    });
+}
+
+#[test]
+fn pools_that_are_destroyed_at_once_by_many_threads_leave_nothing() {
+    limited(&[2000], |cuda, account| {
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let mut context = null_mut();
+                    assert_eq!(cuda.primary_retain(&raw mut context, 0), 0);
+                    assert_eq!(cuda.set_current(context), 0);
+                    for _ in 0..50 {
+                        let pool = pool(cuda, u64::MAX);
+                        let address = alloc_from(cuda, pool, MIB);
+                        assert_eq!(cuda.pool_destroy(pool), 0);
+                        if let Ok(address) = address {
+                            assert_eq!(cuda.free_async(address, null_mut()), 0);
+                        }
+                    }
+                    assert_eq!(cuda.primary_release(0), 0);
+                });
+            }
+        });
         assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
     });
 }

@@ -88,6 +88,11 @@ pub(crate) const CASES: &[Case] = &[
         run: pools::created,
     },
     Case {
+        name: "destroyed_pools",
+        about: "a pool that is destroyed while allocations from it live",
+        run: pools::destroyed_in_use,
+    },
+    Case {
         name: "contexts",
         about: "primary contexts by retain count, created ones, what their end frees",
         run: contexts::run,

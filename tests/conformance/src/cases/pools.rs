@@ -168,17 +168,18 @@ fn high_marks(report: &Report, pool: &Pool<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-pub(super) fn created(report: &Report) -> Result<(), Stop> {
-    let session = Session::start()?;
+fn create(session: &Session) -> Result<Pool<'_>, Stop> {
     let properties = PoolProperties::new(session.location());
     let mut pool = 0;
     let code = session.cuda.pool_create(Some(&mut pool), Some(&properties));
     must("cuMemPoolCreate", code)?;
+    Ok(Pool { session, pool })
+}
+
+pub(super) fn created(report: &Report) -> Result<(), Stop> {
+    let session = Session::start()?;
+    let pool = create(&session)?;
     let before = session.usage()?;
-    let pool = Pool {
-        session: &session,
-        pool,
-    };
     report.equals("a new pool reserves nothing", 0, pool.get(RESERVED)?);
     let address = pool.alloc(40 * MIB)?;
     let grown = session.usage()? - before;
@@ -189,5 +190,28 @@ pub(super) fn created(report: &Report) -> Result<(), Stop> {
     let code = session.cuda.pool_destroy(pool.pool);
     report.equals("it is destroyed", Code::SUCCESS, code);
     report.observed("NVML counts after its end", session.usage()? - before);
+    Ok(())
+}
+
+/// What `cuda.h` says of `cuMemPoolDestroy`: it returns at once, and what the pool has is released when no
+/// allocation from it is outstanding.
+pub(super) fn destroyed_in_use(report: &Report) -> Result<(), Stop> {
+    let session = Session::start()?;
+    let pool = create(&session)?;
+    let before = session.usage()?;
+    let first = pool.alloc(40 * MIB)?;
+    let last = pool.alloc(40 * MIB)?;
+    let code = session.cuda.pool_destroy(pool.pool);
+    report.equals("it is destroyed", Code::SUCCESS, code);
+    let held = session.usage()? - before;
+    let enough = 80 * MIB as i64;
+    report.holds("NVML counts what it still holds", held >= enough, held);
+    session.keeps_data(report, "what lives in it keeps data", last, 40 * MIB);
+    pool.free(first)?;
+    report.observed("NVML counts with one freed", session.usage()? - before);
+    must("cuMemFree_v2", session.cuda.free(last))?;
+    must("cuCtxSynchronize", session.cuda.synchronize())?;
+    let held = session.usage()? - before;
+    report.holds("NVML counts it no longer", held < 40 * MIB as i64, held);
     Ok(())
 }

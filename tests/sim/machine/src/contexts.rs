@@ -173,6 +173,7 @@ impl Machine {
             Home::Pool(id) => {
                 let pool = process.pools.get_mut(&id).ok_or(Refusal::InvalidValue)?;
                 pool.left(&allocation);
+                self.end_pool(pid, id)?;
             }
         }
         Ok(Reply::Done)

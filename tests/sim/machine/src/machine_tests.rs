@@ -96,6 +96,34 @@ fn a_release_threshold_keeps_memory_until_someone_needs_it() {
 }
 
 #[test]
+fn a_destroyed_pool_keeps_what_it_has_until_its_last_allocation_is_freed() {
+    let mut machine = machine(1);
+    let request = Request::PoolCreate {
+        location: Location::Card(0),
+        max_bytes: 0,
+    };
+    let pool = created(&mut machine, 1, request);
+    let bytes = 64 * MIB;
+    let first = created(&mut machine, 1, Request::PoolAllocate { pool, bytes });
+    let last = created(&mut machine, 1, Request::PoolAllocate { pool, bytes });
+    machine.apply(1, Request::PoolDestroy(pool));
+    machine.apply(1, Request::Free(first));
+    machine.apply(1, Request::Synchronize);
+    assert_eq!(machine.cards[0].used(), 128 * MIB);
+    let attribute = PoolAttribute::Reserved;
+    for request in [
+        Request::PoolGet(pool, attribute),
+        Request::PoolAllocate { pool, bytes },
+        Request::PoolDestroy(pool),
+    ] {
+        let reply = machine.apply(1, request).reply;
+        assert_eq!(reply, Reply::Refused(Refusal::InvalidValue));
+    }
+    assert_eq!(machine.apply(1, Request::Free(last)).gone.len(), 2);
+    assert_eq!(machine.cards[0].used(), 0);
+}
+
+#[test]
 fn a_released_handle_lives_while_it_is_mapped() {
     let mut machine = machine(1);
     let request = Request::HandleCreate {

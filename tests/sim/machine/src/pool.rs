@@ -2,7 +2,9 @@
 //! give it back.
 //!
 //! Every stream of the machine is empty at any time, so a stream-ordered free takes effect at once.
-//! What it frees stays reserved until a point of synchronisation, a trim, or a need elsewhere.
+//! What it frees stays reserved until a point of synchronisation, a trim, or a need elsewhere. A pool
+//! that is destroyed can no longer be named, and keeps what it has until the last allocation from it is
+//! freed.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +47,7 @@ pub(crate) struct Pool {
     used: u64,
     used_high: u64,
     reserved_high: u64,
+    is_destroyed: bool,
 }
 
 impl Pool {
@@ -57,6 +60,7 @@ impl Pool {
             used: 0,
             used_high: 0,
             reserved_high: 0,
+            is_destroyed: false,
         }
     }
 
@@ -78,6 +82,11 @@ impl Pool {
     pub(crate) fn left(&mut self, allocation: &Allocation) {
         self.arena.remove(allocation.placement, allocation.bytes);
         self.used = self.used.saturating_sub(allocation.bytes);
+    }
+
+    /// Whether nothing but its last allocation kept it, and that is gone.
+    fn is_over(&self) -> bool {
+        self.is_destroyed && self.used == 0
     }
 
     fn get(&self, attribute: PoolAttribute) -> u64 {
@@ -141,9 +150,23 @@ impl Machine {
         if process.default_pools.values().any(|default| *default == id) {
             return Err(Refusal::InvalidValue);
         }
-        let pool = process.pools.remove(&id).ok_or(Refusal::InvalidValue)?;
-        self.empty(pid, Home::Pool(id), pool.card(), pool.arena);
+        self.pool(pid, id)?.is_destroyed = true;
+        self.end_pool(pid, id)?;
         Ok(Reply::Done)
+    }
+
+    /// Takes back what a destroyed pool has, once it is over.
+    pub(crate) fn end_pool(&mut self, pid: Pid, id: u64) -> Result<(), Refusal> {
+        let mut pools = self
+            .process(pid)?
+            .pools
+            .extract_if(id..=id, |_, pool| pool.is_over());
+        let over = pools.next().map(|(_, pool)| pool);
+        drop(pools);
+        if let Some(pool) = over {
+            self.empty(pid, Home::Pool(id), pool.card(), pool.arena);
+        }
+        Ok(())
     }
 
     pub(crate) fn pool_allocate(
@@ -220,6 +243,7 @@ impl Machine {
             .process(pid)?
             .pools
             .iter()
+            .filter(|(_, pool)| !pool.is_destroyed)
             .map(|(id, pool)| (*id, pool.threshold))
             .collect();
         for (id, threshold) in pools {
@@ -230,7 +254,7 @@ impl Machine {
 
     /// Gives back all that the pools of a process hold on a card without using it.
     pub(crate) fn trim_pools(&mut self, pid: Pid, card: usize) -> Result<(), Refusal> {
-        let here = |pool: &Pool| pool.card() == Some(card);
+        let here = |pool: &Pool| pool.card() == Some(card) && !pool.is_destroyed;
         let process = self.process(pid)?;
         let pools: Vec<u64> = process
             .pools
@@ -248,6 +272,7 @@ impl Machine {
         self.process(pid)?
             .pools
             .get_mut(&id)
+            .filter(|pool| !pool.is_destroyed)
             .ok_or(Refusal::InvalidValue)
     }
 }
