@@ -1,4 +1,4 @@
-//! The way to an agent: its Unix socket, as a gRPC client.
+//! The way to an agent, or to the kubelet: a Unix socket, as a gRPC channel.
 //!
 //! Connecting is bounded in time, because an agent that is stopped still has a socket that accepts.
 
@@ -23,14 +23,22 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The source of the error is the `std::io::Error` of the socket: not found where no agent ever ran,
 /// connection refused where one ran and left, permission denied where it is another user's.
 pub async fn connect(socket: &Path) -> Result<AgentClient, Error> {
+    channel(socket).await.map(AgentClient::new)
+}
+
+/// A channel to whoever listens at `socket`.
+///
+/// # Errors
+///
+/// As [`connect`].
+pub async fn channel(socket: &Path) -> Result<Channel, Error> {
     let socket: PathBuf = socket.to_owned();
     // The address is a placeholder that HTTP/2 asks for: the connector below never looks at it.
-    let channel = Endpoint::from_static("http://localhost")
+    Endpoint::from_static("http://localhost")
         .connect_timeout(CONNECT_TIMEOUT)
         .connect_with_connector(service_fn(move |_: Uri| {
             let socket = socket.clone();
             async move { UnixStream::connect(socket).await.map(TokioIo::new) }
         }))
-        .await?;
-    Ok(AgentClient::new(channel))
+        .await
 }

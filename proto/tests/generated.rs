@@ -1,35 +1,49 @@
-//! The committed Rust code is what the `.proto` file says. `UPDATE_PROTO=1 cargo test -p
+//! The committed Rust code is what the `.proto` files say. `UPDATE_PROTO=1 cargo test -p
 //! apportion-proto` writes it anew.
 
 use std::error::Error;
 use std::path::Path;
 
-const FILE: &str = "apportion.v1.rs";
+/// Each contract, and the file that is made of it: named after the contract's package, in a folder of
+/// its own because two of them are called `v1` by their owners.
+const CONTRACTS: &[(&str, &str)] = &[
+    ("apportion/v1/agent.proto", "apportion.v1.rs"),
+    (
+        "kubelet/deviceplugin/v1beta1/api.proto",
+        "deviceplugin/v1beta1.rs",
+    ),
+    ("kubelet/podresources/v1/api.proto", "podresources/v1.rs"),
+];
 
-fn generate(into: &Path) -> Result<String, Box<dyn Error>> {
+fn generate(contract: &str, file: &str, into: &Path) -> Result<String, Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let descriptors = protox::compile(["apportion/v1/agent.proto"], [root])?;
+    let made = into.join(file);
+    let folder = made.parent().ok_or("a file has a folder")?;
+    std::fs::create_dir_all(folder)?;
+    let descriptors = protox::compile([contract], [root])?;
     tonic_prost_build::configure()
         .build_transport(false)
-        .out_dir(into)
+        .out_dir(folder)
         .compile_fds(descriptors)?;
-    Ok(std::fs::read_to_string(into.join(FILE))?)
+    Ok(std::fs::read_to_string(made)?)
 }
 
 #[test]
 fn the_committed_code_is_fresh() -> Result<(), Box<dyn Error>> {
-    let committed = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("src/gen")
-        .join(FILE);
-    let fresh = generate(tempfile::tempdir()?.path())?;
-    if std::env::var_os("UPDATE_PROTO").is_some() {
-        std::fs::write(&committed, &fresh)?;
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gen");
+    for (contract, file) in CONTRACTS {
+        let fresh = generate(contract, file, tempfile::tempdir()?.path())?;
+        let path = committed.join(file);
+        if std::env::var_os("UPDATE_PROTO").is_some() {
+            std::fs::create_dir_all(path.parent().ok_or("a file has a folder")?)?;
+            std::fs::write(&path, &fresh)?;
+        }
+        let stale = std::fs::read_to_string(&path).unwrap_or_default() != fresh;
+        assert!(
+            !stale,
+            "{} is stale; run UPDATE_PROTO=1 cargo test -p apportion-proto",
+            path.display()
+        );
     }
-    let stale = std::fs::read_to_string(&committed).unwrap_or_default() != fresh;
-    assert!(
-        !stale,
-        "{} is stale; run UPDATE_PROTO=1 cargo test -p apportion-proto",
-        committed.display()
-    );
     Ok(())
 }

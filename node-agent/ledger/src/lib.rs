@@ -23,9 +23,11 @@ mod ledger;
 mod life;
 mod reconcile;
 mod sample;
+mod slots;
 
 pub use allocation::{Allocation, AllocationId, Enforcement, Grant, Owner, ProcessId, State};
 pub use card::{Card, Health};
 pub use event::{Effect, Event, Notice, NoticeKind, OffenderPolicy, Proposal, Refusal, Time};
 pub use ledger::Ledger;
 pub use sample::{AccountSample, CardSample, ClaimWindow, ProcessSample, Sample};
+pub use slots::{Slot, SlotEffect, SlotEvent, SlotId, SlotRefusal, Slots};

@@ -1,0 +1,225 @@
+//! All slots, and the one way to change them.
+
+use std::collections::BTreeMap;
+
+use super::slot::{Slot, SlotId};
+use crate::allocation::AllocationId;
+
+/// Something that happened to slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotEvent {
+    /// A grant lay on disk when the agent started, and its allocation lives.
+    Found {
+        /// The slot that it is for.
+        slot: SlotId,
+        /// The pod that it is for.
+        pod: String,
+        /// What it grants.
+        allocation: AllocationId,
+    },
+    /// The kubelet gives a slot to some container.
+    Handed(SlotId),
+    /// A container of this pod, which holds the slot, is about to start.
+    Prepare {
+        /// The slot.
+        slot: SlotId,
+        /// The pod's UID.
+        pod: String,
+        /// What the pod was given.
+        allocation: AllocationId,
+    },
+    /// All slots that the kubelet says are held, with the UIDs of the pods.
+    Held(BTreeMap<SlotId, String>),
+    /// The ledger has let an allocation go.
+    Gone(AllocationId),
+}
+
+/// What the agent must do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotEffect {
+    /// Write the slot's grant, or write it again.
+    Write {
+        /// The slot.
+        slot: SlotId,
+        /// What it grants.
+        allocation: AllocationId,
+    },
+    /// Take the slot's grant away.
+    Remove(SlotId),
+    /// Tell the kubelet which slots can be had.
+    List,
+    /// The slot cannot be prepared.
+    Refuse(SlotRefusal),
+}
+
+/// Why a container on a slot must not start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SlotRefusal {
+    /// There is no such slot.
+    #[error("{0} is no slot of this node")]
+    Unknown(SlotId),
+    /// The pod before has not gone altogether.
+    #[error("processes of pod {pod}, which had slot {slot} before, have not ended yet")]
+    Draining {
+        /// The slot.
+        slot: SlotId,
+        /// The pod's UID.
+        pod: String,
+    },
+    /// Another pod is there.
+    #[error("slot {slot} is in use by pod {pod}")]
+    Taken {
+        /// The slot.
+        slot: SlotId,
+        /// The pod's UID.
+        pod: String,
+    },
+}
+
+/// The node's slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slots {
+    slots: BTreeMap<SlotId, Slot>,
+}
+
+impl Slots {
+    /// So many free slots.
+    #[must_use]
+    pub fn new(count: u16) -> Self {
+        let slots = (1..=count).map(|number| (SlotId(number), Slot::Free));
+        Self {
+            slots: slots.collect(),
+        }
+    }
+
+    /// Each slot and whether it can be offered.
+    pub fn offers(&self) -> impl Iterator<Item = (SlotId, bool)> + '_ {
+        let offer = |(id, slot): (&SlotId, &Slot)| (*id, !matches!(slot, Slot::Draining { .. }));
+        self.slots.iter().map(offer)
+    }
+
+    /// One slot.
+    #[must_use]
+    pub fn slot(&self, id: SlotId) -> Option<&Slot> {
+        self.slots.get(&id)
+    }
+
+    /// Enters what happened and says what must be done.
+    #[must_use]
+    pub fn apply(&mut self, event: SlotEvent) -> Vec<SlotEffect> {
+        match event {
+            SlotEvent::Found {
+                slot,
+                pod,
+                allocation,
+            } => self.found(slot, pod, allocation),
+            SlotEvent::Handed(slot) => self.handed(slot),
+            SlotEvent::Prepare {
+                slot,
+                pod,
+                allocation,
+            } => self.prepare(slot, pod, allocation),
+            SlotEvent::Held(held) => self.held(&held),
+            SlotEvent::Gone(allocation) => self.gone(&allocation),
+        }
+    }
+
+    /// A slot beyond the present number stays until its pod has left it; no new pod gets it.
+    fn found(&mut self, id: SlotId, pod: String, allocation: AllocationId) -> Vec<SlotEffect> {
+        self.slots.insert(id, Slot::Prepared { pod, allocation });
+        Vec::new()
+    }
+
+    /// The kubelet gives out only what it holds to be free, so the pod before has left it.
+    fn handed(&mut self, id: SlotId) -> Vec<SlotEffect> {
+        let Some(slot) = self.slots.get_mut(&id) else {
+            return vec![SlotEffect::Refuse(SlotRefusal::Unknown(id))];
+        };
+        match slot {
+            Slot::Free | Slot::Handed => {
+                *slot = Slot::Handed;
+                Vec::new()
+            }
+            Slot::Prepared { .. } => leave(id, slot),
+            Slot::Draining { .. } => Vec::new(),
+        }
+    }
+
+    fn prepare(&mut self, id: SlotId, pod: String, allocation: AllocationId) -> Vec<SlotEffect> {
+        let Some(slot) = self.slots.get_mut(&id) else {
+            return vec![SlotEffect::Refuse(SlotRefusal::Unknown(id))];
+        };
+        let refusal = match slot {
+            Slot::Prepared { pod: present, .. } if *present != pod => SlotRefusal::Taken {
+                slot: id,
+                pod: present.clone(),
+            },
+            Slot::Draining { pod: present, .. } if *present != pod => SlotRefusal::Draining {
+                slot: id,
+                pod: present.clone(),
+            },
+            Slot::Free | Slot::Handed | Slot::Prepared { .. } | Slot::Draining { .. } => {
+                let effects = written(id, slot, &allocation);
+                *slot = Slot::Prepared { pod, allocation };
+                return effects;
+            }
+        };
+        vec![SlotEffect::Refuse(refusal)]
+    }
+
+    fn held(&mut self, held: &BTreeMap<SlotId, String>) -> Vec<SlotEffect> {
+        let mut effects = Vec::new();
+        for (id, slot) in &mut self.slots {
+            match (&*slot, held.get(id)) {
+                (Slot::Handed, None) => *slot = Slot::Free,
+                (Slot::Prepared { pod, .. }, holder) if holder != Some(pod) => {
+                    effects.extend(leave(*id, slot));
+                }
+                (Slot::Draining { pod, allocation }, Some(holder)) if holder == pod => {
+                    let (pod, allocation) = (pod.clone(), allocation.clone());
+                    effects.extend(written(*id, slot, &allocation));
+                    *slot = Slot::Prepared { pod, allocation };
+                }
+                _ => {}
+            }
+        }
+        effects
+    }
+
+    fn gone(&mut self, gone: &AllocationId) -> Vec<SlotEffect> {
+        let mut effects = Vec::new();
+        for (id, slot) in &mut self.slots {
+            match slot {
+                Slot::Prepared { allocation, .. } if allocation == gone => {
+                    *slot = Slot::Handed;
+                    effects.push(SlotEffect::Remove(*id));
+                }
+                Slot::Draining { allocation, .. } if allocation == gone => {
+                    *slot = Slot::Free;
+                    effects.push(SlotEffect::List);
+                }
+                Slot::Free | Slot::Handed | Slot::Prepared { .. } | Slot::Draining { .. } => {}
+            }
+        }
+        effects
+    }
+}
+
+/// The pod has left its slot.
+fn leave(id: SlotId, slot: &mut Slot) -> Vec<SlotEffect> {
+    if let Slot::Prepared { pod, allocation } = std::mem::take(slot) {
+        *slot = Slot::Draining { pod, allocation };
+    }
+    vec![SlotEffect::Remove(id), SlotEffect::List]
+}
+
+fn written(slot: SlotId, before: &Slot, allocation: &AllocationId) -> Vec<SlotEffect> {
+    let write = SlotEffect::Write {
+        slot,
+        allocation: allocation.clone(),
+    };
+    match before {
+        Slot::Draining { .. } => vec![write, SlotEffect::List],
+        Slot::Free | Slot::Handed | Slot::Prepared { .. } => vec![write],
+    }
+}

@@ -1,0 +1,71 @@
+//! One slot: its name, and how far it has come.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::allocation::AllocationId;
+
+/// The number of a slot, from one. It is written `s-0001`, the kubelet's device id and the name of the
+/// CDI device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotId(pub u16);
+
+impl fmt::Display for SlotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s-{:04}", self.0)
+    }
+}
+
+impl FromStr for SlotId {
+    type Err = String;
+
+    /// Reads what `Display` writes and nothing else, so that a slot has one name.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text
+            .strip_prefix("s-")
+            .and_then(|digits| digits.parse().ok());
+        let slot = number.filter(|number| *number > 0).map(Self);
+        slot.filter(|slot| slot.to_string() == text)
+            .ok_or_else(|| format!("{text:?} is no slot of ours"))
+    }
+}
+
+/// How far a slot has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Slot {
+    /// Nobody's.
+    #[default]
+    Free,
+    /// The kubelet gave it to a container that has not started.
+    Handed,
+    /// The grant of this pod stands behind it.
+    Prepared {
+        /// The pod's UID.
+        pod: String,
+        /// What the pod was given.
+        allocation: AllocationId,
+    },
+    /// The pod has left it and its allocation is not yet let go.
+    Draining {
+        /// The pod's UID.
+        pod: String,
+        /// What the pod was given.
+        allocation: AllocationId,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_has_one_name() {
+        assert_eq!("s-0001".parse(), Ok(SlotId(1)));
+        assert_eq!("s-65535".parse(), Ok(SlotId(65_535)));
+        for text in [
+            "s-0", "s-0000", "s-1", "s-00001", "s-65536", "s-+001", "0001", "",
+        ] {
+            assert!(text.parse::<SlotId>().is_err(), "{text}");
+        }
+    }
+}

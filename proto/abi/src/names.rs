@@ -1,0 +1,22 @@
+//! The names by which Kubernetes knows us: what several programs, manifests and a tenant's pod must spell
+//! alike.
+
+/// The extended resource that the webhook adds to each container with a share, and that the device
+/// plugin of the agent serves. A slot is opaque: it says that the container waits for a grant, not which.
+pub const RESOURCE_SLOT: &str = "apportion.dev/gpu-slot";
+/// NVIDIA's name for whole cards, which the agent serves from the same book.
+pub const RESOURCE_WHOLE: &str = "nvidia.com/gpu";
+
+/// The kind of our CDI devices: the vendor and the class of `apportion.dev/grant=s-0001`.
+pub const CDI_KIND: &str = "apportion.dev/grant";
+
+/// In a container of ours: the id of the allocation that it was given. It is a label for those who look
+/// from outside, such as the agent after a restart; nothing inside is decided by it.
+pub const ENV_GRANT: &str = "APPORTION_GRANT";
+
+/// KAI's annotation: MiB of each card.
+pub const ANNOTATION_MEMORY: &str = "gpu-memory";
+/// KAI's annotation: a part of each card.
+pub const ANNOTATION_FRACTION: &str = "gpu-fraction";
+/// KAI's annotation: of how many cards.
+pub const ANNOTATION_DEVICES: &str = "gpu-fraction-num-devices";
