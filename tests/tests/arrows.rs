@@ -71,11 +71,17 @@ const MAP: &[Crate] = &[
         knows: &[],
         room: Safe,
     },
+    Crate {
+        name: "apportion-crds",
+        knows: &[],
+        room: Safe,
+    },
     // Programs.
     Crate {
         name: "apportion-agent",
         knows: &[
             "apportion-abi",
+            "apportion-crds",
             "apportion-ledger",
             "apportion-proto",
             "apportion-runtime-class",
@@ -153,7 +159,13 @@ const ONLOOKERS: &[&str] = &["apportion-tests", "apportion-benches"];
 
 /// The two floors on which the network and its runtime are known.
 const WIRE: &[&str] = &["tokio", "tonic", "prost", "kube"];
-const ON_THE_WIRE: &[&str] = &["apportion-proto", "apportion-agent", "apportion"];
+const ON_THE_WIRE: &[&str] = &[
+    "apportion-proto",
+    "apportion-crds",
+    "apportion-agent",
+    "apportion",
+    "apportion-scheduler",
+];
 
 /// What the library in other people's programs is made of, beside our own crates.
 const IN_THE_HOOKED_PROCESS: &[&str] = &["hashbrown", "libc"];
