@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 
 use crate::durable;
 use crate::failure::Failure;
-use crate::metrics;
+use crate::metrics::Scrapes;
 use crate::options::Metrics;
 use crate::view::View;
 
@@ -77,6 +77,7 @@ async fn listen(metrics: Metrics) -> Result<Option<TcpListener>, ListenError> {
 
 /// Serves until it is dropped.
 pub(crate) async fn serve(listener: TcpListener, views: watch::Receiver<Arc<View>>) {
+    let scrapes = Arc::new(Scrapes::default());
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -87,9 +88,9 @@ pub(crate) async fn serve(listener: TcpListener, views: watch::Receiver<Arc<View
                 continue;
             }
         };
-        let views = views.clone();
+        let (views, scrapes) = (views.clone(), scrapes.clone());
         let answer = service_fn(move |request| {
-            let response = answer(&request, &views.borrow());
+            let response = answer(&request, &views.borrow(), &scrapes);
             async move { Ok::<_, Infallible>(response) }
         });
         tokio::spawn(async move {
@@ -104,9 +105,9 @@ pub(crate) async fn serve(listener: TcpListener, views: watch::Receiver<Arc<View
     }
 }
 
-fn answer(request: &Request<Incoming>, view: &View) -> Response<String> {
+fn answer(request: &Request<Incoming>, view: &Arc<View>, scrapes: &Scrapes) -> Response<String> {
     let (status, kind, text) = match (request.method(), request.uri().path()) {
-        (&Method::GET, "/metrics") => (StatusCode::OK, OPEN_METRICS, metrics::render(view)),
+        (&Method::GET, "/metrics") => (StatusCode::OK, OPEN_METRICS, scrapes.render(view)),
         (&Method::GET, "/healthz") => (StatusCode::OK, "text/plain", "ok\n".to_owned()),
         (&Method::GET, "/readyz") if view.is_ready => {
             (StatusCode::OK, "text/plain", "ready\n".to_owned())

@@ -28,7 +28,8 @@ pub(crate) struct View {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) accepted: u64,
-    pub(crate) refused: u64,
+    /// By the reason, as metrics say it.
+    pub(crate) refused: BTreeMap<&'static str, u64>,
     pub(crate) adopted: u64,
     pub(crate) notices: BTreeMap<NoticeKind, u64>,
 }

@@ -115,7 +115,7 @@ fn memory_that_comes_and_goes_is_never_taken_for_overhead() {
         victim.step("start").ok();
         victim.begin(&format!("churn {seed} 20000"));
     }
-    let overhead = || host.metric("apportion_allocation_memory_overhead_bytes", &[]);
+    let overhead = || host.metric("apportion_container_memory_overhead_bytes", &[]);
     let (mut most, mut looks) = (0.0, 0);
     eventually(PATIENCE * 4, "the load ends", || {
         most = overhead().unwrap_or_default().max(most);

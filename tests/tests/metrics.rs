@@ -65,8 +65,8 @@ fn a_card_and_an_allocation_show_in_their_metrics() {
     let hidden = host.used() - 500 * MIB - CONTEXT;
     let held = Some(host.used() as f64);
     let metric = |name: &str, more: &str| {
-        let name = format!("apportion_allocation_{name}");
-        host.metric(&name, &["allocation=\"shown\"", more])
+        let name = format!("apportion_container_{name}");
+        host.metric(&name, &["container=\"shown/", more])
     };
     eventually(PATIENCE, "the sample is taken", || {
         metric("memory_overhead_bytes", "") == Some(hidden as f64)
@@ -76,7 +76,7 @@ fn a_card_and_an_allocation_show_in_their_metrics() {
     assert_eq!(card("memory_free_bytes"), mib(8000));
     assert_eq!(card("context_reserve_bytes"), Some(CONTEXT as f64));
     assert_eq!(metric("memory_limit_bytes", ""), mib(2000));
-    assert_eq!(metric("memory_used_bytes", "source=\"limiter\""), held);
+    assert_eq!(metric("memory_used_bytes", "source=\"account\""), held);
     assert_eq!(metric("memory_used_bytes", "source=\"nvml\""), held);
     assert_eq!(metric("memory_context_bytes", ""), Some(CONTEXT as f64));
     assert_eq!(metric("memory_peak_bytes", ""), held);
@@ -99,7 +99,7 @@ fn a_card_and_an_allocation_show_in_their_metrics() {
 fn requests_and_the_age_of_the_sample_show() {
     let host = Host::new();
     let agent = host.agent(&["--tick", "50"]);
-    let requests = |result: &str| host.metric("apportion_allocations_total", &[result]);
+    let requests = |result: &str| host.metric("apportion_grants_total", &[result]);
     let mut victim = host.victim(&["--gpu-memory", "6000", "--name", "held"]);
     victim.step("start").ok();
     let generation = host.metric("apportion_ledger_generation", &[]);
@@ -123,12 +123,12 @@ fn requests_and_the_age_of_the_sample_show() {
         &["simulated=\"true\"", "driver=\"580"],
     );
     assert_eq!(info, Some(1.0));
-    assert_eq!(host.metric("apportion_adopted_allocations", &[]), Some(0.0));
+    assert_eq!(host.metric("apportion_adopted_grants", &[]), Some(0.0));
 
     agent.kill();
     let _agent = host.agent(&["--tick", "50"]);
     eventually(PATIENCE, "the account was adopted", || {
-        host.metric("apportion_adopted_allocations", &[]) == Some(1.0)
+        host.metric("apportion_adopted_grants", &[]) == Some(1.0)
     });
 }
 

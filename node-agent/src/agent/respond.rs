@@ -2,6 +2,7 @@
 
 use super::perform::Outcome;
 use super::*;
+use crate::metrics;
 use crate::wire;
 use tonic::Status;
 
@@ -30,18 +31,15 @@ impl Agent {
     ) -> Result<v1::AllocateReply, Status> {
         use v1::allocate_reply::Result as Reply;
         let key = proposal.key.clone();
-        let result = match self.apply(Event::Allocate(proposal)) {
-            Outcome::Answered(Ok(id)) => {
-                self.counts.accepted += 1;
-                Reply::Allocation(self.found(&id)?)
-            }
+        let outcome = self.apply(Event::Allocate(proposal));
+        self.count(&outcome);
+        let result = match outcome {
+            Outcome::Answered(Ok(id)) => Reply::Allocation(self.found(&id)?),
             Outcome::Answered(Err(Refusal::Shortfall(shortfall))) => {
-                self.counts.refused += 1;
                 info!(key, %shortfall, "Allocation refused");
                 Reply::Shortfall(wire::shortfall(&shortfall))
             }
             Outcome::Answered(Err(refusal)) => {
-                self.counts.refused += 1;
                 return Err(wire::status(&refusal));
             }
             Outcome::Failed(problem) => {
@@ -53,6 +51,18 @@ impl Agent {
         Ok(v1::AllocateReply {
             result: Some(result),
         })
+    }
+
+    fn count(&mut self, outcome: &Outcome) {
+        let reason = match outcome {
+            Outcome::Answered(Ok(_)) => {
+                self.counts.accepted += 1;
+                return;
+            }
+            Outcome::Answered(Err(refusal)) => metrics::reason(refusal),
+            Outcome::Failed(_) => metrics::FAILED,
+        };
+        *self.counts.refused.entry(reason).or_default() += 1;
     }
 
     /// A promise that could not be kept is none.

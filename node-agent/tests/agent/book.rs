@@ -101,12 +101,9 @@ async fn what_does_not_fit_is_refused_with_numbers_and_what_fits_is_given() {
         .await
         .unwrap_err();
     assert!(!never.waiting_helps);
+    assert_eq!(host.metric("apportion_grants_total", "accepted"), Some(2.0));
     assert_eq!(
-        host.metric("apportion_allocations_total", "accepted"),
-        Some(2.0)
-    );
-    assert_eq!(
-        host.metric("apportion_allocations_total", "refused"),
+        host.metric("apportion_grants_total", "reason=\"shortfall\""),
         Some(2.0)
     );
 }
@@ -248,7 +245,7 @@ async fn limits_grow_where_there_is_room_and_always_shrink() {
         };
         assert_eq!(allocation.grants[0].limit_bytes, bytes);
         assert_eq!(
-            host.metric("apportion_allocation_memory_limit_bytes", "=\"a\""),
+            host.metric("apportion_container_memory_limit_bytes", "=\"a/"),
             Some(bytes as f64)
         );
     }

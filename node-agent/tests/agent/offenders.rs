@@ -28,7 +28,7 @@ async fn a_process_that_charges_nothing_is_seen_told_and_left_alone() {
     let found = find(&mut client, &allocation.id).await.unwrap();
     assert_eq!(found.enforcement(), EnforcementState::Bypassed);
     assert_eq!(
-        host.metric("apportion_allocation_enforcement_state", "bypassed"),
+        host.metric("apportion_container_enforcement_state", "bypassed"),
         Some(1.0)
     );
     assert_eq!(
@@ -125,7 +125,7 @@ async fn a_damaged_account_shows_as_missing() {
     })
     .await;
     assert_eq!(
-        host.metric("apportion_allocation_enforcement_state", "missing"),
+        host.metric("apportion_container_enforcement_state", "missing"),
         Some(1.0)
     );
 }

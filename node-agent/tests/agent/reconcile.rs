@@ -94,20 +94,18 @@ async fn a_context_that_was_not_claimed_becomes_overhead_and_vanishes_with_its_p
     assert_eq!(grant.claimed_bytes, cost + 100 * MIB);
     assert_eq!(grant.used_bytes, 2 * cost);
     assert_eq!(grant.enforcement(), EnforcementState::Attached);
-    let train = "\"train\"";
-    let overhead = host.metric("apportion_allocation_memory_overhead_bytes", train);
+    let train = "\"train/";
+    let overhead = host.metric("apportion_container_memory_overhead_bytes", train);
     assert_eq!(overhead, Some((cost - 100 * MIB) as f64));
     assert_eq!(
-        host.metric("apportion_allocation_processes", train),
+        host.metric("apportion_container_processes", train),
         Some(2.0)
     );
-    for source in ["source=\"limiter\"", "source=\"nvml\""] {
-        let used = host.metric("apportion_allocation_memory_used_bytes", source);
+    for source in ["source=\"account\"", "source=\"nvml\""] {
+        let used = host.metric("apportion_container_memory_used_bytes", source);
         assert_eq!(used, Some((2 * cost) as f64), "{source}");
     }
-    assert!(
-        host.metric("apportion_allocation_memory_peak_bytes", train) >= Some((2 * cost) as f64)
-    );
+    assert!(host.metric("apportion_container_memory_peak_bytes", train) >= Some((2 * cost) as f64));
 
     program.kill();
     eventually("the overhead and the claim are gone", async || {
@@ -142,7 +140,7 @@ async fn refusals_and_context_reserves_are_shown() {
         (grant.denied_bytes, grant.context_bytes),
         (700 * MIB, 300 * MIB)
     );
-    let metric = |name: &str| host.metric(&format!("apportion_allocation_memory_{name}"), "tight");
+    let metric = |name: &str| host.metric(&format!("apportion_container_memory_{name}"), "tight");
     assert_eq!(metric("denied_total"), Some(1.0));
     assert_eq!(metric("denied_bytes_total"), Some((700 * MIB) as f64));
     assert_eq!(metric("context_bytes"), Some((300 * MIB) as f64));

@@ -48,7 +48,7 @@ async fn a_killed_agents_book_is_taken_over_with_its_accounts() {
         list.allocations.iter().map(part).collect()
     };
     assert_eq!(names(&after), names(&before));
-    assert_eq!(host.metric("apportion_adopted_allocations", ""), Some(2.0));
+    assert_eq!(host.metric("apportion_adopted_grants", ""), Some(2.0));
     let found = eventually("the account goes on", async || {
         let found = find(&mut client, &allocation.id).await?;
         (found.grants[0].overhead_bytes == cost - 110 * MIB).then_some(found)

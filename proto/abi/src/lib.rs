@@ -16,8 +16,10 @@ pub mod place;
 pub mod request;
 pub mod units;
 pub mod uuid;
+pub mod workload;
 
 pub use capacity::{Ask, Capacity, Holder, Shortfall, fits};
 pub use request::{Fraction, GpuRequest, RequestError, Share};
 pub use units::Bytes;
 pub use uuid::CardUuid;
+pub use workload::Workload;

@@ -1,0 +1,110 @@
+//! What a scrape shows, gathered once: the view, and its shares by the labels that they are shown with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apportion_abi::Workload;
+use apportion_proto::v1;
+
+use crate::view::View;
+
+/// Everything that rows are made of.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) view: Arc<View>,
+    pub(super) shares: Vec<(ShareName, Share)>,
+    /// Series that were left out, in this scrape and those before it.
+    pub(super) dropped: u64,
+}
+
+/// A container.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ContainerName {
+    pub(super) namespace: String,
+    pub(super) pod: String,
+    pub(super) container: String,
+}
+
+/// A container's share of a card.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ShareName {
+    pub(super) container: ContainerName,
+    pub(super) gpu_uuid: String,
+}
+
+/// What a container has of a card.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Share {
+    pub(super) limit: u64,
+    pub(super) used: u64,
+    pub(super) nvml: u64,
+    pub(super) peak: u64,
+    pub(super) context: u64,
+    pub(super) overhead: u64,
+    pub(super) denied: u64,
+    pub(super) denied_bytes: u64,
+    /// The allocations' states.
+    pub(super) states: Vec<v1::EnforcementState>,
+}
+
+impl Facts {
+    /// The allocations of which something is shown.
+    pub(super) fn shown(&self) -> impl Iterator<Item = &v1::Allocation> {
+        self.view.list.allocations.iter().take(super::MOST_SHARES)
+    }
+}
+
+/// The names under which an allocation's container is shown.
+pub(super) fn container(allocation: &v1::Allocation) -> ContainerName {
+    match Workload::of(&allocation.name) {
+        Some(workload) => ContainerName {
+            namespace: workload.namespace.to_owned(),
+            pod: workload.pod.to_owned(),
+            container: workload.container.to_owned(),
+        },
+        // No pod: what people call the program, and the id, because two programs may be called the same.
+        None => ContainerName {
+            namespace: String::new(),
+            pod: String::new(),
+            container: format!("{}/{}", allocation.name, allocation.id),
+        },
+    }
+}
+
+/// The first `most` shares, and how many there are beyond. A pod that ends while its successor of the
+/// same name starts is one with it: a series must not be there twice.
+pub(super) fn shares(
+    allocations: &[v1::Allocation],
+    most: usize,
+) -> (Vec<(ShareName, Share)>, usize) {
+    let mut all: BTreeMap<ShareName, Share> = BTreeMap::new();
+    let mut left_out = 0;
+    for allocation in allocations {
+        for grant in &allocation.grants {
+            let name = ShareName {
+                container: container(allocation),
+                gpu_uuid: grant.card.clone(),
+            };
+            if all.len() >= most && !all.contains_key(&name) {
+                left_out += 1;
+            } else {
+                all.entry(name).or_default().add(grant);
+            }
+        }
+    }
+    (all.into_iter().collect(), left_out)
+}
+
+impl Share {
+    fn add(&mut self, grant: &v1::Grant) {
+        self.limit += grant.limit_bytes;
+        self.used += grant.used_bytes;
+        self.nvml += grant.nvml_bytes;
+        self.peak += grant.peak_bytes;
+        self.context += grant.context_bytes;
+        self.overhead += grant.overhead_bytes;
+        self.denied += grant.denied_count;
+        self.denied_bytes += grant.denied_bytes;
+        self.states.push(grant.enforcement());
+    }
+}

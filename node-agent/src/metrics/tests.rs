@@ -1,0 +1,159 @@
+use std::path::Path;
+
+use apportion_proto::v1;
+
+use super::*;
+use crate::view::Counts;
+
+const CARD: &str = "GPU-00000000-0000-0000-0000-000000000000";
+
+fn allocation(name: &str, id: &str, limit: u64) -> v1::Allocation {
+    v1::Allocation {
+        id: id.to_owned(),
+        name: name.to_owned(),
+        grants: vec![v1::Grant {
+            card: CARD.to_owned(),
+            limit_bytes: limit,
+            used_bytes: limit / 2,
+            ..v1::Grant::default()
+        }],
+        ..v1::Allocation::default()
+    }
+}
+
+fn text(allocations: Vec<v1::Allocation>) -> String {
+    let view = View {
+        list: v1::ListReply {
+            node: Some(v1::Node::default()),
+            cards: vec![v1::Card {
+                uuid: CARD.to_owned(),
+                used_bytes: 100,
+                unmanaged_bytes: 10,
+                ..v1::Card::default()
+            }],
+            allocations,
+            sampled_at_ms: 0,
+        },
+        sampled: None,
+        is_ready: true,
+        counts: Counts::default(),
+    };
+    Scrapes::default().render(&Arc::new(view))
+}
+
+fn value<'a>(text: &'a str, series: &str) -> Option<&'a str> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
+}
+
+#[test]
+fn a_container_is_shown_by_the_names_of_its_pod() {
+    let text = text(vec![allocation("team-a/train-0/main", "a-1", 60)]);
+    let labels =
+        format!("{{namespace=\"team-a\",pod=\"train-0\",container=\"main\",gpu_uuid=\"{CARD}\"}}");
+    let series = format!("apportion_container_memory_limit_bytes{labels}");
+    assert_eq!(value(&text, &series), Some("60.0"), "{text}");
+    let drift = format!("apportion_reconcile_drift_bytes{{gpu_uuid=\"{CARD}\"}}");
+    assert_eq!(value(&text, &drift), Some("60.0"), "{text}");
+}
+
+#[test]
+fn a_pod_and_its_successor_of_the_same_name_are_one_series() {
+    let both = vec![
+        allocation("a/db-0/main", "a-1", 60),
+        allocation("a/db-0/main", "a-2", 40),
+    ];
+    let text = text(both);
+    let limits: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("apportion_container_memory_limit_bytes{"))
+        .collect();
+    assert_eq!(limits.len(), 1, "{limits:?}");
+    assert!(limits[0].ends_with(" 100.0"), "{limits:?}");
+}
+
+#[test]
+fn shares_beyond_the_bound_are_counted_and_not_shown() {
+    let many = (0..MOST_SHARES + 3)
+        .map(|i| allocation(&format!("a/p-{i}/c"), &format!("a-{i}"), 1))
+        .collect();
+    let text = text(many);
+    let limits = text
+        .lines()
+        .filter(|line| line.starts_with("apportion_container_memory_limit_bytes{"));
+    assert_eq!(limits.count(), MOST_SHARES);
+    let dropped = (3 * rows::per_share()) as f64;
+    assert_eq!(
+        value(&text, "apportion_series_dropped_total"),
+        Some(format!("{dropped:?}").as_str())
+    );
+}
+
+#[test]
+fn no_label_is_a_pid_or_a_sentence() {
+    let allowed = [
+        "version",
+        "driver",
+        "simulated",
+        "policy",
+        "result",
+        "reason",
+        "kind",
+        "gpu_uuid",
+        "model",
+        "index",
+        "namespace",
+        "pod",
+        "container",
+        "allocation_id",
+        "pod_uid",
+        "source",
+        "state",
+    ];
+    for row in ROWS {
+        for label in row.labels() {
+            assert!(allowed.contains(&label), "{} has {label}", row.name);
+        }
+        assert_eq!(
+            matches!(row.kind, Kind::Counter),
+            row.name.ends_with("_total"),
+            "{}",
+            row.name
+        );
+    }
+}
+
+/// The table of the README. `UPDATE_README=1` writes it anew.
+#[test]
+fn the_readme_has_the_table_of_the_rows() {
+    let mut table = String::from("| metric | kind | labels | meaning |\n|---|---|---|---|\n");
+    for row in ROWS {
+        let kind = match row.kind {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+        };
+        let labels = row
+            .labels()
+            .join(", ")
+            .replace("namespace, pod, container", "…");
+        let _ = writeln!(
+            table,
+            "| `{}` | {kind} | {labels} | {} |",
+            row.name, row.help
+        );
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = std::fs::read_to_string(&path).unwrap();
+    let start = readme.find("| metric |").expect("there is a table");
+    let end = start + readme[start..].find("\n\n").expect("the table ends") + 1;
+    if std::env::var_os("UPDATE_README").is_some() {
+        let fresh = [&readme[..start], &table, &readme[end..]].concat();
+        std::fs::write(&path, fresh).unwrap();
+    } else {
+        assert_eq!(
+            &readme[start..end],
+            table,
+            "run UPDATE_README=1 cargo test -p apportion-agent the_readme"
+        );
+    }
+}

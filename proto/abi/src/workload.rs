@@ -1,0 +1,77 @@
+//! For which container of which pod an allocation is. Whoever asks for a pod names the allocation
+//! `namespace/pod/container`, or `namespace/pod` where the container is not settled; whoever shows it
+//! takes the name apart again, for labels, events and the node's published state.
+//!
+//! A name of another form is what people call a program that no pod runs. Nothing is decided by a
+//! workload: an allocation belongs to its pod by UID.
+
+use core::fmt;
+
+/// A container of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Workload<'a> {
+    /// The pod's namespace.
+    pub namespace: &'a str,
+    /// The pod's name.
+    pub pod: &'a str,
+    /// The container's name; empty where it is not settled.
+    pub container: &'a str,
+}
+
+impl<'a> Workload<'a> {
+    /// Takes a name apart; `None` if it is not that of a pod.
+    #[must_use]
+    pub fn of(name: &'a str) -> Option<Self> {
+        let mut parts = name.split('/');
+        let namespace = parts.next().filter(|part| is_name(part))?;
+        let pod = parts.next().filter(|part| is_name(part))?;
+        let container = match parts.next() {
+            Some(part) => Some(part).filter(|part| is_name(part))?,
+            None => "",
+        };
+        parts.next().is_none().then_some(Self {
+            namespace,
+            pod,
+            container,
+        })
+    }
+}
+
+/// What Kubernetes takes for a name: nothing else gets into a label.
+fn is_name(part: &str) -> bool {
+    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
+    (1..=253).contains(&part.len()) && part.bytes().all(is_allowed)
+}
+
+impl fmt::Display for Workload<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.pod)?;
+        match self.container {
+            "" => Ok(()),
+            container => write!(f, "/{container}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn a_name_is_taken_apart_and_put_together() {
+        for name in ["team-a/train-0/main", "team-a/train-0"] {
+            assert_eq!(Workload::of(name).unwrap().to_string(), name);
+        }
+        assert_eq!(Workload::of("a/b/c").unwrap().container, "c");
+    }
+
+    #[test]
+    fn a_name_that_no_pod_can_have_is_none() {
+        for name in [
+            "train", "", "/", "a/", "a//c", "a/b/c/d", "A/b/c", "a/b c", "a/b/ü",
+        ] {
+            assert_eq!(Workload::of(name), None, "{name}");
+        }
+    }
+}
