@@ -4,33 +4,51 @@
 //! looks at the next, so that a later job sees what an earlier one got.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::ahead::Promise;
-use crate::amounts::Amounts;
 use crate::cluster::{Grace, Status};
 use crate::gang::View;
 use crate::line::Line;
-use crate::min_runtime::{self, against_reclaim, along, is_protected, keeps_minimum};
 use crate::pool::Pool;
-use crate::reclaimable::{Reclaimer, can_reclaim, is_candidate, reclaimable};
-use crate::scenario::Batch;
+use crate::reclaimable::{can_reclaim, reclaimable};
 use crate::session::{Mark, Session};
 use crate::solve::Search;
 
-/// The jobs that an action that evicts has to do with.
-struct Pools {
+/// What an action that evicts goes by.
+struct Turns {
     waiting: Pool,
     running: Pool,
+    /// The effort at which searches are given up.
+    until: u64,
+    /// Jobs for which nothing was found since the last change.
+    hopeless: Vec<usize>,
 }
 
-impl Pools {
+impl Turns {
+    /// The part of the effort that every job gets, even when the others have used up all of it.
+    const LEAST_PART: u64 = 100;
+
     fn of(session: &Session<'_>) -> Self {
         Self {
             waiting: Pool::of(session, |session, view| session.is_waiting(view)),
             running: Pool::of(session, |session, view| session.could_lose(view)),
+            until: session.effort.get() + session.settings.search_effort,
+            hopeless: Vec::new(),
         }
+    }
+
+    /// The effort at which a search that begins now is given up.
+    fn until(&self, session: &Session<'_>) -> u64 {
+        let least = session.settings.search_effort / Self::LEAST_PART;
+        self.until.max(session.effort.get() + least)
+    }
+
+    /// Whether a job that differs only in age and name was tried since the last change, in vain.
+    fn is_hopeless(&self, session: &Session<'_>, job: usize) -> bool {
+        let mut hopeless = self.hopeless.iter();
+        hopeless.any(|&known| session.are_alike(known, job))
     }
 }
 
@@ -68,9 +86,9 @@ impl Session<'_> {
             return;
         }
         let mut line = Line::of_jobs(self, self.waiting(Self::may_consolidate));
-        let mut pools = Pools::of(self);
+        let mut turns = Turns::of(self);
         while let Some(view) = line.pop(self) {
-            if !self.could_fit(&view) {
+            if !self.could_fit(&view) || turns.is_hopeless(self, view.job) {
                 continue;
             }
             let limit = self.settings.max_consolidated.unwrap_or(usize::MAX);
@@ -78,19 +96,21 @@ impl Session<'_> {
             let seen = Cell::new(0);
             let search = Search {
                 job: view,
-                victims: &pools.running,
+                victims: &turns.running,
                 may_leave: &|_, victim| {
                     seen.set(seen.get() + 1);
                     victim != job && seen.get() <= limit
                 },
-                waiting: &pools.waiting,
+                may_lose: &|_, _| false,
+                until: turns.until(self),
+                waiting: &turns.waiting,
                 is_fair: &|session, _, batches| {
                     let mut tasks = batches.iter().flat_map(|batch| &batch.tasks);
                     tasks.all(|&task| session.standings[task].status != Status::Releasing)
                 },
             };
             let (solved, job) = (self.solve(&search), search.job.job);
-            self.settle(job, solved, &mut pools);
+            self.settle(job, solved, &mut turns);
         }
     }
 
@@ -100,22 +120,24 @@ impl Session<'_> {
             return;
         }
         let mut line = Line::of_jobs(self, self.waiting(Self::may_evict));
-        let mut pools = Pools::of(self);
+        let mut turns = Turns::of(self);
         while let Some(view) = line.pop(self) {
             let tasks = self.gang(&view).next(false);
             let Some(reclaimer) = self.reclaimer(&view, &tasks) else {
                 continue;
             };
-            if !can_reclaim(&self.queues, reclaimer) {
+            if !can_reclaim(&self.queues, reclaimer) || turns.is_hopeless(self, view.job) {
                 continue;
             }
             let before = self.queues.clone();
             let job = view.clone();
             let search = Search {
                 job: view,
-                victims: &pools.running,
+                victims: &turns.running,
                 may_leave: &|session, victim| session.may_reclaim_from(reclaimer, victim),
-                waiting: &pools.waiting,
+                may_lose: &|session, victim| session.could_give(reclaimer, victim),
+                until: turns.until(self),
+                waiting: &turns.waiting,
                 is_fair: &move |session, tasks, batches| {
                     let reclaimer = session.reclaimer(&job, tasks);
                     reclaimer.is_some_and(|reclaimer| {
@@ -129,26 +151,28 @@ impl Session<'_> {
                 },
             };
             let (solved, job) = (self.solve(&search), search.job.job);
-            self.settle(job, solved, &mut pools);
+            self.settle(job, solved, &mut turns);
         }
     }
 
     /// Takes from jobs of lower priority in the same queue.
     pub(crate) fn preempt(&mut self) {
         let mut line = Line::of_jobs(self, self.waiting(Self::may_evict));
-        let mut pools = Pools::of(self);
+        let mut turns = Turns::of(self);
         while let Some(view) = line.pop(self) {
             let tasks = self.gang(&view).next(false);
             let least = self.least_charge(&tasks);
-            if !self.is_within_quota(view.job, least) {
+            if !self.is_within_quota(view.job, least) || turns.is_hopeless(self, view.job) {
                 continue;
             }
             let preemptor = view.job;
             let search = Search {
                 job: view,
-                victims: &pools.running,
+                victims: &turns.running,
                 may_leave: &|session, victim| session.may_preempt(preemptor, victim),
-                waiting: &pools.waiting,
+                may_lose: &|_, _| true,
+                until: turns.until(self),
+                waiting: &turns.waiting,
                 is_fair: &|session, _, batches| {
                     session.keeps_minimums(batches, |session, victim| {
                         session.is_safe_from_preemption(victim)
@@ -156,7 +180,7 @@ impl Session<'_> {
                 },
             };
             let (solved, job) = (self.solve(&search), search.job.job);
-            self.settle(job, solved, &mut pools);
+            self.settle(job, solved, &mut turns);
         }
     }
 
@@ -184,17 +208,20 @@ impl Session<'_> {
         }
     }
 
-    /// Makes a solution final and tells the pools.
-    fn settle(&mut self, job: usize, solved: bool, pools: &mut Pools) {
+    /// Makes a solution final and tells the others, or notes that there was none.
+    fn settle(&mut self, job: usize, solved: bool, turns: &mut Turns) {
         if solved {
+            turns.hopeless.clear();
             let changed = self.changed_since(Mark::START);
             self.commit();
             let waits = |task: &usize| self.standings[*task].status == Status::Pipelined;
             let tasks = changed.iter().copied().filter(waits).collect();
             self.promises.push(Promise { job, tasks });
             let jobs: BTreeSet<usize> = changed.iter().map(|&task| self.tasks[task].job).collect();
-            pools.waiting.update(self, jobs.iter().copied());
-            pools.running.update(self, jobs.into_iter());
+            turns.waiting.update(self, jobs.iter().copied());
+            turns.running.update(self, jobs.into_iter());
+        } else {
+            turns.hopeless.push(job);
         }
     }
 
@@ -254,134 +281,5 @@ impl Session<'_> {
         let before = self.opening[task].status;
         let now = self.standings[task].status;
         now.is_active_allocated() && !before.is_active_allocated()
-    }
-
-    fn reclaimer(&self, view: &View, tasks: &[usize]) -> Option<Reclaimer> {
-        let facts = &self.jobs[view.job];
-        Some(Reclaimer {
-            queue: facts.queue?,
-            is_preemptible: facts.job.is_preemptible,
-            wants: self.wants(tasks),
-        })
-    }
-
-    fn may_reclaim_from(&self, reclaimer: Reclaimer, victim: usize) -> bool {
-        let Some(queue) = self.jobs[victim]
-            .queue
-            .filter(|&queue| queue != reclaimer.queue)
-        else {
-            return false;
-        };
-        let is_elastic = self.gang(&self.jobs[victim].view).is_elastic();
-        let is_safe = self.is_safe_from_reclaim(reclaimer.queue, victim);
-        is_candidate(&self.queues, reclaimer, queue)
-            && min_runtime::is_candidate(is_safe, is_elastic)
-    }
-
-    fn may_preempt(&self, preemptor: usize, victim: usize) -> bool {
-        let (job, other) = (&self.jobs[preemptor], &self.jobs[victim]);
-        job.queue == other.queue
-            && other.job.priority < job.job.priority
-            && min_runtime::is_candidate(
-                self.is_safe_from_preemption(victim),
-                self.gang(&other.view).is_elastic(),
-            )
-    }
-
-    fn is_safe_from_reclaim(&self, reclaimer: usize, victim: usize) -> bool {
-        let facts = &self.jobs[victim];
-        let Some(queue) = facts.queue else {
-            return false;
-        };
-        let (mine, theirs) = (self.queues.path(reclaimer), self.queues.path(queue));
-        let shared = mine.iter().zip(&theirs).take_while(|(l, r)| l == r).count();
-        let path: Vec<_> = theirs
-            .iter()
-            .map(|&queue| {
-                self.queue_facts(queue)
-                    .and_then(|queue| queue.reclaim_min_runtime)
-            })
-            .collect();
-        let settings = self.settings;
-        let default = settings.reclaim_min_runtime;
-        let minimum = against_reclaim(settings.resolution, &path, shared, default);
-        is_protected(facts.last_start, minimum, self.now)
-    }
-
-    fn is_safe_from_preemption(&self, victim: usize) -> bool {
-        let facts = &self.jobs[victim];
-        let path: Vec<_> = facts
-            .queue
-            .map(|queue| self.queues.path(queue))
-            .unwrap_or_default()
-            .into_iter()
-            .map(|queue| {
-                self.queue_facts(queue)
-                    .and_then(|queue| queue.preempt_min_runtime)
-            })
-            .collect();
-        let minimum = along(&path, self.settings.preempt_min_runtime);
-        is_protected(facts.last_start, minimum, self.now)
-    }
-
-    /// Whether every victim that is safe keeps what its pod sets must have.
-    fn keeps_minimums(&self, batches: &[Batch], is_safe: impl Fn(&Self, usize) -> bool) -> bool {
-        let mut by_set: BTreeMap<(usize, usize), usize> = BTreeMap::new();
-        for batch in batches {
-            for &task in &batch.tasks {
-                *by_set.entry((batch.job, self.tasks[task].set)).or_default() += 1;
-            }
-        }
-        by_set.into_iter().all(|((job, set), gone)| {
-            let view = &self.jobs[job].view;
-            let gang = self.gang(view);
-            let active = view.tasks[set]
-                .iter()
-                .filter(|&&task| self.standings[task].status.is_active())
-                .count();
-            !gang.is_elastic() || keeps_minimum(is_safe(self, job), active, gone, view.minimum(set))
-        })
-    }
-
-    /// What the victims lose, by queue: pods above their minimum one by one, the rest of a job at once.
-    fn lost(&self, batches: &[Batch]) -> BTreeMap<usize, Vec<Amounts>> {
-        let mut by_job: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for batch in batches {
-            by_job.entry(batch.job).or_default().extend(&batch.tasks);
-        }
-        let mut lost: BTreeMap<usize, Vec<Amounts>> = BTreeMap::new();
-        for (job, tasks) in by_job {
-            let facts = &self.jobs[job];
-            let Some(queue) = facts.queue else { continue };
-            let mut seen: BTreeMap<usize, usize> = BTreeMap::new();
-            let (mut core, mut elastic) = (Vec::new(), Vec::new());
-            for task in tasks {
-                let set = self.tasks[task].set;
-                let count = seen.entry(set).or_default();
-                *count += 1;
-                let part = if *count <= facts.view.minimum(set) {
-                    &mut core
-                } else {
-                    &mut elastic
-                };
-                part.extend(self.loss_of(task));
-            }
-            let losses = lost.entry(queue).or_default();
-            losses.extend(elastic);
-            if !core.is_empty() {
-                losses.push(core.into_iter().sum());
-            }
-        }
-        lost
-    }
-
-    /// What a victim loses, unless it only moves.
-    fn loss_of(&self, task: usize) -> Option<Amounts> {
-        let standing = &self.standings[task];
-        let moves = standing.status.is_active_allocated();
-        if moves && self.settings.consolidating_reclaim {
-            return None;
-        }
-        standing.node.map(|node| self.charged(task, node))
     }
 }

@@ -43,6 +43,7 @@ impl Session<'_> {
         nodes: &[usize],
         closeness: impl Fn(usize) -> Option<f64>,
     ) -> Vec<usize> {
+        self.spend(nodes.len());
         let wants_cards = self.wants_cards(task);
         let range = self.density_range(wants_cards, nodes);
         let anywhere = self.need_anywhere(task);

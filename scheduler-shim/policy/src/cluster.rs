@@ -136,7 +136,7 @@ pub struct Topology {
 }
 
 /// Pods that start together.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSet {
     /// Its name, by which pods name it.
     pub name: String,
@@ -147,7 +147,7 @@ pub struct PodSet {
 }
 
 /// A node of the tree of pod sets.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
     /// Its name.
     pub name: String,

@@ -17,9 +17,9 @@ impl Session<'_> {
     fn is_allowed(&self, task: usize, node: usize, need: &Need) -> bool {
         self.grants_claims(task, node)
             && self.aligns(task, node)
-            && self.matches_kind(task, node)
+            && self.may_ever_be(task, node)
+            && self.may_take_partitions(task, node)
             && self.has_pod_place(node, need)
-            && self.matches_labels(task, node)
             && self.matches_neighbours(task, node)
     }
 
@@ -92,23 +92,26 @@ impl Session<'_> {
         !self.stocks[node].zones.is_strict() || self.zones_for(task, node).is_some()
     }
 
-    /// Whether the node gives its cards in the way that the task takes them.
-    fn matches_kind(&self, task: usize, node: usize) -> bool {
+    /// Whether no pod of the old kind keeps partitions from the task.
+    fn may_take_partitions(&self, task: usize, node: usize) -> bool {
         let facts = self.tasks[task].task;
         let stock = &self.stocks[node];
-        if facts.is_legacy_mig {
-            return false;
-        }
-        if !self.wants_cards(task) {
-            return true;
-        }
         let takes_partitions = matches!(facts.cards, Cards::Partitions(_));
-        match stock.mig {
+        !(takes_partitions && stock.legacy > 0)
+    }
+
+    /// Whether the task may be on the node, whoever else is there.
+    pub(crate) fn may_ever_be(&self, task: usize, node: usize) -> bool {
+        let facts = self.tasks[task].task;
+        let takes_partitions = matches!(facts.cards, Cards::Partitions(_));
+        let is_kind = match self.stocks[node].mig {
+            _ if !self.wants_cards(task) => true,
             None => !takes_partitions,
-            Some(_) if takes_partitions && stock.legacy > 0 => false,
             Some(MigStrategy::Single) => matches!(facts.cards, Cards::Whole(_)),
             Some(MigStrategy::Mixed) => takes_partitions,
-        }
+        };
+        !self.settings.has_predicates
+            || (!facts.is_legacy_mig && is_kind && self.matches_labels(task, node))
     }
 
     /// A share that opens a card needs a second place, as KAI's reservation pod does.

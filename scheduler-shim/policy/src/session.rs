@@ -6,7 +6,9 @@
 //!
 //! The cluster is sorted when the session opens; the order in which it was built has no influence.
 
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Capacity};
@@ -18,6 +20,7 @@ use crate::cluster::{
 };
 use crate::gang::{Gang, Standings, Tree, View};
 use crate::numa::Zones;
+use crate::reach::Kind;
 use crate::stock::{CardKey, Hold, Need, NeedOfCards, NodeStock, Stock};
 use crate::tree::QueueTree;
 
@@ -100,6 +103,10 @@ pub struct Session<'a> {
     profiles: Vec<String>,
     next_card: CardKey,
     log: Vec<(usize, Standing)>,
+    /// What was done so far, counted instead of timed.
+    pub(crate) effort: Cell<u64>,
+    /// Where tasks could ever be, as far as somebody asked.
+    pub(crate) kinds: RefCell<Vec<Rc<Kind>>>,
 }
 
 impl Standings for Session<'_> {
@@ -126,6 +133,16 @@ impl<'a> Session<'a> {
     #[must_use]
     pub fn open(now: Duration, cluster: &'a Cluster) -> Self {
         open::open(now, cluster)
+    }
+
+    /// How often a pod was held against a node, or counted as a victim, so far.
+    #[must_use]
+    pub fn effort(&self) -> u64 {
+        self.effort.get()
+    }
+
+    pub(crate) fn spend(&self, effort: usize) {
+        self.effort.set(self.effort.get() + effort as u64);
     }
 
     /// A job as a gang of all its tasks.

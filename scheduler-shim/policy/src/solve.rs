@@ -13,8 +13,10 @@ use crate::cluster::{Cards, Status};
 use crate::gang::View;
 use crate::line::{Filter, Line};
 use crate::pool::Pool;
-use crate::scenario::{Batch, CardDemand, Scenarios, Way};
+use crate::reach::{Ground, Reach};
+use crate::scenario::{Batch, Scenarios, Wanted, Way};
 use crate::session::Session;
+use crate::span::CardDemand;
 
 /// Says whether an outcome is fair: given the job's tasks that were placed, and the victims.
 pub(crate) type Judge<'s> = dyn Fn(&Session<'_>, &[usize], &[Batch]) -> bool + 's;
@@ -27,10 +29,21 @@ pub(crate) struct Search<'s> {
     pub(crate) victims: &'s Pool,
     /// Who of them may have to leave for this job.
     pub(crate) may_leave: &'s Filter<'s>,
+    /// Who of those may lose their place for good; the others only move.
+    pub(crate) may_lose: &'s Filter<'s>,
     /// Who else waits, and would have a turn before.
     pub(crate) waiting: &'s Pool,
     /// Whether an outcome is fair.
     pub(crate) is_fair: &'s Judge<'s>,
+    /// The effort of the session at which the search is given up.
+    pub(crate) until: u64,
+}
+
+/// What a search begins with.
+struct Start {
+    /// Nodes where the job could find something without anybody leaving.
+    feasible: BTreeSet<usize>,
+    ground: Ground,
 }
 
 impl Session<'_> {
@@ -41,27 +54,25 @@ impl Session<'_> {
         if tasks.is_empty() {
             return false;
         }
-        let feasible = self.feasible_nodes(&search.job);
-        Way::ALL
-            .into_iter()
-            .any(|way| self.solve_in(way, search, &tasks, &feasible))
+        let ground = Ground::of(self);
+        if Reach::of(self, &ground, &tasks).is_none() {
+            return false;
+        }
+        let start = Start {
+            feasible: self.feasible_nodes(&search.job),
+            ground,
+        };
+        let mut ways = Way::ALL.into_iter();
+        ways.any(|way| self.solve_in(way, search, &tasks, &start))
     }
 
-    fn solve_in(
-        &mut self,
-        way: Way,
-        search: &Search<'_>,
-        tasks: &[usize],
-        feasible: &BTreeSet<usize>,
-    ) -> bool {
+    fn solve_in(&mut self, way: Way, search: &Search<'_>, tasks: &[usize], start: &Start) -> bool {
         let mut recorded = Vec::new();
-        if !self.grow(way, search, tasks, feasible, &mut recorded) {
+        if !self.grow(way, search, tasks, start, &mut recorded) {
             return false;
         }
         let mark = self.mark();
-        let solved = self
-            .probe(way, search, tasks, feasible, &recorded)
-            .is_some()
+        let solved = self.probe(way, search, tasks, start, &recorded).is_some()
             && self.gang(&search.job).is_whole();
         if !solved {
             self.roll_back(mark);
@@ -76,14 +87,14 @@ impl Session<'_> {
         way: Way,
         search: &Search<'_>,
         tasks: &[usize],
-        feasible: &BTreeSet<usize>,
+        start: &Start,
         recorded: &mut Vec<Batch>,
     ) -> bool {
         let (mut solved, mut failed) = (0, tasks.len() + 1);
         let mut part = 1;
         while failed - solved > 1 {
             let mark = self.mark();
-            let found = self.probe(way, search, &tasks[..part], feasible, recorded);
+            let found = self.probe(way, search, &tasks[..part], start, recorded);
             self.roll_back(mark);
             match found {
                 Some(victims) => {
@@ -107,16 +118,23 @@ impl Session<'_> {
         way: Way,
         search: &Search<'_>,
         tasks: &[usize],
-        feasible: &BTreeSet<usize>,
+        start: &Start,
         recorded: &[Batch],
     ) -> Option<Vec<Batch>> {
         let view = self.part_of(&search.job, tasks);
         let line = Line::of_victims(self, search.victims, search.may_leave);
-        let demand = self.card_demand(tasks);
-        let mut nodes = feasible.clone();
+        let mut nodes = start.feasible.clone();
         nodes.extend(self.places(recorded));
-        let mut scenarios = Scenarios::new(self, way, line, recorded, demand);
-        while let Some(potential) = scenarios.next(self, &nodes) {
+        let reach = Reach::of(self, &start.ground, tasks)?;
+        let wanted = Wanted {
+            recorded,
+            demand: self.card_demand(tasks),
+            reach: &reach,
+            may_lose: search.may_lose,
+        };
+        let mut scenarios = Scenarios::new(self, way, line, wanted, &nodes);
+        while self.effort.get() < search.until {
+            let potential = scenarios.next(self)?;
             let batches = [recorded, &potential].concat();
             let mark = self.mark();
             if let Some(victims) = self.attempt(search, &view, tasks, &nodes, batches) {
@@ -150,7 +168,6 @@ impl Session<'_> {
             })
         };
         CardDemand {
-            tasks: tasks.len(),
             sum: asks().sum(),
             least: asks().fold(f64::MAX, f64::min),
         }

@@ -51,6 +51,9 @@ pub struct Settings {
     pub consolidating_reclaim: bool,
     /// How many jobs consolidation may look at; no bound where not given.
     pub max_consolidated: Option<usize>,
+    /// How often, in one action, pods are held against nodes or counted as victims. Every job gets a
+    /// hundredth of it in any case. Where KAI looks at the clock this is counted, so that a plan does not depend on it.
+    pub search_effort: u64,
     /// How long a gang may go on with too few pods.
     pub grace: Grace,
     /// Where the minimum run time against reclaim is found.
@@ -82,6 +85,7 @@ impl Default for Settings {
             saturation_multiplier: 1.0,
             consolidating_reclaim: true,
             max_consolidated: None,
+            search_effort: 5_000_000,
             grace: Grace::For(Duration::from_secs(60)),
             resolution: Resolution::LowestCommonAncestor,
             preempt_min_runtime: Duration::ZERO,

@@ -1,5 +1,6 @@
 //! Opening a session: everything sorted, numbered and booked.
 
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -56,6 +57,8 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         profiles,
         next_card: 0,
         log: Vec::new(),
+        effort: Cell::new(0),
+        kinds: RefCell::default(),
     };
     add_claims(&mut session, cluster);
     let mut jobs: Vec<&Job> = cluster.jobs.iter().collect();

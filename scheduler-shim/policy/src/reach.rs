@@ -1,0 +1,229 @@
+//! What counting can say about where pods could go if others left.
+//!
+//! A search for victims tries sets of them, and a try is dear. Most sets can be told to be too small by
+//! adding up what would be free: that costs little and is never wrong, because what is added up is at least
+//! what there would be. What counting can't say (topology, zones, neighbours, fairness) is left to the try.
+
+use std::rc::Rc;
+
+use crate::cluster::Cards;
+use crate::session::Session;
+
+/// Slack for sums of shares.
+const SLACK: f64 = 1e-6;
+
+/// Processor time, memory, places for pods and cards.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Parts([f64; 4]);
+
+impl Parts {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        self.with(other, |mine, other| mine + other)
+    }
+
+    fn with(self, other: Self, of: impl Fn(f64, f64) -> f64) -> Self {
+        let mut parts = self;
+        for (mine, other) in parts.0.iter_mut().zip(other.0) {
+            *mine = of(*mine, other);
+        }
+        parts
+    }
+
+    pub(crate) fn covers(self, other: Self) -> bool {
+        let pairs = self.0.iter().zip(other.0);
+        pairs.into_iter().all(|(has, asks)| asks <= has + SLACK)
+    }
+
+    /// How often `ask` fits, at most `most` times.
+    fn times(self, ask: Self, most: f64) -> i64 {
+        let asked = self.0.iter().zip(ask.0).filter(|(_, ask)| *ask > 0.0);
+        let times = asked.map(|(has, ask)| (has + SLACK) / ask);
+        // The cast rounds down what is not negative.
+        times.fold(most, f64::min).max(0.0) as i64
+    }
+}
+
+/// Where tasks that ask for the same could ever be, and what they would take there.
+#[derive(Clone, Debug)]
+pub(crate) struct Kind {
+    /// One of them.
+    task: usize,
+    /// By node; none where they could never be.
+    takes: Vec<Option<Parts>>,
+    /// The least that one takes on any node.
+    least: Parts,
+}
+
+/// What is free in the cluster when a search begins.
+#[derive(Clone, Debug)]
+pub(crate) struct Ground {
+    /// By node: what is free or being released.
+    free: Vec<Parts>,
+    total: Parts,
+}
+
+impl Ground {
+    pub(crate) fn of(session: &Session<'_>) -> Self {
+        let nodes = 0..session.nodes.len();
+        let free: Vec<Parts> = nodes.map(|node| session.free_parts(node)).collect();
+        let total = free.iter().copied().fold(Parts::default(), Parts::plus);
+        Self { free, total }
+    }
+}
+
+/// What is asked for, and on which nodes there could ever be a place for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach<'g> {
+    ground: &'g Ground,
+    tasks: usize,
+    sum: Parts,
+    /// By node: the least that any of the tasks would take; none where none of them could ever be.
+    least: Vec<Option<Parts>>,
+    /// Places for the tasks that there are without anybody leaving.
+    places: i64,
+}
+
+impl<'g> Reach<'g> {
+    /// Counts for tasks of one job; none when one of them could be nowhere.
+    pub(crate) fn of(session: &Session<'_>, ground: &'g Ground, tasks: &[usize]) -> Option<Self> {
+        let mut kinds: Vec<Rc<Kind>> = Vec::new();
+        let mut sum = Parts::default();
+        for &task in tasks {
+            let mut known = kinds.iter();
+            let known = known.rfind(|kind| session.asks_alike(kind.task, task));
+            if let Some(kind) = known {
+                sum = sum.plus(kind.least);
+                continue;
+            }
+            let kind = session.kind_of(task);
+            if kind.takes.iter().all(Option::is_none) {
+                return None;
+            }
+            sum = sum.plus(kind.least);
+            kinds.push(kind);
+        }
+        let least = |node: usize| {
+            let takes = kinds.iter().filter_map(|kind| kind.takes[node]);
+            takes.reduce(|least, parts| least.with(parts, f64::min))
+        };
+        let mut reach = Self {
+            ground,
+            tasks: tasks.len(),
+            sum,
+            least: (0..ground.free.len()).map(least).collect(),
+            places: 0,
+        };
+        let nodes = 0..ground.free.len();
+        reach.places = nodes
+            .map(|node| reach.places_on(node, Parts::default()))
+            .sum();
+        Some(reach)
+    }
+
+    fn places_on(&self, node: usize, freed: Parts) -> i64 {
+        let most = self.tasks as f64;
+        let free = self.ground.free[node].plus(freed);
+        self.least[node].map_or(0, |least| free.times(least, most))
+    }
+
+    /// Whether everything together could be there, with `lost` beside what is free.
+    pub(crate) fn is_within(&self, lost: Parts) -> bool {
+        self.ground.total.plus(lost).covers(self.sum)
+    }
+
+    /// Whether there could be a place for every task if so much became free on these nodes.
+    pub(crate) fn holds(&self, freed: impl IntoIterator<Item = (usize, Parts)>) -> bool {
+        let gained = freed.into_iter().map(|(node, freed)| {
+            self.places_on(node, freed) - self.places_on(node, Parts::default())
+        });
+        let places = self.places + gained.sum::<i64>();
+        places >= i64::try_from(self.tasks).unwrap_or(i64::MAX)
+    }
+}
+
+impl Session<'_> {
+    /// Whether two tasks ask for the same and may be on the same nodes.
+    pub(crate) fn asks_alike(&self, left: usize, right: usize) -> bool {
+        let (l, r) = (&self.tasks[left], &self.tasks[right]);
+        left == right
+            || (l.claimed_cards == r.claimed_cards
+                && l.task.cpu_millis == r.task.cpu_millis
+                && l.task.memory == r.task.memory
+                && l.task.cards == r.task.cards
+                && l.task.is_legacy_mig == r.task.is_legacy_mig
+                && l.task.node_affinity == r.task.node_affinity)
+    }
+
+    /// Where the task could ever be. That never changes in a session, so it is found once for all like it.
+    fn kind_of(&self, task: usize) -> Rc<Kind> {
+        let mut kinds = self.kinds.borrow_mut();
+        if let Some(kind) = kinds.iter().rfind(|kind| self.asks_alike(kind.task, task)) {
+            return Rc::clone(kind);
+        }
+        let nodes = 0..self.nodes.len();
+        let takes = |node| {
+            let could = self.could_ever_be(task, node);
+            could.then(|| self.parts(task, node))
+        };
+        let takes: Vec<Option<Parts>> = nodes.map(takes).collect();
+        let everywhere = takes.iter().flatten().copied();
+        let least = everywhere.reduce(|least, parts| least.with(parts, f64::min));
+        let kind = Rc::new(Kind {
+            task,
+            least: least.unwrap_or_default(),
+            takes,
+        });
+        kinds.push(Rc::clone(&kind));
+        kind
+    }
+
+    /// Whether the task could be on the node if nobody else were.
+    fn could_ever_be(&self, task: usize, node: usize) -> bool {
+        let need = self.need(task, node);
+        let total = &self.stocks[node].total;
+        let devices = need.share.map_or(0, |share| share.devices);
+        let fits_card = need
+            .share
+            .is_none_or(|share| share.bytes <= self.stocks[node].card_memory);
+        let partitions = need.stock.partitions.iter().zip(&total.partitions);
+        fits_card
+            && need.stock.cpu <= total.cpu
+            && need.stock.memory <= total.memory
+            && need.stock.pods <= total.pods
+            && need.stock.cards <= total.cards
+            && i64::try_from(devices).is_ok_and(|devices| devices <= total.cards)
+            && partitions.into_iter().all(|(asks, has)| asks <= has)
+            && self.may_ever_be(task, node)
+    }
+
+    /// What a task takes of a node, or of one like it.
+    pub(crate) fn parts(&self, task: usize, node: usize) -> Parts {
+        let facts = self.tasks[task].task;
+        let card = self.stocks[node].card_memory;
+        let cards = match &facts.cards {
+            Cards::None => 0.0,
+            cards => cards.count(card),
+        };
+        // A claim may be for cards that it has already.
+        Parts([facts.cpu_millis as f64, facts.memory as f64, 1.0, cards])
+    }
+
+    fn free_parts(&self, node: usize) -> Parts {
+        let stock = &self.stocks[node];
+        let (idle, releasing) = (&stock.idle, &stock.releasing);
+        let parts = [
+            (idle.cpu + releasing.cpu) as f64,
+            (idle.memory + releasing.memory) as f64,
+            (idle.pods + releasing.pods) as f64,
+            self.free_gpus(node),
+        ];
+        Parts(parts.map(|part| part.max(0.0)))
+    }
+
+    /// What would be free if a task left, with its cards: on which node.
+    pub(crate) fn freed_by(&self, task: usize) -> Option<(usize, Parts)> {
+        let node = self.standings[task].node?;
+        let Parts([cpu, memory, pods, _]) = self.parts(task, node);
+        Some((node, Parts([cpu, memory, pods, self.gpus_of(task)])))
+    }
+}

@@ -1,0 +1,173 @@
+//! What a search for victims may cost, in pods looked at: a clock would say something else on each machine.
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+use std::time::Duration;
+
+use apportion_abi::{Bytes, Share};
+use apportion_policy::cluster::{
+    Cards, Group, Job, Neighbours, Node, PodSet, Queue, Quota, Settings, Status, Task,
+};
+use apportion_policy::{Cluster, Session, plan};
+
+const NOW: Duration = Duration::from_secs(1_000_000);
+const NODES: usize = 500;
+const CARDS: usize = 8;
+
+fn queue(name: &str, deserved: f64) -> Queue {
+    Queue {
+        name: name.to_owned(),
+        parent: None,
+        created: Duration::ZERO,
+        priority: 100,
+        cpu: Quota::UNLIMITED,
+        memory: Quota::UNLIMITED,
+        gpu: Quota {
+            deserved,
+            ..Quota::UNLIMITED
+        },
+        usage: [0.0; 3],
+        preempt_min_runtime: None,
+        reclaim_min_runtime: None,
+    }
+}
+
+fn job(name: &str, queue: &str, priority: i32, tasks: Vec<Task>) -> Job {
+    Job {
+        name: name.to_owned(),
+        queue: queue.to_owned(),
+        priority,
+        is_preemptible: true,
+        root: Group {
+            sets: vec![PodSet {
+                name: "default".to_owned(),
+                min_available: tasks.len(),
+                topology: None,
+            }],
+            ..Group::default()
+        },
+        tasks,
+        ..Job::default()
+    }
+}
+
+fn pod(name: &str, cards: Cards, node: Option<usize>) -> Task {
+    Task {
+        name: name.to_owned(),
+        set: "default".to_owned(),
+        status: match node {
+            Some(_) => Status::Running,
+            None => Status::Pending,
+        },
+        node: node.map(|node| format!("node-{node}")),
+        cards,
+        cpu_millis: 1000,
+        memory: 1 << 30,
+        ..Task::default()
+    }
+}
+
+/// Every card but some has a pod of a queue whose quota is everything.
+fn full(idle: usize) -> Cluster {
+    let node = |number: usize| Node {
+        name: format!("node-{number}"),
+        cpu_millis: 64_000,
+        memory: 1 << 40,
+        pods: 110,
+        cards: i64::try_from(CARDS).unwrap(),
+        card_memory: Bytes::from_mib(80_000),
+        ..Node::default()
+    };
+    let running = (idle..NODES * CARDS).map(|number| {
+        let name = format!("running-{number}");
+        let task = pod(&name, Cards::Whole(1), Some(number % NODES));
+        job(&name, "all", 50, vec![task])
+    });
+    Cluster {
+        nodes: (0..NODES).map(node).collect(),
+        queues: vec![queue("all", -1.0), queue("other", -1.0)],
+        jobs: running.collect(),
+        settings: Settings::default(),
+        ..Cluster::default()
+    }
+}
+
+/// Whatever is decided for a job that waits, what did it cost?
+fn effort(mut cluster: Cluster, waiting: Vec<Job>) -> (u64, usize) {
+    cluster.jobs.extend(waiting);
+    let session: Session<'_> = plan(NOW, &cluster);
+    (session.effort(), session.decisions().len())
+}
+
+fn waits(queue: &str, priority: i32, cards: Cards, pods: usize) -> Job {
+    let task = |number: usize| pod(&format!("pod-{number}"), cards.clone(), None);
+    job("waiting", queue, priority, (0..pods).map(task).collect())
+}
+
+#[test]
+fn nobody_is_searched_for_victims_when_a_queue_with_all_of_the_quota_has_all_cards() {
+    let (effort, decisions) = effort(full(0), vec![waits("other", 50, Cards::Whole(1), 1)]);
+    assert_eq!(decisions, 0);
+    assert!(effort < 100_000, "{effort}");
+}
+
+#[test]
+fn a_gang_that_the_cluster_has_no_room_for_is_refused_by_counting() {
+    let (effort, decisions) = effort(full(0), vec![waits("other", 50, Cards::Whole(8), 10)]);
+    assert_eq!(decisions, 0);
+    assert!(effort < 100_000, "{effort}");
+}
+
+#[test]
+fn a_pod_that_no_node_could_ever_take_makes_nobody_a_victim() {
+    let mut waiting = waits("all", 75, Cards::Whole(1), 1);
+    waiting.tasks[0].node_affinity = vec![("kind".to_owned(), vec!["none".to_owned()])];
+    let (effort, decisions) = effort(full(0), vec![waiting]);
+    assert_eq!(decisions, 0);
+    assert!(effort < 100_000, "{effort}");
+}
+
+#[test]
+fn a_share_in_bytes_that_is_larger_than_any_card_makes_nobody_a_victim() {
+    let share = Cards::Shared {
+        share: Share::Memory(Bytes::from_mib(100_000)),
+        devices: 1,
+    };
+    let (effort, decisions) = effort(full(8), vec![waits("all", 75, share, 1)]);
+    assert_eq!(decisions, 0);
+    assert!(effort < 100_000, "{effort}");
+}
+
+/// A pod that everyone would make room for, but that may only be near a pod that does not exist.
+fn lonely(name: &str) -> Job {
+    let mut job = waits("all", 50, Cards::Whole(8), 1);
+    name.clone_into(&mut job.name);
+    name.clone_into(&mut job.tasks[0].name);
+    job.tasks[0].near = vec![Neighbours {
+        labels: [("app".to_owned(), "none".to_owned())].into(),
+        domain: "zone".to_owned(),
+    }];
+    job
+}
+
+#[test]
+fn what_was_sought_in_vain_is_not_sought_again_for_a_twin() {
+    let twins = |count: usize| {
+        let mut cluster = full(NODES);
+        cluster.settings.search_effort = 100_000;
+        let names = (0..count).map(|number| format!("twin-{number}"));
+        effort(cluster, names.map(|name| lonely(&name)).collect()).0
+    };
+    let (one, many) = (twins(1), twins(200));
+    assert!(one > 100_000, "{one}");
+    // Each of them is held once against each node when jobs are placed.
+    assert!(many <= one + 200 * NODES as u64, "{one} and {many}");
+}
+
+#[test]
+fn a_search_ends_when_its_effort_is_spent() {
+    let mut cluster = full(NODES);
+    cluster.settings.search_effort = 10_000;
+    let (effort, decisions) = effort(cluster, vec![lonely("waiting")]);
+    assert_eq!(decisions, 0);
+    assert!(effort < 100_000, "{effort}");
+}
