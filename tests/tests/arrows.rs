@@ -76,6 +76,11 @@ const MAP: &[Crate] = &[
         knows: &[],
         room: Safe,
     },
+    Crate {
+        name: "apportion-nri",
+        knows: &["apportion-abi"],
+        room: Safe,
+    },
     // Programs.
     Crate {
         name: "apportion-agent",

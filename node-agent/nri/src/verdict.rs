@@ -1,0 +1,244 @@
+//! Whether a container may be created, from what it asks for and what was granted. Pure.
+//!
+//! A container that names a grant must be the one that the grant was given to; one that names none must
+//! not reach a GPU. This is the second lock: the first is that a container of ours cannot be created
+//! without the file that only the agent writes, and this one may be gone at any time.
+//!
+//! # Refusing and only telling
+//!
+//! A node that other software shares with us has containers with GPUs which we know nothing of, so that
+//! to refuse is a choice: by default such a container is told of and let through.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use apportion_abi::place;
+
+use crate::asked::Asked;
+
+/// The variable that names the grant of a container.
+const ENV_GRANT: &str = "APPORTION_GRANT";
+/// Which cards NVIDIA's runtime shows, and the values that mean none.
+const ENV_VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+const NO_DEVICES: [&str; 3] = ["", "void", "none"];
+/// What NVIDIA's nodes begin with.
+const NODE_PREFIX: &str = "/dev/nvidia";
+/// The annotations by which a pod asks NVIDIA's own plugin for cards.
+const CDI_ANNOTATION: &str = "nvidia.cdi.k8s.io/";
+/// Such an annotation that is for one container of the pod.
+const FOR_CONTAINER: &str = "container.";
+/// NVIDIA's vendor in the name of a CDI device: `nvidia.com/gpu=0`, `management.nvidia.com/gpu=all`.
+const CDI_VENDOR: &str = "nvidia.com/";
+
+/// What is done with a container that must not be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It is let through, and told of.
+    #[default]
+    Audit,
+    /// It is not created.
+    Enforce,
+}
+
+/// What does not change while the agent runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// What is done with a container that must not be.
+    pub mode: Mode,
+    /// The namespaces of the node's own infrastructure, which may use GPUs without a grant.
+    pub exempt: Vec<String>,
+    /// The folder of all accounts on the host.
+    pub accounts: String,
+}
+
+/// To whom a grant was given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Granted {
+    /// The pod's UID.
+    pub pod: String,
+    /// The container's name; `None` where the grant is every container's of the pod.
+    pub container: Option<String>,
+    /// The variables that the container must see with these values.
+    pub env: Vec<(String, String)>,
+}
+
+/// All grants of the node, by id.
+pub type Grants = BTreeMap<String, Granted>;
+
+/// What is done with a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is created, with these variables set.
+    Admit(Vec<(String, String)>),
+    /// It is created, and told of.
+    Audit(Reason),
+    /// It is not created.
+    Refuse(Reason),
+}
+
+/// What is wrong with a container.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// The grant that it names is none.
+    #[error("container {container} names grant {grant}, which this node has not given to anybody")]
+    UnknownGrant {
+        /// The container.
+        container: String,
+        /// What it names.
+        grant: String,
+    },
+    /// The grant that it names is another's.
+    #[error("container {container} names grant {grant}, which was given to another container")]
+    OtherGrant {
+        /// The container.
+        container: String,
+        /// What it names.
+        grant: String,
+    },
+    /// It mounts the account of another.
+    #[error("container {container} mounts {source_path}, which belongs to an account of another")]
+    OtherAccount {
+        /// The container.
+        container: String,
+        /// What it mounts.
+        source_path: String,
+    },
+    /// It reaches a GPU without a grant.
+    #[error(
+        "container {container} would reach a GPU through {way} and has no grant; ask for gpu-memory or gpu-fraction, or take it away"
+    )]
+    NoGrant {
+        /// The container.
+        container: String,
+        /// Through what.
+        way: String,
+    },
+}
+
+impl Reason {
+    /// A word for a metric.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::UnknownGrant { .. } => "unknown_grant",
+            Self::OtherGrant { .. } => "other_grant",
+            Self::OtherAccount { .. } => "other_account",
+            Self::NoGrant { .. } => "no_grant",
+        }
+    }
+}
+
+/// Judges a container that is to be created.
+#[must_use]
+pub fn judge(asked: &Asked, grants: &Grants, rules: &Rules) -> Verdict {
+    match find(asked, grants, rules) {
+        Ok(env) => Verdict::Admit(env),
+        Err(reason) => match rules.mode {
+            Mode::Audit => Verdict::Audit(reason),
+            Mode::Enforce => Verdict::Refuse(reason),
+        },
+    }
+}
+
+/// What must be set in the container, or what is wrong with it.
+fn find(asked: &Asked, grants: &Grants, rules: &Rules) -> Result<Vec<(String, String)>, Reason> {
+    let container = || asked.name.clone();
+    let grant = asked.env(ENV_GRANT).filter(|grant| !grant.is_empty());
+    if let Some(source_path) = other_account(asked, grant, rules) {
+        return Err(Reason::OtherAccount {
+            container: container(),
+            source_path,
+        });
+    }
+    let Some(grant) = grant else {
+        let is_exempt = rules.exempt.contains(&asked.namespace);
+        return match way_to_gpu(asked).filter(|_| !is_exempt) {
+            None => Ok(Vec::new()),
+            Some(way) => Err(Reason::NoGrant {
+                container: container(),
+                way,
+            }),
+        };
+    };
+    let Some(granted) = grants.get(grant) else {
+        return Err(Reason::UnknownGrant {
+            container: container(),
+            grant: grant.to_owned(),
+        });
+    };
+    let is_its = granted.pod == asked.pod
+        && granted
+            .container
+            .as_ref()
+            .is_none_or(|name| *name == asked.name);
+    if !is_its {
+        return Err(Reason::OtherGrant {
+            container: container(),
+            grant: grant.to_owned(),
+        });
+    }
+    Ok(amiss(asked, &granted.env))
+}
+
+/// The variables that do not stand there exactly once with the value that they must have. A program that
+/// reads the first of two would see the pod's own value.
+fn amiss(asked: &Asked, expected: &[(String, String)]) -> Vec<(String, String)> {
+    let is_amiss = |(name, value): &&(String, String)| {
+        let mut values = asked.env.iter().filter(|(known, _)| known == name);
+        values.next().map(|(_, found)| found) != Some(value) || values.next().is_some()
+    };
+    expected.iter().filter(is_amiss).cloned().collect()
+}
+
+/// What is mounted from the accounts without being of the container's own, or instead of an account.
+fn other_account(asked: &Asked, grant: Option<&str>, rules: &Rules) -> Option<String> {
+    if rules.accounts.is_empty() {
+        return None;
+    }
+    let accounts = Path::new(&rules.accounts);
+    let own = grant.map(|grant| accounts.join(grant));
+    let is_others = |(destination, source): &&(String, String)| {
+        let is_own = own
+            .as_ref()
+            .is_some_and(|own| Path::new(source).starts_with(own));
+        let is_account = Path::new(source).starts_with(accounts);
+        let stands_for_one = Path::new(destination).starts_with(place::CONTAINER_ACCOUNT);
+        (is_account || stands_for_one) && !is_own
+    };
+    let mount = asked.mounts.iter().find(is_others)?;
+    Some(mount.1.clone())
+}
+
+/// Through what the container would reach a GPU.
+fn way_to_gpu(asked: &Asked) -> Option<String> {
+    let node = asked
+        .devices
+        .iter()
+        .find(|path| path.starts_with(NODE_PREFIX));
+    let mounted = asked
+        .mounts
+        .iter()
+        .find(|(_, from)| from.starts_with(NODE_PREFIX));
+    let visible = asked
+        .env(ENV_VISIBLE)
+        .filter(|value| !NO_DEVICES.contains(value));
+    let cdi = asked.cdi.iter().find(|name| name.contains(CDI_VENDOR));
+    let annotation = asked
+        .annotations
+        .keys()
+        .find(|key| asks_nvidia(key, &asked.name));
+    node.map(|path| format!("device {path}"))
+        .or_else(|| mounted.map(|(_, from)| format!("mount of {from}")))
+        .or_else(|| visible.map(|value| format!("{ENV_VISIBLE}={value}")))
+        .or_else(|| cdi.map(|name| format!("CDI device {name}")))
+        .or_else(|| annotation.map(|key| format!("annotation {key}")))
+}
+
+/// Whether the annotation asks for cards, for this container or for all.
+fn asks_nvidia(key: &str, container: &str) -> bool {
+    let asked = key.strip_prefix(CDI_ANNOTATION);
+    asked.is_some_and(|to| {
+        to.strip_prefix(FOR_CONTAINER)
+            .is_none_or(|name| name == container)
+    })
+}

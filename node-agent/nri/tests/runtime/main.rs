@@ -1,0 +1,218 @@
+//! The plugin against a runtime over a real socket, in a real runtime's order and with its faults: it
+//! closes on events that it does not know, splits what it tells, restarts, sends garbage, falls silent.
+
+mod fake;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apportion_nri::{Granted, Grants, Mode, News, Plugin, Rules, Verdict, run};
+use fake::{Runtime, container, pod};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Every event that a runtime of today knows, and that one from before the validation does.
+const NEW: i32 = (1 << 14) - 1;
+const OLD: i32 = (1 << 13) - 1;
+
+/// A plugin that runs, what it knows and what it tells.
+struct Running {
+    grants: watch::Sender<Arc<Grants>>,
+    news: mpsc::Receiver<News>,
+}
+
+fn start(socket: &Path) -> Running {
+    let (grants, known) = watch::channel(Arc::new(Grants::new()));
+    let (told, news) = mpsc::channel(64);
+    let plugin = Plugin {
+        socket: socket.to_owned(),
+        name: "apportion".to_owned(),
+        index: "10".to_owned(),
+        rules: Rules {
+            mode: Mode::Enforce,
+            ..Rules::default()
+        },
+    };
+    tokio::spawn(run(plugin, known, told));
+    Running { grants, news }
+}
+
+impl Running {
+    async fn news(&mut self) -> News {
+        let news = timeout(PATIENCE, self.news.recv()).await;
+        news.expect("nothing is told").expect("it goes on")
+    }
+
+    fn grant(&self, id: &str, pod: &str) {
+        let granted = Granted {
+            pod: pod.to_owned(),
+            container: Some("main".to_owned()),
+            env: vec![("APPORTION_GRANT".to_owned(), id.to_owned())],
+        };
+        self.grants
+            .send_replace(Arc::new(Grants::from([(id.to_owned(), granted)])));
+    }
+}
+
+fn socket() -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let socket = folder.path().join("nri.sock");
+    (folder, socket)
+}
+
+#[tokio::test]
+async fn a_granted_container_is_created_and_another_is_refused_in_one_sentence() {
+    let (_folder, path) = socket();
+    let runtime = Runtime::listen(&path, NEW);
+    let mut plugin = start(&path);
+    let mut asking = runtime.accept(&[]).await;
+    assert_eq!(plugin.news().await, News::Synchronized(Vec::new()));
+
+    plugin.grant("7-1", "uid-1");
+    let granted = container("main", &["APPORTION_GRANT=7-9", "APPORTION_GRANT=7-1"]);
+    let adjust = asking.create(&pod("uid-1"), &granted).await;
+    let adjust = adjust
+        .expect("it is granted")
+        .expect("one variable stands there twice");
+    assert_eq!(adjust.env.len(), 1);
+    assert_eq!(
+        (adjust.env[0].key.as_str(), adjust.env[0].value.as_str()),
+        ("APPORTION_GRANT", "7-1")
+    );
+    assert!(matches!(
+        plugin.news().await,
+        News::Judged(_, Verdict::Admit(_))
+    ));
+
+    let refused = asking.create(&pod("uid-2"), &granted).await;
+    let sentence = "container main names grant 7-1, which was given to another container";
+    assert_eq!(refused.expect_err("it is another's"), sentence);
+    assert!(matches!(
+        plugin.news().await,
+        News::Judged(_, Verdict::Refuse(_))
+    ));
+
+    let plain = asking.create(&pod("uid-3"), &container("main", &[])).await;
+    assert_eq!(plain, Ok(None));
+}
+
+#[tokio::test]
+async fn what_another_plugin_adds_is_refused_when_all_are_done() {
+    let (_folder, path) = socket();
+    let runtime = Runtime::listen(&path, NEW);
+    let _plugin = start(&path);
+    let mut asking = runtime.accept(&[]).await;
+    let plain = container("main", &[]);
+    assert_eq!(asking.create(&pod("uid-1"), &plain).await, Ok(None));
+    let added = apportion_nri::wire::ContainerAdjustment {
+        cdi_devices: vec![apportion_nri::wire::CdiDevice {
+            name: "nvidia.com/gpu=0".to_owned(),
+        }],
+        ..Default::default()
+    };
+    let reason = asking.validate(&pod("uid-1"), &plain, added).await;
+    assert!(
+        reason
+            .expect("it is rejected")
+            .contains("CDI device nvidia.com/gpu=0")
+    );
+}
+
+#[tokio::test]
+async fn a_runtime_that_knows_fewer_events_is_asked_for_fewer() {
+    let (_folder, path) = socket();
+    let runtime = Runtime::listen(&path, OLD);
+    let mut plugin = start(&path);
+    assert!(runtime.try_accept(&[]).await.is_none());
+    let mut asking = runtime.accept(&[]).await;
+    assert_eq!(plugin.news().await, News::Synchronized(Vec::new()));
+    assert!(
+        asking
+            .create(
+                &pod("uid-1"),
+                &container("main", &["NVIDIA_VISIBLE_DEVICES=all"])
+            )
+            .await
+            .is_err()
+    );
+}
+
+#[tokio::test]
+async fn what_runs_is_told_after_every_connection_however_it_is_split() {
+    let (_folder, path) = socket();
+    let runtime = Runtime::listen(&path, NEW);
+    let mut plugin = start(&path);
+    let running: Vec<_> = (0..40)
+        .map(|n| container(&format!("c{n}"), &["APPORTION_GRANT=7-1"]))
+        .collect();
+    for _ in 0..2 {
+        let asking = runtime.accept(&running).await;
+        let News::Synchronized(told) = plugin.news().await else {
+            panic!("something else is told");
+        };
+        assert_eq!(told.len(), 40);
+        assert!(
+            told.iter()
+                .all(|asked| asked.pod == "uid-0" && asked.env("APPORTION_GRANT") == Some("7-1"))
+        );
+        drop(asking);
+        assert_eq!(plugin.news().await, News::Disconnected);
+    }
+}
+
+#[tokio::test]
+async fn a_runtime_that_restarts_is_found_again() {
+    let (_folder, path) = socket();
+    let mut plugin = start(&path);
+    let runtime = Runtime::listen(&path, NEW);
+    drop(runtime.accept(&[]).await);
+    drop(runtime);
+    std::fs::remove_file(&path).expect("the socket lies there");
+    let runtime = Runtime::listen(&path, NEW);
+    let mut asking = runtime.accept(&[]).await;
+    assert_eq!(
+        asking.create(&pod("uid-1"), &container("main", &[])).await,
+        Ok(None)
+    );
+    assert_eq!(plugin.news().await, News::Synchronized(Vec::new()));
+    assert_eq!(plugin.news().await, News::Disconnected);
+    assert_eq!(plugin.news().await, News::Synchronized(Vec::new()));
+}
+
+#[tokio::test]
+async fn garbage_ends_the_connection_and_not_the_plugin() {
+    let (_folder, path) = socket();
+    let runtime = Runtime::listen(&path, NEW);
+    let _plugin = start(&path);
+    for garbage in [
+        [0xffu8; 64].as_slice(),
+        &[0, 0, 0, 1, 0, 0, 0, 11, 0, 0, 0, 1, 0, 0, 0, 1, 1, 0, 0xff],
+    ] {
+        let asking = runtime.accept(&[]).await;
+        asking.say(garbage).await;
+    }
+    let mut asking = runtime.accept(&[]).await;
+    assert_eq!(
+        asking.create(&pod("uid-1"), &container("main", &[])).await,
+        Ok(None)
+    );
+}
+
+#[tokio::test]
+async fn a_pause_in_the_middle_of_a_message_changes_nothing() {
+    let (_folder, path) = socket();
+    let runtime = Runtime::listen(&path, NEW);
+    let _plugin = start(&path);
+    let mut asking = runtime.accept(&[]).await;
+    asking.is_halting = true;
+    let long = "x".repeat(100_000);
+    let created = asking
+        .create(
+            &pod("uid-1"),
+            &container("main", &[&format!("LONG={long}")]),
+        )
+        .await;
+    assert_eq!(created, Ok(None));
+}

@@ -1,0 +1,158 @@
+//! Who is let through, who is refused and why, as one table.
+
+use apportion_nri::{Asked, Granted, Grants, Mode, Rules, Verdict, judge};
+
+const POD: &str = "6f1c2d3e-4b5a-4978-8a6b-1c2d3e4f5a6b";
+const ACCOUNTS: &str = "/run/apportion/accounts";
+
+/// What a container asks for beyond being `main` of the pod in namespace `team`; what is wrong with it.
+struct Row(&'static str, fn(&mut Asked), Option<&'static str>);
+
+fn env(asked: &mut Asked, name: &str, value: &str) {
+    asked.env.push((name.to_owned(), value.to_owned()));
+}
+
+fn device(asked: &mut Asked, path: &str) {
+    asked.devices.push(path.to_owned());
+}
+
+fn mount(asked: &mut Asked, destination: &str, source: &str) {
+    let mount = (destination.to_owned(), source.to_owned());
+    asked.mounts.push(mount);
+}
+
+fn annotation(asked: &mut Asked, key: &str) {
+    let value = "nvidia.com/gpu=0".to_owned();
+    asked.annotations.insert(key.to_owned(), value);
+}
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    Row("nothing of a GPU", |_| {}, None),
+    Row("other devices", |a| { device(a, "/dev/null"); device(a, "/dev/fuse"); }, None),
+    Row("void", |a| env(a, "NVIDIA_VISIBLE_DEVICES", "void"), None),
+    Row("none", |a| env(a, "NVIDIA_VISIBLE_DEVICES", "none"), None),
+    Row("empty", |a| env(a, "NVIDIA_VISIBLE_DEVICES", ""), None),
+    Row("the image's all, overridden by void",
+        |a| { env(a, "NVIDIA_VISIBLE_DEVICES", "all"); env(a, "NVIDIA_VISIBLE_DEVICES", "void"); }, None),
+    Row("another's driver settings", |a| env(a, "NVIDIA_DRIVER_CAPABILITIES", "all"), None),
+    Row("all", |a| env(a, "NVIDIA_VISIBLE_DEVICES", "all"), Some("no_grant")),
+    Row("a card by number", |a| env(a, "NVIDIA_VISIBLE_DEVICES", "0"), Some("no_grant")),
+    Row("void, overridden by all",
+        |a| { env(a, "NVIDIA_VISIBLE_DEVICES", "void"); env(a, "NVIDIA_VISIBLE_DEVICES", "all"); }, Some("no_grant")),
+    Row("a card's node", |a| device(a, "/dev/nvidia0"), Some("no_grant")),
+    Row("the control node", |a| device(a, "/dev/nvidiactl"), Some("no_grant")),
+    Row("a node below a folder", |a| device(a, "/dev/nvidia-caps/nvidia-cap1"), Some("no_grant")),
+    Row("a node by mount", |a| mount(a, "/dev/x", "/dev/nvidia0"), Some("no_grant")),
+    Row("a CDI device", |a| a.cdi.push("nvidia.com/gpu=all".to_owned()), Some("no_grant")),
+    Row("a CDI device of the management kind", |a| a.cdi.push("management.nvidia.com/gpu=all".to_owned()), Some("no_grant")),
+    Row("another vendor's CDI device", |a| a.cdi.push("example.com/net=1".to_owned()), None),
+    Row("an annotation for the pod", |a| annotation(a, "nvidia.cdi.k8s.io/gpus"), Some("no_grant")),
+    Row("an annotation for it", |a| annotation(a, "nvidia.cdi.k8s.io/container.main"), Some("no_grant")),
+    Row("an annotation for another container", |a| annotation(a, "nvidia.cdi.k8s.io/container.other"), None),
+    Row("an infrastructure namespace", |a| { a.namespace = "gpu-operator".to_owned(); device(a, "/dev/nvidia0"); }, None),
+    Row("its grant", |a| { env(a, "APPORTION_GRANT", "7-1"); device(a, "/dev/nvidia0"); }, None),
+    Row("its grant and its account",
+        |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/.apportion/limits", "/run/apportion/accounts/7-1/limits"); }, None),
+    Row("a pod's grant, in any container", |a| env(a, "APPORTION_GRANT", "7-2"), None),
+    Row("an empty grant and no GPU", |a| env(a, "APPORTION_GRANT", ""), None),
+    Row("an empty grant and a GPU", |a| { env(a, "APPORTION_GRANT", ""); device(a, "/dev/nvidia0"); }, Some("no_grant")),
+    Row("a grant that is none", |a| env(a, "APPORTION_GRANT", "9-9"), Some("unknown_grant")),
+    Row("another container's grant", |a| { a.name = "side".to_owned(); env(a, "APPORTION_GRANT", "7-1"); }, Some("other_grant")),
+    Row("another pod's grant", |a| env(a, "APPORTION_GRANT", "7-3"), Some("other_grant")),
+    Row("another pod's grant in an infrastructure namespace",
+        |a| { a.namespace = "gpu-operator".to_owned(); env(a, "APPORTION_GRANT", "7-3"); }, Some("other_grant")),
+    Row("a tenant's own value below the granted one",
+        |a| { env(a, "APPORTION_GRANT", "7-3"); env(a, "APPORTION_GRANT", "7-1"); }, None),
+    Row("another's account", |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/x", "/run/apportion/accounts/7-3/limits"); }, Some("other_account")),
+    Row("an account whose id begins alike", |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/x", "/run/apportion/accounts/7-11"); }, Some("other_account")),
+    Row("all accounts", |a| mount(a, "/x", ACCOUNTS), Some("other_account")),
+    Row("a folder of its own in an account's place",
+        |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/.apportion", "/var/lib/kubelet/pods/x/volumes/y"); }, Some("other_account")),
+];
+
+fn grants() -> Grants {
+    let granted = |pod: &str, container: Option<&str>| Granted {
+        pod: pod.to_owned(),
+        container: container.map(str::to_owned),
+        env: vec![("APPORTION_GRANT".to_owned(), String::new())],
+    };
+    let mut grants = Grants::from([
+        ("7-1".to_owned(), granted(POD, Some("main"))),
+        ("7-2".to_owned(), granted(POD, None)),
+        ("7-3".to_owned(), granted("another", Some("main"))),
+    ]);
+    for (id, granted) in &mut grants {
+        granted.env[0].1.clone_from(id);
+    }
+    grants
+}
+
+fn asked(change: fn(&mut Asked)) -> Asked {
+    let mut asked = Asked {
+        pod: POD.to_owned(),
+        namespace: "team".to_owned(),
+        name: "main".to_owned(),
+        ..Asked::default()
+    };
+    change(&mut asked);
+    asked
+}
+
+fn rules(mode: Mode) -> Rules {
+    Rules {
+        mode,
+        exempt: vec!["gpu-operator".to_owned()],
+        accounts: ACCOUNTS.to_owned(),
+    }
+}
+
+#[test]
+fn a_node_that_enforces_refuses_what_the_table_says() {
+    for Row(name, change, wrong) in ROWS {
+        let verdict = judge(&asked(*change), &grants(), &rules(Mode::Enforce));
+        let found = match &verdict {
+            Verdict::Refuse(reason) => Some(reason.word()),
+            Verdict::Admit(_) | Verdict::Audit(_) => None,
+        };
+        assert_eq!(found, *wrong, "{name}: {verdict:?}");
+    }
+}
+
+#[test]
+fn a_node_that_audits_refuses_nothing_and_tells_of_the_same() {
+    for Row(name, change, wrong) in ROWS {
+        let verdict = judge(&asked(*change), &grants(), &rules(Mode::Audit));
+        let found = match &verdict {
+            Verdict::Audit(reason) => Some(reason.word()),
+            Verdict::Admit(_) => None,
+            Verdict::Refuse(_) => panic!("{name} is refused"),
+        };
+        assert_eq!(found, *wrong, "{name}: {verdict:?}");
+    }
+}
+
+#[test]
+fn a_variable_that_stands_there_twice_is_set_once() {
+    let twice = |asked: &mut Asked| {
+        env(asked, "APPORTION_GRANT", "7-3");
+        env(asked, "APPORTION_GRANT", "7-1");
+    };
+    let verdict = judge(&asked(twice), &grants(), &rules(Mode::Enforce));
+    let set = vec![("APPORTION_GRANT".to_owned(), "7-1".to_owned())];
+    assert_eq!(verdict, Verdict::Admit(set));
+    let once = |asked: &mut Asked| env(asked, "APPORTION_GRANT", "7-1");
+    let verdict = judge(&asked(once), &grants(), &rules(Mode::Enforce));
+    assert_eq!(verdict, Verdict::Admit(Vec::new()));
+}
+
+#[test]
+fn a_refusal_is_a_sentence_that_says_what_to_do() {
+    let all = |asked: &mut Asked| env(asked, "NVIDIA_VISIBLE_DEVICES", "all");
+    let Verdict::Refuse(reason) = judge(&asked(all), &grants(), &rules(Mode::Enforce)) else {
+        panic!("it is let through");
+    };
+    let sentence = "container main would reach a GPU through NVIDIA_VISIBLE_DEVICES=all and has no grant; \
+                    ask for gpu-memory or gpu-fraction, or take it away";
+    assert_eq!(reason.to_string(), sentence);
+}
