@@ -78,6 +78,7 @@ fn grant(allocation: &Allocation, list: &ListReply, request: GpuRequest, library
         }
     };
     Grant {
+        id: allocation.id.clone(),
         account: allocation.account_dir.clone(),
         library,
         share: request.share,

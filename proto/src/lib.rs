@@ -25,6 +25,7 @@ pub mod v1 {
 
 /// The kubelet's device plugin API.
 #[expect(
+    missing_docs,
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,
     reason = "generated; the contract is the kubelet's"
@@ -36,6 +37,7 @@ pub mod deviceplugin {
 
 /// The kubelet's pod resources API.
 #[expect(
+    missing_docs,
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,
     reason = "generated; the contract is the kubelet's"

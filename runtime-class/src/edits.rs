@@ -3,10 +3,9 @@
 //! The words are those of a CDI file (variables, mounts, device nodes), from which a device plugin's
 //! answer and an adjustment by NRI are translations.
 
-use apportion_abi::place::{
-    CONTAINER_ACCOUNT, ENV_ACCOUNT, LIMITS_FILE, PRELOAD_LIBRARY, USAGE_FILE,
-};
+use apportion_abi::place::ENV_ACCOUNT;
 
+use crate::container::{ContainerFiles, in_container};
 use crate::grant::Grant;
 
 /// Where the program runs.
@@ -17,8 +16,8 @@ pub enum Target<'a> {
         /// The value so far, if any; it is kept behind ours.
         preload: Option<&'a str>,
     },
-    /// In a container, which gets the files mounted.
-    Container,
+    /// In a container, which gets these files mounted.
+    Container(&'a ContainerFiles),
 }
 
 /// What is changed for the program.
@@ -50,20 +49,12 @@ pub struct DeviceNode {
     pub path: String,
 }
 
-/// The library runs code; the account must not; only usage is the container's to write.
-const LIBRARY_OPTIONS: &[&str] = &["ro", "bind", "exec", "nosuid", "nodev"];
-const LIMITS_OPTIONS: &[&str] = &["ro", "bind", "noexec", "nosuid", "nodev"];
-const USAGE_OPTIONS: &[&str] = &["rw", "bind", "noexec", "nosuid", "nodev"];
-
-/// The device files that every user of CUDA needs beside its cards.
-const CONTROL_DEVICES: &[&str] = &["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
-
 /// Everything that `grant` changes for a program that runs at `target`.
 #[must_use]
 pub fn edits(grant: &Grant, target: Target<'_>) -> ContainerEdits {
     let mut edits = match target {
         Target::Host { preload } => on_host(grant, preload),
-        Target::Container => in_container(grant),
+        Target::Container(files) => in_container(grant, files),
     };
     edits
         .env
@@ -93,35 +84,6 @@ fn on_host(grant: &Grant, preload: Option<&str>) -> ContainerEdits {
     }
 }
 
-/// The account is found by its fixed place: no variable names it, so none can be changed to hide it.
-fn in_container(grant: &Grant) -> ContainerEdits {
-    let inside = |file: &str| format!("{CONTAINER_ACCOUNT}/{file}");
-    let account = |file: &str| format!("{}/{file}", grant.account);
-    let mount = |host_path, file: &str, options| Mount {
-        host_path,
-        container_path: inside(file),
-        options,
-    };
-    let cards = grant.cards.iter().filter_map(|card| card.minor);
-    let cards = cards.map(|minor| format!("/dev/nvidia{minor}"));
-    let control = CONTROL_DEVICES.iter().map(|path| (*path).to_owned());
-    ContainerEdits {
-        env: vec![
-            ("LD_PRELOAD", inside(PRELOAD_LIBRARY)),
-            ("NVIDIA_VISIBLE_DEVICES", grant.uuids()),
-        ],
-        mounts: vec![
-            mount(grant.library.clone(), PRELOAD_LIBRARY, LIBRARY_OPTIONS),
-            mount(account(LIMITS_FILE), LIMITS_FILE, LIMITS_OPTIONS),
-            mount(account(USAGE_FILE), USAGE_FILE, USAGE_OPTIONS),
-        ],
-        devices: cards
-            .chain(control)
-            .map(|path| DeviceNode { path })
-            .collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +98,7 @@ mod tests {
             allocatable: Bytes::from_mib(1000),
         };
         Grant {
+            id: "1-1".into(),
             account: "/run/apportion/accounts/a1".into(),
             library: "/usr/lib/apportion/libapportion_cuda.so".into(),
             share,
@@ -180,52 +143,13 @@ mod tests {
             (Share::Memory(Bytes::from_mib(250)), 250, "0.25"),
             (Share::Whole, 1000, "1.00"),
         ] {
-            for target in [Target::Host { preload: None }, Target::Container] {
+            let files = ContainerFiles::default();
+            for target in [Target::Host { preload: None }, Target::Container(&files)] {
                 let edits = edits(&grant(share, &[limit]), target);
                 assert_eq!(value(&edits, "GPU_PORTION").unwrap(), portion);
                 let memory = value(&edits, "CUDA_DEVICE_MEMORY_LIMIT").unwrap();
                 assert_eq!(memory, format!("{limit}m"));
             }
         }
-    }
-
-    #[test]
-    fn a_container_can_write_its_usage_only() {
-        let edits = edits(&grant(Share::Whole, &[1000]), Target::Container);
-        let writable: Vec<_> = edits
-            .mounts
-            .iter()
-            .filter(|m| !m.options.contains(&"ro"))
-            .collect();
-        assert_eq!(writable.len(), 1);
-        assert_eq!(writable[0].container_path, "/.apportion/usage");
-        let preload = value(&edits, "LD_PRELOAD").unwrap();
-        assert!(edits.mounts.iter().any(|m| m.container_path == preload));
-    }
-
-    #[test]
-    fn a_container_opens_the_devices_of_its_cards_only() {
-        let edits = edits(&grant(Share::Whole, &[1000, 1000]), Target::Container);
-        let paths: Vec<_> = edits
-            .devices
-            .iter()
-            .map(|device| device.path.as_str())
-            .collect();
-        assert_eq!(
-            paths[..3],
-            ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"]
-        );
-    }
-
-    #[test]
-    fn nothing_in_a_containers_environment_names_its_account() {
-        let grant = grant(Share::Whole, &[1000]);
-        let edits = edits(&grant, Target::Container);
-        assert!(
-            edits
-                .env
-                .iter()
-                .all(|(_, value)| !value.contains(&grant.account))
-        );
     }
 }

@@ -5,6 +5,8 @@ use apportion_abi::{Bytes, Share};
 /// An allocation as it is delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
+    /// The allocation's id.
+    pub id: String,
     /// The folder with the account's two files, on the host.
     pub account: String,
     /// The preload library, on the host.

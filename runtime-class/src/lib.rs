@@ -10,8 +10,11 @@
 //! card of the machine to it: NVML has no such variable. A container sees only its cards in both.
 #![forbid(unsafe_code)]
 
+pub mod cdi;
+mod container;
 mod edits;
 mod grant;
 
+pub use container::{ContainerFiles, DriverFiles};
 pub use edits::{ContainerEdits, DeviceNode, Mount, Target, edits};
 pub use grant::{Grant, GrantedCard};

@@ -27,6 +27,9 @@ pub const DIR_SIM: &str = "sim";
 /// point the library elsewhere.
 pub const CONTAINER_ACCOUNT: &str = "/.apportion";
 
+/// Where a container finds its simulated cards: the driver's socket, once under the UUID of each card.
+pub const CONTAINER_SIM_CARDS: &str = "/.apportion/sim";
+
 /// The agent's gRPC socket, in the instance's folder.
 pub const AGENT_SOCKET: &str = "agent.sock";
 /// Held (`flock`) by the running agent.
@@ -53,6 +56,10 @@ pub const USAGE_FILE: &str = "usage";
 pub const PRELOAD_LIBRARY: &str = "libapportion_cuda.so";
 /// The simulated driver's libraries, a folder in the library folder.
 pub const SIM_LIBRARIES: &str = "sim";
+/// The simulated driver.
+pub const SIM_CUDA: &str = "libcuda.so.1";
+/// The simulated driver's management library.
+pub const SIM_NVML: &str = "libnvidia-ml.so.1";
 /// The simulated driver's daemon, in the library folder.
 pub const SIM_DAEMON: &str = "apportion-simd";
 

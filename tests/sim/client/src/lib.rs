@@ -10,4 +10,4 @@ mod socket;
 
 pub use connection::{Machine, Unreachable};
 pub use frame::{receive, send};
-pub use socket::{SOCKET_VARIABLE, default_socket, socket};
+pub use socket::{SOCKET_VARIABLE, default_socket, given_cards, socket};

@@ -1,14 +1,31 @@
-//! Where the machine listens.
+//! Where the machine listens, and which of its cards this process may use.
+//!
+//! In a container the socket is mounted once for each card that it was given, under the card's UUID, as
+//! the device files of real cards are. What is there decides, whatever the environment says.
 
-use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 /// Names the socket for everyone who shall use another than the default one.
 pub const SOCKET_VARIABLE: &str = "APPORTION_SIM_SOCKET";
 
-/// The socket to use: the one that the environment names, else the default one.
+/// Where a container has its cards.
+const CONTAINER_CARDS: &str = "/.apportion/sim";
+
+/// The UUIDs of the cards that this container was given; nothing outside of containers.
+#[must_use]
+pub fn given_cards() -> Option<Vec<String>> {
+    let folder = fs::read_dir(CONTAINER_CARDS).ok()?;
+    let names = folder.flatten().map(|entry| entry.file_name());
+    Some(names.filter_map(|name| name.into_string().ok()).collect())
+}
+
+/// The socket to use: a container's own, else the one that the environment names, else the default one.
 #[must_use]
 pub fn socket() -> PathBuf {
+    if let Some(card) = given_cards().and_then(|cards| cards.into_iter().next()) {
+        return Path::new(CONTAINER_CARDS).join(card);
+    }
     match env::var_os(SOCKET_VARIABLE) {
         Some(path) if !path.is_empty() => path.into(),
         _ => default_socket(),

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use apportion_sim_client::Machine;
+use apportion_sim_client::{Machine, given_cards};
 use apportion_sim_machine::{CardFacts, Facts, Reply, Request};
 
 use crate::error::{
@@ -164,7 +164,18 @@ fn init(flags: u32) -> Outcome {
     }
     let wish = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let uuids: Vec<&str> = facts.cards.iter().map(|card| card.uuid.as_str()).collect();
+    let given = given_cards();
+    let is_given = |uuid: &str| {
+        given
+            .iter()
+            .all(|given| given.iter().any(|card| card == uuid))
+    };
+    let there: Vec<usize> = (0..uuids.len())
+        .filter(|card| is_given(uuids[*card]))
+        .collect();
+    let uuids: Vec<&str> = there.iter().map(|card| uuids[*card]).collect();
     let visible = visible::visible(wish.as_deref(), &uuids);
+    let visible: Vec<usize> = visible.into_iter().map(|card| there[card]).collect();
     if visible.is_empty() {
         return Err(NO_DEVICE);
     }

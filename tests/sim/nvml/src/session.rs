@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_uint};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use apportion_sim_client::{Machine, socket};
+use apportion_sim_client::{Machine, given_cards, socket};
 use apportion_sim_machine::{Event, NvmlReply, NvmlRequest, Refusal, Reply, Request, Snapshot};
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
@@ -16,6 +16,9 @@ use crate::status::{self, Status};
 ///
 /// Written by: init and shutdown. Read by: every call. No data hangs on it, so `Relaxed` is enough.
 static USERS: AtomicU32 = AtomicU32::new(0);
+
+/// The cards that this container was given, if it is one.
+static GIVEN: OnceLock<Option<Vec<String>>> = OnceLock::new();
 
 /// Where the simulated driver listens, as the environment said when it was first needed.
 static MACHINE: OnceLock<Machine> = OnceLock::new();
@@ -74,7 +77,12 @@ pub(crate) fn ask(request: NvmlRequest) -> Result<NvmlReply, Status> {
 /// The machine as it is now.
 pub(crate) fn snapshot() -> Result<Snapshot, Status> {
     match ask(NvmlRequest::Snapshot)? {
-        NvmlReply::Snapshot(snapshot) => Ok(snapshot),
+        NvmlReply::Snapshot(mut snapshot) => {
+            if let Some(given) = GIVEN.get_or_init(given_cards) {
+                snapshot.cards.retain(|card| given.contains(&card.uuid));
+            }
+            Ok(snapshot)
+        }
         _ => Err(Status::Unknown),
     }
 }

@@ -1,0 +1,202 @@
+//! A grant as a CDI file: the description of one device, the slot, that the runtime merges into the
+//! container which was given it.
+//!
+//! The version is the lowest that knows all fields, because a runtime passes over a file of a version
+//! that it does not know, and the device is then nowhere. A file describes one slot, and its name is
+//! made of the slot's, because a device that two files describe counts as described by none.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use apportion_abi::names::CDI_KIND;
+
+use crate::edits::{ContainerEdits, Mount};
+
+const VERSION: &str = "0.6.0";
+/// The annotations by which an agent knows its files again.
+const POD: &str = "apportion.dev/pod";
+const ALLOCATION: &str = "apportion.dev/allocation";
+
+/// For whom a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// The device's name: the slot.
+    pub slot: String,
+    /// The pod's UID.
+    pub pod: String,
+    /// The allocation's id.
+    pub allocation: String,
+}
+
+/// What another description, such as the NVIDIA toolkit's, says of the cards; it is passed on as it is.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Described {
+    /// `NAME=value`.
+    #[serde(default)]
+    pub env: Vec<String>,
+    /// Device files.
+    #[serde(default)]
+    pub device_nodes: Vec<Value>,
+    /// Mounts.
+    #[serde(default)]
+    pub mounts: Vec<Value>,
+    /// Programs that the runtime runs.
+    #[serde(default)]
+    pub hooks: Vec<Value>,
+}
+
+/// Why a file is not one of ours.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is no CDI file.
+    #[error("failed to understand a CDI file")]
+    Parse(#[from] serde_json::Error),
+    /// It does not describe one slot with its pod and allocation.
+    #[error("a CDI file that is none of ours")]
+    Foreign,
+}
+
+/// The name of a slot's file.
+#[must_use]
+pub fn file_name(slot: &str) -> String {
+    format!("{}-{slot}.json", CDI_KIND.replace('/', "-"))
+}
+
+/// The name by which the kubelet asks the runtime for a slot.
+#[must_use]
+pub fn device_name(slot: &str) -> String {
+    format!("{CDI_KIND}={slot}")
+}
+
+/// The file's content.
+#[must_use]
+pub fn render(label: &Label, edits: &ContainerEdits, described: Described) -> Value {
+    let mut all = described;
+    // Of two values the later one holds.
+    all.env.extend(
+        edits
+            .env
+            .iter()
+            .map(|(name, value)| format!("{name}={value}")),
+    );
+    let node = |path: &String| serde_json::json!({"path": path, "permissions": "rw"});
+    all.device_nodes
+        .extend(edits.devices.iter().map(|device| node(&device.path)));
+    all.mounts.extend(edits.mounts.iter().map(mount));
+    serde_json::json!({
+        "cdiVersion": VERSION,
+        "kind": CDI_KIND,
+        "devices": [{
+            "name": label.slot,
+            "annotations": {POD: label.pod, ALLOCATION: label.allocation},
+            "containerEdits": without_empty(&all),
+        }],
+    })
+}
+
+/// For whom a file is that an earlier agent wrote.
+///
+/// # Errors
+/// If it is no file of ours.
+pub fn read(text: &[u8]) -> Result<Label, ReadError> {
+    let file: Value = serde_json::from_slice(text)?;
+    let device = file.pointer("/devices/0").ok_or(ReadError::Foreign)?;
+    let text = |value: Option<&Value>| {
+        let text = value.and_then(Value::as_str).map(str::to_owned);
+        text.ok_or(ReadError::Foreign)
+    };
+    let annotations = device.get("annotations");
+    let annotation = |name: &str| text(annotations.and_then(|all| all.get(name)));
+    Ok(Label {
+        slot: text(device.get("name"))?,
+        pod: annotation(POD)?,
+        allocation: annotation(ALLOCATION)?,
+    })
+}
+
+/// Runtimes refuse a device without edits and accept no empty lists of some kinds.
+fn without_empty(all: &Described) -> Value {
+    let mut edits = serde_json::json!(all);
+    if let Value::Object(fields) = &mut edits {
+        fields.retain(|_, list| list.as_array().is_some_and(|list| !list.is_empty()));
+    }
+    edits
+}
+
+fn mount(mount: &Mount) -> Value {
+    serde_json::json!({
+        "hostPath": mount.host_path,
+        "containerPath": mount.container_path,
+        "options": mount.options,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edits::DeviceNode;
+
+    fn label() -> Label {
+        Label {
+            slot: "s-0001".into(),
+            pod: "uid-1".into(),
+            allocation: "1-1".into(),
+        }
+    }
+
+    fn some_edits() -> ContainerEdits {
+        ContainerEdits {
+            env: vec![("A", "1".into())],
+            mounts: vec![Mount {
+                host_path: "/h".into(),
+                container_path: "/c".into(),
+                options: &["ro", "bind"],
+            }],
+            devices: vec![DeviceNode {
+                path: "/dev/nvidia0".into(),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_grant_is_this_file() {
+        let expected = serde_json::json!({
+            "cdiVersion": "0.6.0",
+            "kind": "apportion.dev/grant",
+            "devices": [{
+                "name": "s-0001",
+                "annotations": {"apportion.dev/pod": "uid-1", "apportion.dev/allocation": "1-1"},
+                "containerEdits": {
+                    "env": ["A=1"],
+                    "deviceNodes": [{"path": "/dev/nvidia0", "permissions": "rw"}],
+                    "mounts": [{"hostPath": "/h", "containerPath": "/c", "options": ["ro", "bind"]}],
+                },
+            }],
+        });
+        assert_eq!(
+            render(&label(), &some_edits(), Described::default()),
+            expected
+        );
+        assert_eq!(file_name("s-0001"), "apportion.dev-grant-s-0001.json");
+        assert_eq!(device_name("s-0001"), "apportion.dev/grant=s-0001");
+    }
+
+    #[test]
+    fn our_variables_come_after_those_of_another_description() {
+        let described: Described =
+            serde_json::from_value(serde_json::json!({"env": ["A=0"], "hooks": [{"path": "/x"}]}))
+                .unwrap();
+        let file = render(&label(), &some_edits(), described);
+        let edits = &file["devices"][0]["containerEdits"];
+        assert_eq!(edits["env"], serde_json::json!(["A=0", "A=1"]));
+        assert_eq!(edits["hooks"][0]["path"], "/x");
+    }
+
+    #[test]
+    fn a_file_says_for_whom_it_is() {
+        let file = render(&label(), &some_edits(), Described::default());
+        assert_eq!(read(file.to_string().as_bytes()).unwrap(), label());
+        assert!(read(b"{}").is_err() && read(b"nothing").is_err());
+    }
+}

@@ -1,0 +1,243 @@
+//! A container's part of a grant: what is mounted where, and which files of the driver come along.
+//!
+//! The account lies at a fixed place and no variable names it, so none can be changed to hide it. The
+//! library is preloaded twice: by `LD_PRELOAD`, which the tenant's own value cannot replace when it comes
+//! through CDI, and by `/etc/ld.so.preload`, which also reaches what is started with an empty
+//! environment. The second can be left out, because a container whose `/etc` is a read-only volume
+//! cannot start with it.
+//!
+//! # Simulated cards
+//! The driver's libraries are mounted in the folders that the loaders of Debian and of Red Hat look in
+//! without any variable or cache. A card is shown by mounting the driver's socket under the card's name,
+//! as a real card is by its device file: what is not mounted is not there.
+
+use apportion_abi::names::ENV_GRANT;
+use apportion_abi::place::{
+    CONTAINER_ACCOUNT, CONTAINER_SIM_CARDS, LIMITS_FILE, PRELOAD_LIBRARY, SIM_CUDA, SIM_NVML,
+    USAGE_FILE,
+};
+
+use crate::edits::{ContainerEdits, DeviceNode, Mount};
+use crate::grant::Grant;
+
+/// The files of the host that containers get beside their account and the library.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerFiles {
+    /// A file that names the library at its place in the container, to be its `/etc/ld.so.preload`.
+    pub preload_list: Option<String>,
+    /// How the driver comes in.
+    pub driver: DriverFiles,
+}
+
+/// How a container gets its cards and the driver's files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DriverFiles {
+    /// The cards' device files from us, the libraries from NVIDIA's runtime where it is the container's.
+    #[default]
+    Devices,
+    /// All from the toolkit's own CDI description, which is merged into ours; the runtime adds nothing.
+    Toolkit,
+    /// Simulated cards.
+    Simulated {
+        /// The folder with the simulated driver's libraries.
+        libraries: String,
+        /// The socket at which the simulated driver listens.
+        socket: String,
+    },
+}
+
+/// The library runs code; the account must not; only usage is the container's to write.
+const LIBRARY_OPTIONS: &[&str] = &["ro", "bind", "exec", "nosuid", "nodev"];
+const FILE_OPTIONS: &[&str] = &["ro", "bind", "noexec", "nosuid", "nodev"];
+const USAGE_OPTIONS: &[&str] = &["rw", "bind", "noexec", "nosuid", "nodev"];
+
+/// The device files that every user of CUDA needs beside its cards.
+const CONTROL_DEVICES: &[&str] = &["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
+
+/// Where the loaders look for libraries without being told.
+#[cfg(target_arch = "aarch64")]
+const LOADER_FOLDERS: &[&str] = &["/usr/lib64", "/usr/lib/aarch64-linux-gnu"];
+#[cfg(not(target_arch = "aarch64"))]
+const LOADER_FOLDERS: &[&str] = &["/usr/lib64", "/usr/lib/x86_64-linux-gnu"];
+
+const PRELOAD_LIST: &str = "/etc/ld.so.preload";
+
+/// What `grant` changes in a container.
+pub(crate) fn in_container(grant: &Grant, files: &ContainerFiles) -> ContainerEdits {
+    let mut mounts = account_mounts(grant);
+    let list = files.preload_list.clone();
+    mounts.extend(list.map(|host| mount(host, PRELOAD_LIST.to_owned(), FILE_OPTIONS)));
+    let visible = match files.driver {
+        DriverFiles::Devices => grant.uuids(),
+        DriverFiles::Toolkit | DriverFiles::Simulated { .. } => "void".to_owned(),
+    };
+    let devices = match &files.driver {
+        DriverFiles::Devices => device_nodes(grant),
+        DriverFiles::Toolkit => Vec::new(),
+        DriverFiles::Simulated { libraries, socket } => {
+            mounts.extend(simulated_mounts(grant, libraries, socket));
+            Vec::new()
+        }
+    };
+    let env = vec![
+        (ENV_GRANT, grant.id.clone()),
+        ("LD_PRELOAD", inside(PRELOAD_LIBRARY)),
+        ("NVIDIA_VISIBLE_DEVICES", visible),
+    ];
+    ContainerEdits {
+        env,
+        mounts,
+        devices,
+    }
+}
+
+fn account_mounts(grant: &Grant) -> Vec<Mount> {
+    let account = |file: &str| format!("{}/{file}", grant.account);
+    let library = grant.library.clone();
+    vec![
+        mount(library, inside(PRELOAD_LIBRARY), LIBRARY_OPTIONS),
+        mount(account(LIMITS_FILE), inside(LIMITS_FILE), FILE_OPTIONS),
+        mount(account(USAGE_FILE), inside(USAGE_FILE), USAGE_OPTIONS),
+    ]
+}
+
+fn device_nodes(grant: &Grant) -> Vec<DeviceNode> {
+    let cards = grant.cards.iter().filter_map(|card| card.minor);
+    let cards = cards.map(|minor| format!("/dev/nvidia{minor}"));
+    let control = CONTROL_DEVICES.iter().map(|path| (*path).to_owned());
+    let paths = cards.chain(control);
+    paths.map(|path| DeviceNode { path }).collect()
+}
+
+fn simulated_mounts(grant: &Grant, libraries: &str, socket: &str) -> Vec<Mount> {
+    let of_folder = |folder: &&str| {
+        [SIM_CUDA, SIM_NVML].map(|library| {
+            let host = format!("{libraries}/{library}");
+            mount(host, format!("{folder}/{library}"), LIBRARY_OPTIONS)
+        })
+    };
+    let libraries = LOADER_FOLDERS.iter().flat_map(of_folder);
+    let cards = grant.cards.iter().map(|card| {
+        let place = format!("{CONTAINER_SIM_CARDS}/{}", card.uuid);
+        mount(socket.to_owned(), place, FILE_OPTIONS)
+    });
+    libraries.chain(cards).collect()
+}
+
+fn inside(file: &str) -> String {
+    format!("{CONTAINER_ACCOUNT}/{file}")
+}
+
+fn mount(host_path: String, container_path: String, options: &'static [&'static str]) -> Mount {
+    Mount {
+        host_path,
+        container_path,
+        options,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edits::{Target, edits};
+    use crate::grant::GrantedCard;
+    use apportion_abi::{Bytes, Share};
+
+    fn edited(files: &ContainerFiles) -> ContainerEdits {
+        let card = |minor: u32| GrantedCard {
+            uuid: format!("GPU-{minor}"),
+            minor: Some(minor),
+            limit: Bytes::from_mib(1000),
+            allocatable: Bytes::from_mib(1000),
+        };
+        let grant = Grant {
+            id: "1-1".into(),
+            account: "/run/apportion/accounts/1-1".into(),
+            library: "/usr/lib/apportion/libapportion_cuda.so".into(),
+            share: Share::Whole,
+            cards: vec![card(0), card(1)],
+        };
+        edits(&grant, Target::Container(files))
+    }
+
+    fn simulated() -> ContainerFiles {
+        let driver = DriverFiles::Simulated {
+            libraries: "/opt/sim".into(),
+            socket: "/run/driver.sock".into(),
+        };
+        ContainerFiles {
+            preload_list: Some("/run/apportion/preload".into()),
+            driver,
+        }
+    }
+
+    fn value<'a>(edits: &'a ContainerEdits, name: &str) -> &'a str {
+        let found = edits.env.iter().find(|(key, _)| *key == name);
+        found.map_or("", |(_, value)| value)
+    }
+
+    #[test]
+    fn a_container_can_write_its_usage_only() {
+        let edits = edited(&simulated());
+        let mounts = edits.mounts.iter();
+        let writable: Vec<_> = mounts.filter(|m| !m.options.contains(&"ro")).collect();
+        assert_eq!(writable.len(), 1);
+        assert_eq!(writable[0].container_path, "/.apportion/usage");
+        let preload = value(&edits, "LD_PRELOAD");
+        assert!(edits.mounts.iter().any(|m| m.container_path == preload));
+    }
+
+    #[test]
+    fn a_container_opens_the_devices_of_its_cards_only() {
+        let edits = edited(&ContainerFiles::default());
+        let paths: Vec<_> = edits
+            .devices
+            .iter()
+            .map(|device| device.path.as_str())
+            .collect();
+        assert_eq!(
+            paths[..3],
+            ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"]
+        );
+        assert_eq!(value(&edits, "NVIDIA_VISIBLE_DEVICES"), "GPU-0,GPU-1");
+    }
+
+    #[test]
+    fn where_the_toolkit_describes_the_cards_the_runtime_adds_none() {
+        let edits = edited(&ContainerFiles {
+            preload_list: None,
+            driver: DriverFiles::Toolkit,
+        });
+        assert_eq!(edits.devices, []);
+        assert_eq!(value(&edits, "NVIDIA_VISIBLE_DEVICES"), "void");
+    }
+
+    #[test]
+    fn a_simulated_card_is_there_by_its_name_and_its_libraries_where_loaders_look() {
+        let edits = edited(&simulated());
+        let places: Vec<_> = edits
+            .mounts
+            .iter()
+            .map(|m| m.container_path.as_str())
+            .collect();
+        for place in [
+            "/etc/ld.so.preload",
+            "/usr/lib64/libcuda.so.1",
+            "/.apportion/sim/GPU-0",
+            "/.apportion/sim/GPU-1",
+        ] {
+            assert!(places.contains(&place), "{place} is not in {places:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_in_a_containers_environment_names_its_account() {
+        let edits = edited(&simulated());
+        assert!(
+            edits
+                .env
+                .iter()
+                .all(|(_, value)| !value.contains("/accounts/"))
+        );
+    }
+}
