@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod failure;
+mod objects;
 mod options;
+mod reasons;
 mod simulate;
 
 use failure::Failure;

@@ -9,36 +9,16 @@ use std::io::Write;
 use jiff::Timestamp;
 
 use crate::failure::Failure;
+use crate::objects::inventory::Inventory;
+use crate::objects::remark::Remarks;
+use crate::objects::snapshot::{self, Snapshot};
+use crate::objects::{clock, pods};
 use crate::options::Simulate;
+use crate::reasons::report::{self, Report};
+use crate::reasons::{books, explain};
 
-mod admission;
-mod books;
-mod clock;
-mod explain;
-mod gang;
-mod groups;
-mod inventory;
-mod jobs;
-mod nodes;
-mod owners;
-mod pods;
-mod quantity;
-mod queues;
 mod read;
-mod remark;
-mod report;
-mod requests;
-mod room;
-mod snapshot;
 mod templates;
-mod unblock;
-mod waiting;
-mod words;
-
-use inventory::Inventory;
-use remark::Remarks;
-use report::Report;
-use snapshot::Snapshot;
 
 /// Decides, and prints.
 pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
@@ -51,7 +31,7 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
     let mut inventory = Inventory::of(objects, &mut remarks);
     let made = templates::pods(&inventory, &mut remarks);
     inventory.extend(made, &mut remarks);
-    let snapshot = snapshot::snapshot(inventory, &asked.schedulers, now, &mut remarks);
+    let snapshot = snapshot::snapshot(&inventory, &asked.schedulers, now, &mut remarks);
     let books = books::decide(now, &snapshot.cluster);
     let mut report = report::report(&snapshot, &books, remarks);
     if let Some(name) = &asked.explain {
@@ -63,7 +43,7 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
 }
 
 /// The pod of a name that may lack its namespace.
-fn find(snapshot: &Snapshot, name: &str) -> Result<String, Failure> {
+fn find(snapshot: &Snapshot<'_>, name: &str) -> Result<String, Failure> {
     let pods: BTreeSet<String> = snapshot.inventory.all("Pod").map(pods::name).collect();
     let is_it =
         |pod: &&String| *pod == name || pod.split_once('/').is_some_and(|(_, own)| own == name);

@@ -34,6 +34,20 @@ impl Objects {
             .map(Object::new)
     }
 
+    /// All objects of a kind, by namespace and name.
+    pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = Object<'_>> {
+        let kind = kind.to_owned();
+        self.0
+            .range((kind.clone(), String::new(), String::new())..)
+            .take_while(move |((found, _, _), _)| *found == kind)
+            .map(|(_, json)| Object::new(json))
+    }
+
+    /// All objects.
+    pub fn iter(&self) -> impl Iterator<Item = Object<'_>> {
+        self.0.values().map(Object::new)
+    }
+
     pub(crate) fn need(
         &self,
         kind: &'static str,

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use apportion_groups::Object;
 use serde_json::{Value, json};
 
-use super::inventory::{Inventory, called};
-use super::remark::Remarks;
+use crate::objects::inventory::{Inventory, called};
+use crate::objects::remark::Remarks;
 
 /// How a kind says which pods to make.
 enum Shape {

@@ -18,12 +18,12 @@ const ORDER: &str = "kai.scheduler/task-priority";
 const NAMESPACE: &str = " namespace";
 
 /// Namespace and name.
-pub(super) fn name(pod: Object<'_>) -> String {
+pub(crate) fn name(pod: Object<'_>) -> String {
     format!("{}/{}", pod.namespace(), pod.name())
 }
 
 /// The task of a pod, without its set and its wishes about nodes.
-pub(super) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task {
+pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task {
     let spec = &pod.json()["spec"];
     let mut labels = texts(&pod.json()["metadata"]["labels"]);
     labels.insert(NAMESPACE.to_owned(), pod.namespace().to_owned());
@@ -46,13 +46,13 @@ pub(super) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task
 }
 
 /// The node that a pod is bound to.
-pub(super) fn node(pod: Object<'_>) -> Option<&str> {
+pub(crate) fn node(pod: Object<'_>) -> Option<&str> {
     let node = pod.json().pointer("/spec/nodeName")?.as_str()?;
     Some(node).filter(|node| !node.is_empty())
 }
 
 /// What a pod does.
-pub(super) fn status(pod: Object<'_>) -> Status {
+pub(crate) fn status(pod: Object<'_>) -> Status {
     let at = |path: &str| pod.json().pointer(path);
     let phase = at("/status/phase").and_then(Value::as_str);
     let gates = at("/spec/schedulingGates").and_then(Value::as_array);

@@ -10,16 +10,16 @@ use serde::Serialize;
 use super::books::Books;
 use super::report::Report;
 use super::room::{self, NodeView};
-use super::snapshot::Snapshot;
 use super::unblock;
 use super::words;
+use crate::objects::snapshot::Snapshot;
 
 /// How many nodes are printed in text; JSON has all.
 const SHOWN: usize = 20;
 
 /// A pod in full.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Explanation {
+pub(crate) struct Explanation {
     pod: String,
     job: Option<String>,
     queue: Option<String>,
@@ -38,7 +38,7 @@ pub(super) struct Explanation {
 
 /// A queue in numbers.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct QueueView {
+pub(crate) struct QueueView {
     queue: String,
     resources: Vec<ResourceView>,
 }
@@ -58,8 +58,8 @@ struct ResourceView {
 }
 
 /// Explains one pod.
-pub(super) fn explain(
-    snapshot: &Snapshot,
+pub(crate) fn explain(
+    snapshot: &Snapshot<'_>,
     books: &Books<'_>,
     report: &Report,
     pod: &str,
@@ -116,7 +116,7 @@ pub(super) fn explain(
 }
 
 /// The node on which a pod is or will be.
-fn here(snapshot: &Snapshot, books: &Books<'_>, task: &Task) -> Vec<NodeView> {
+fn here(snapshot: &Snapshot<'_>, books: &Books<'_>, task: &Task) -> Vec<NodeView> {
     let outcome = books.outcomes.get(task.name.as_str());
     let place = outcome.and_then(|outcome| outcome.place.as_ref());
     let mut views = room::nodes(snapshot, books, task);
@@ -136,7 +136,7 @@ fn queues(books: &Books<'_>, name: &str) -> Vec<QueueView> {
 }
 
 /// All queues, in numbers.
-pub(super) fn all_queues(books: &Books<'_>) -> Vec<QueueView> {
+pub(crate) fn all_queues(books: &Books<'_>) -> Vec<QueueView> {
     (0..books.queues.all().len())
         .map(|queue| view(books, queue))
         .collect()

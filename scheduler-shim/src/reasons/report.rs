@@ -9,30 +9,30 @@ use serde::Serialize;
 
 use super::books::{Books, Made};
 use super::explain::{self, Explanation, QueueView};
-use super::remark::Remarks;
-use super::snapshot::Snapshot;
 use super::waiting::{self, Waiting};
 use super::words;
+use crate::objects::remark::Remarks;
+use crate::objects::snapshot::Snapshot;
 
 /// What was decided.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Report {
-    pub(super) decisions: Vec<Decided>,
-    pub(super) waiting: Vec<Waiting>,
+pub(crate) struct Report {
+    pub(crate) decisions: Vec<Decided>,
+    pub(crate) waiting: Vec<Waiting>,
     queues: Vec<QueueView>,
-    pub(super) remarks: Remarks,
+    pub(crate) remarks: Remarks,
     /// How many objects of which kinds were left aside.
-    pub(super) ignored: BTreeMap<String, usize>,
+    pub(crate) ignored: BTreeMap<String, usize>,
     /// How many pods belong to other schedulers.
-    pub(super) other_schedulers_pods: usize,
+    pub(crate) other_schedulers_pods: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) explanation: Option<Explanation>,
+    pub(crate) explanation: Option<Explanation>,
 }
 
 /// What is done with a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Deed {
+pub(crate) enum Deed {
     /// It is ended.
     Evict,
     /// It is started.
@@ -43,20 +43,20 @@ pub(super) enum Deed {
 
 /// One decision.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Decided {
-    pub(super) decision: Deed,
-    pub(super) pod: String,
-    pub(super) job: String,
-    pub(super) node: String,
+pub(crate) struct Decided {
+    pub(crate) decision: Deed,
+    pub(crate) pod: String,
+    pub(crate) job: String,
+    pub(crate) node: String,
     /// The cards that it shares; cards in no group are numbered on their node.
-    pub(super) cards: Vec<String>,
-    pub(super) asks: String,
+    pub(crate) cards: Vec<String>,
+    pub(crate) asks: String,
     /// The action of KAI's name that decided it.
-    pub(super) action: &'static str,
+    pub(crate) action: &'static str,
 }
 
 /// Writes down what was decided.
-pub(super) fn report(snapshot: &Snapshot, books: &Books<'_>, remarks: Remarks) -> Report {
+pub(crate) fn report(snapshot: &Snapshot<'_>, books: &Books<'_>, remarks: Remarks) -> Report {
     Report {
         decisions: books
             .made

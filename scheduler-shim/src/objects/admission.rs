@@ -17,13 +17,13 @@ const YES: &str = "yes";
 
 /// What a pod wishes of its node, and what it tolerates.
 #[derive(Debug, Default)]
-pub(super) struct Admission {
+pub(crate) struct Admission {
     labels: BTreeMap<String, String>,
 }
 
 impl Admission {
     /// The labels of a node that admits a pod; the nodes get their labels on the way.
-    pub(super) fn wish(
+    pub(crate) fn wish(
         &mut self,
         pod: Object<'_>,
         objects: &[Object<'_>],
@@ -51,7 +51,7 @@ impl Admission {
 }
 
 /// Why a node does not admit a pod, whatever it has free.
-pub(super) fn refusal(pod: Object<'_>, node: Object<'_>) -> Option<String> {
+pub(crate) fn refusal(pod: Object<'_>, node: Object<'_>) -> Option<String> {
     if let Some(closed) = nodes::closed(node) {
         return Some(closed.to_owned());
     }

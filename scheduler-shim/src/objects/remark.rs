@@ -7,11 +7,11 @@ use serde::Serialize;
 
 /// One sentence about one object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct Remark {
+pub(crate) struct Remark {
     /// Kind and name.
-    pub(super) object: String,
+    pub(crate) object: String,
     /// What is wrong, and what comes of it.
-    pub(super) message: String,
+    pub(crate) message: String,
 }
 
 impl fmt::Display for Remark {
@@ -23,11 +23,11 @@ impl fmt::Display for Remark {
 /// All remarks, each once, in order.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
-pub(super) struct Remarks(pub(super) BTreeSet<Remark>);
+pub(crate) struct Remarks(pub(crate) BTreeSet<Remark>);
 
 impl Remarks {
     /// Notes something.
-    pub(super) fn note(&mut self, object: impl fmt::Display, message: impl Into<String>) {
+    pub(crate) fn note(&mut self, object: impl fmt::Display, message: impl Into<String>) {
         self.0.insert(Remark {
             object: object.to_string(),
             message: message.into(),

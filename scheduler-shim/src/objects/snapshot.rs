@@ -26,34 +26,31 @@ const RESERVATION: (&str, &str) = ("app", "kai-resource-reservation");
 
 /// What the files say.
 #[derive(Debug)]
-pub(super) struct Snapshot {
-    pub(super) now: Duration,
-    pub(super) inventory: Inventory,
-    pub(super) cluster: Cluster,
+pub(crate) struct Snapshot<'a> {
+    pub(crate) now: Duration,
+    pub(crate) inventory: &'a Inventory,
+    pub(crate) cluster: Cluster,
     /// Pods that wait and that the policy does not see, and why.
-    pub(super) strays: BTreeMap<String, String>,
+    pub(crate) strays: BTreeMap<String, String>,
     /// Queues that can't be used, and why.
-    pub(super) unusable: BTreeMap<String, String>,
+    pub(crate) unusable: BTreeMap<String, String>,
     /// How many pods belong to other schedulers.
-    pub(super) foreign: usize,
+    pub(crate) foreign: usize,
 }
 
 /// Reads the cluster from its objects.
-pub(super) fn snapshot(
-    inventory: Inventory,
+pub(crate) fn snapshot<'a>(
+    inventory: &'a Inventory,
     schedulers: &[String],
     now: Duration,
     remarks: &mut Remarks,
-) -> Snapshot {
+) -> Snapshot<'a> {
     let objects: Vec<Object<'_>> = inventory.all("Node").collect();
     let mut known: Vec<Node> = objects
         .iter()
         .map(|node| nodes::node(*node, remarks))
         .collect();
-    let reading = Reading {
-        inventory: &inventory,
-        now,
-    };
+    let reading = Reading { inventory, now };
     let (lookup, settings) = (inventory.lookup(), Settings::default());
     let mut admission = Admission::default();
     let mut jobs = Jobs::default();
@@ -89,7 +86,7 @@ pub(super) fn snapshot(
                 return Err(why);
             }
             task.node_affinity = admission.wish(pod, &objects, &mut known);
-            let group = groups::group_of(pod, &inventory, &lookup, &settings)?;
+            let group = groups::group_of(pod, inventory, lookup, &settings)?;
             jobs.add(pod, task, &group, &reading, remarks)
         });
         if let Err(why) = result {
@@ -101,12 +98,12 @@ pub(super) fn snapshot(
             }
         }
     }
-    let queues = queues::queues(&inventory, now, remarks);
+    let queues = queues::queues(inventory, now, remarks);
     let cluster = Cluster {
         nodes: known,
         queues: queues.usable.into_values().collect(),
         jobs: jobs.finish(),
-        topologies: Levels(&inventory).topologies(),
+        topologies: Levels(inventory).topologies(),
         ..Cluster::default()
     };
     Snapshot {

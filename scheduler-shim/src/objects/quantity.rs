@@ -22,7 +22,7 @@ const SUFFIXES: &[(&str, f64)] = &[
 ];
 
 /// Reads a quantity; it is finite and may be negative.
-pub(super) fn parse(text: &str) -> Option<f64> {
+pub(crate) fn parse(text: &str) -> Option<f64> {
     let suffix = SUFFIXES.iter().find(|(suffix, _)| text.ends_with(suffix));
     let (number, factor) = match suffix {
         Some((suffix, factor)) => (text.strip_suffix(suffix)?, *factor),
@@ -37,7 +37,7 @@ pub(super) fn parse(text: &str) -> Option<f64> {
 }
 
 /// Reads a quantity that an object has: text, or a number where the author left out the quotes.
-pub(super) fn of(value: &Value) -> Option<f64> {
+pub(crate) fn of(value: &Value) -> Option<f64> {
     match value {
         Value::String(text) => parse(text),
         Value::Number(number) => number.as_f64(),
@@ -49,7 +49,7 @@ pub(super) fn of(value: &Value) -> Option<f64> {
 const MOST: i64 = 1 << 54;
 
 /// Whole units, rounded up as Kubernetes does.
-pub(super) fn whole(amount: f64) -> i64 {
+pub(crate) fn whole(amount: f64) -> i64 {
     // What decimals leave behind (0.1 + 0.2) must not become a unit.
     let whole = ((amount * 1e3).round() / 1e3).ceil() as i64;
     whole.clamp(-MOST, MOST)

@@ -23,14 +23,14 @@ const FIRST_NON_PREEMPTIBLE: i32 = 100;
 
 /// The jobs, as they are put together.
 #[derive(Debug, Default)]
-pub(super) struct Jobs {
+pub(crate) struct Jobs {
     jobs: BTreeMap<String, Job>,
     broken: BTreeMap<String, String>,
 }
 
 impl Jobs {
     /// Adds a pod to its group.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         pod: Object<'_>,
         mut task: Task,
@@ -71,16 +71,16 @@ impl Jobs {
     }
 
     /// All of them.
-    pub(super) fn finish(self) -> Vec<Job> {
+    pub(crate) fn finish(self) -> Vec<Job> {
         self.jobs.into_values().collect()
     }
 }
 
 /// What a group is read against.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reading<'a> {
-    pub(super) inventory: &'a Inventory,
-    pub(super) now: Duration,
+pub(crate) struct Reading<'a> {
+    pub(crate) inventory: &'a Inventory,
+    pub(crate) now: Duration,
 }
 
 impl Reading<'_> {
@@ -143,6 +143,6 @@ fn grace(text: &str) -> Option<Grace> {
 }
 
 /// Whether a pod is over and counts for nothing on its node.
-pub(super) fn is_over(status: Status) -> bool {
+pub(crate) fn is_over(status: Status) -> bool {
     matches!(status, Status::Succeeded | Status::Failed)
 }

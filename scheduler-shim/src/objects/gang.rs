@@ -12,7 +12,7 @@ const SET: &str = "default";
 const LABEL: &str = "kai.scheduler/subgroup-name";
 
 /// The tree of a group, or what is wrong with its parts.
-pub(super) fn tree(group: &PodGroup, inventory: &Inventory) -> Result<Group, String> {
+pub(crate) fn tree(group: &PodGroup, inventory: &Inventory) -> Result<Group, String> {
     let levels = Levels(inventory);
     let topology = levels.constraint(&group.topology);
     if group.sub_groups.is_empty() {
@@ -36,7 +36,7 @@ pub(super) fn tree(group: &PodGroup, inventory: &Inventory) -> Result<Group, Str
 }
 
 /// The set that a pod is in.
-pub(super) fn set_of(pod: Object<'_>, group: &PodGroup) -> String {
+pub(crate) fn set_of(pod: Object<'_>, group: &PodGroup) -> String {
     let holds = |part: &&SubGroup| part.pods.iter().any(|name| name == pod.name());
     if group.sub_groups.is_empty() {
         return SET.to_owned();
@@ -133,11 +133,11 @@ impl<'a> Below<'a> {
 }
 
 /// Topologies, whose levels may go by an alias.
-pub(super) struct Levels<'a>(pub(super) &'a Inventory);
+pub(crate) struct Levels<'a>(pub(crate) &'a Inventory);
 
 impl Levels<'_> {
     /// All topologies.
-    pub(super) fn topologies(&self) -> Vec<cluster::Topology> {
+    pub(crate) fn topologies(&self) -> Vec<cluster::Topology> {
         let topology = |object: Object<'_>| cluster::Topology {
             name: object.name().to_owned(),
             levels: levels(object)

@@ -6,7 +6,7 @@ use apportion_policy::amounts::{Resource, UNLIMITED};
 use apportion_policy::cluster::{Cards, Task};
 
 /// An amount of a resource that queues divide.
-pub(super) fn amount(resource: Resource, amount: f64) -> String {
+pub(crate) fn amount(resource: Resource, amount: f64) -> String {
     if amount == UNLIMITED {
         return "unlimited".to_owned();
     }
@@ -18,7 +18,7 @@ pub(super) fn amount(resource: Resource, amount: f64) -> String {
 }
 
 /// The name of a resource.
-pub(super) const fn name(resource: Resource) -> &'static str {
+pub(crate) const fn name(resource: Resource) -> &'static str {
     match resource {
         Resource::Cpu => "CPU",
         Resource::Memory => "memory",
@@ -33,7 +33,7 @@ fn number(amount: f64) -> String {
 }
 
 /// What a pod asks of cards.
-pub(super) fn cards(task: &Task) -> String {
+pub(crate) fn cards(task: &Task) -> String {
     match &task.cards {
         Cards::None => "no card".to_owned(),
         Cards::Whole(1) => "1 whole card".to_owned(),
@@ -48,7 +48,7 @@ pub(super) fn cards(task: &Task) -> String {
 }
 
 /// An action by KAI's name.
-pub(super) const fn action(action: Action) -> &'static str {
+pub(crate) const fn action(action: Action) -> &'static str {
     match action {
         Action::Allocate => "allocate",
         Action::Consolidate => "consolidation",

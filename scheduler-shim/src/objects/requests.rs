@@ -17,12 +17,12 @@ const MEMORY: &str = "gpu-memory";
 const DEVICES: &str = "gpu-fraction-num-devices";
 const CONTAINER: &str = "gpu-fraction-container-name";
 /// Whole cards, by resource name.
-pub(super) const WHOLE: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
+pub(crate) const WHOLE: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
 /// What the names of partitions begin with.
-pub(super) const PARTITION: &str = "nvidia.com/mig-";
+pub(crate) const PARTITION: &str = "nvidia.com/mig-";
 
 /// What a pod wants of cards, or why it may not exist.
-pub(super) fn cards(pod: Object<'_>) -> Result<Cards, String> {
+pub(crate) fn cards(pod: Object<'_>) -> Result<Cards, String> {
     let text = |key| pod.annotation(key);
     let (fraction, memory, devices) = (text(FRACTION), text(MEMORY), text(DEVICES));
     let whole: i64 = WHOLE
@@ -118,7 +118,7 @@ fn partitions(pod: Object<'_>) -> BTreeMap<String, i64> {
 
 /// What a pod asks for of one resource, as the kubelet counts it: its containers together, or what is
 /// needed while it starts if that is more. Containers that start first and stay count with the others.
-pub(super) fn total(pod: Object<'_>, resource: &str) -> f64 {
+pub(crate) fn total(pod: Object<'_>, resource: &str) -> f64 {
     let of = |container: &Value| {
         let resources = &container["resources"];
         let asked = quantity::of(&resources["requests"][resource]);
@@ -141,7 +141,7 @@ pub(super) fn total(pod: Object<'_>, resource: &str) -> f64 {
 }
 
 /// The first quantity of a pod that can't be read, or is below zero.
-pub(super) fn unreadable(pod: Object<'_>) -> Option<String> {
+pub(crate) fn unreadable(pod: Object<'_>) -> Option<String> {
     let all = containers(pod, "initContainers").chain(containers(pod, "containers"));
     let amounts = all.flat_map(|container| {
         let kinds = ["requests", "limits"].into_iter();

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use apportion_abi::{Ask, Bytes, Capacity, CardUuid, fits};
 use apportion_policy::cluster::{Cards, Node, Task};
 
-use super::super::books::{Books, share_of};
-use super::super::words;
 use super::Lack;
+use crate::reasons::books::{Books, share_of};
+use crate::reasons::words;
 
 /// What the node lacks of cards, in words.
-pub(super) fn lack(
+pub(crate) fn lack(
     books: &Books<'_>,
     task: &Task,
     node: &Node,

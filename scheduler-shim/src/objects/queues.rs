@@ -22,13 +22,13 @@ const MEGABYTE: f64 = 1e6;
 
 /// The queues that can be used, and why the others can't.
 #[derive(Debug, Default)]
-pub(super) struct Queues {
-    pub(super) usable: BTreeMap<String, Queue>,
-    pub(super) unusable: BTreeMap<String, String>,
+pub(crate) struct Queues {
+    pub(crate) usable: BTreeMap<String, Queue>,
+    pub(crate) unusable: BTreeMap<String, String>,
 }
 
 /// Reads all queues.
-pub(super) fn queues(inventory: &Inventory, now: Duration, remarks: &mut Remarks) -> Queues {
+pub(crate) fn queues(inventory: &Inventory, now: Duration, remarks: &mut Remarks) -> Queues {
     let mut queues = Queues::default();
     for object in inventory.all("Queue") {
         match queue(object, now) {

@@ -10,7 +10,7 @@ use super::inventory::Inventory;
 use super::owners;
 
 /// The group of a pod, or why it has none that could be scheduled.
-pub(super) fn group_of(
+pub(crate) fn group_of(
     pod: Object<'_>,
     inventory: &Inventory,
     lookup: &Objects,

@@ -6,16 +6,16 @@ use apportion_abi::{Bytes, Holder};
 use apportion_policy::cluster::{Cards, MigStrategy, Node, Task};
 use serde::Serialize;
 
-use super::admission;
 use super::books::Books;
-use super::snapshot::Snapshot;
+use crate::objects::admission;
+use crate::objects::snapshot::Snapshot;
 
 mod cards;
 
 /// What a node lacks for a pod. The later it is in this list, the closer the pod came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Lack {
+pub(crate) enum Lack {
     /// It does not admit the pod, whatever it has free.
     Admission,
     /// Cards of the right kind.
@@ -34,7 +34,7 @@ pub(super) enum Lack {
 
 impl Lack {
     /// What it is called in a summary.
-    pub(super) const fn noun(self) -> &'static str {
+    pub(crate) const fn noun(self) -> &'static str {
         match self {
             Self::Admission => "not admitted",
             Self::Kind => "other kind of cards",
@@ -49,34 +49,34 @@ impl Lack {
 
 /// A card and who holds it.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct CardView {
-    pub(super) card: String,
-    pub(super) free_bytes: u64,
-    pub(super) total_bytes: u64,
-    pub(super) holders: Vec<HolderView>,
+pub(crate) struct CardView {
+    pub(crate) card: String,
+    pub(crate) free_bytes: u64,
+    pub(crate) total_bytes: u64,
+    pub(crate) holders: Vec<HolderView>,
 }
 
 /// A pod that holds a part of a card.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct HolderView {
-    pub(super) pod: String,
-    pub(super) bytes: u64,
+pub(crate) struct HolderView {
+    pub(crate) pod: String,
+    pub(crate) bytes: u64,
 }
 
 /// A node as a pod sees it.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct NodeView {
-    pub(super) node: String,
+pub(crate) struct NodeView {
+    pub(crate) node: String,
     /// What it lacks; nothing where the pod fits.
-    pub(super) lacks: Option<Lack>,
+    pub(crate) lacks: Option<Lack>,
     /// The same in words.
-    pub(super) message: String,
-    pub(super) idle_cards: i64,
-    pub(super) cards: Vec<CardView>,
+    pub(crate) message: String,
+    pub(crate) idle_cards: i64,
+    pub(crate) cards: Vec<CardView>,
 }
 
 /// All nodes as a pod sees them after the decisions, by name.
-pub(super) fn nodes(snapshot: &Snapshot, books: &Books<'_>, task: &Task) -> Vec<NodeView> {
+pub(crate) fn nodes(snapshot: &Snapshot<'_>, books: &Books<'_>, task: &Task) -> Vec<NodeView> {
     let mut views: Vec<NodeView> = (books.cluster.nodes.iter())
         .map(|node| view(snapshot, books, task, node))
         .collect();
@@ -84,7 +84,7 @@ pub(super) fn nodes(snapshot: &Snapshot, books: &Books<'_>, task: &Task) -> Vec<
     views
 }
 
-fn view(snapshot: &Snapshot, books: &Books<'_>, task: &Task, node: &Node) -> NodeView {
+fn view(snapshot: &Snapshot<'_>, books: &Books<'_>, task: &Task, node: &Node) -> NodeView {
     let idle = books
         .session
         .stock(&node.name)
@@ -140,7 +140,7 @@ fn holders(books: &Books<'_>, node: &Node) -> Vec<CardView> {
 }
 
 fn lack(
-    snapshot: &Snapshot,
+    snapshot: &Snapshot<'_>,
     books: &Books<'_>,
     task: &Task,
     node: &Node,

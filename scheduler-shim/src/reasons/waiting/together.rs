@@ -7,17 +7,17 @@ use apportion_policy::cluster::{Group, Job, PodSet, Status, Task};
 use super::Books;
 
 /// A job's gang.
-pub(super) struct Together<'a> {
+pub(crate) struct Together<'a> {
     sets: Vec<&'a PodSet>,
     /// Why it can't be tried at all: pods of it do not exist.
-    pub(super) unready: Option<String>,
+    pub(crate) unready: Option<String>,
     /// The waiting pods that it lacks to its minimum.
     next: Vec<&'a Task>,
 }
 
 impl<'a> Together<'a> {
     /// Of all pods of a job.
-    pub(super) fn of(books: &Books<'_>, job: &'a Job) -> Self {
+    pub(crate) fn of(books: &Books<'_>, job: &'a Job) -> Self {
         let sets = sets(&job.root);
         Self {
             unready: unready(job, &sets),
@@ -27,13 +27,13 @@ impl<'a> Together<'a> {
     }
 
     /// The sets of which none is the task's, if so.
-    pub(super) fn strange(&self, task: &Task) -> Option<String> {
+    pub(crate) fn strange(&self, task: &Task) -> Option<String> {
         let names: Vec<&str> = self.sets.iter().map(|set| set.name.as_str()).collect();
         (!names.contains(&task.set.as_str())).then(|| names.join(", "))
     }
 
     /// The pods that have to start together with this one: what its gang lacks, or itself alone.
-    pub(super) fn with(&self, task: &'a Task) -> Vec<&'a Task> {
+    pub(crate) fn with(&self, task: &'a Task) -> Vec<&'a Task> {
         if self.next.is_empty() {
             return vec![task];
         }

@@ -11,19 +11,19 @@ use apportion_policy::{Action, Decision, Outcome, Session};
 
 /// One decision and what it was made for.
 #[derive(Clone, Debug)]
-pub(super) struct Made {
-    pub(super) decision: Decision,
-    pub(super) action: Action,
+pub(crate) struct Made {
+    pub(crate) decision: Decision,
+    pub(crate) action: Action,
 }
 
 /// The cluster after the decisions.
 #[derive(Debug)]
-pub(super) struct Books<'a> {
-    pub(super) cluster: &'a Cluster,
-    pub(super) session: Session<'a>,
-    pub(super) made: Vec<Made>,
-    pub(super) queues: QueueTree,
-    pub(super) outcomes: BTreeMap<&'a str, Outcome>,
+pub(crate) struct Books<'a> {
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) session: Session<'a>,
+    pub(crate) made: Vec<Made>,
+    pub(crate) queues: QueueTree,
+    pub(crate) outcomes: BTreeMap<&'a str, Outcome>,
     /// Shared cards by node, with the bytes of each that pods hold.
     cards: BTreeMap<String, BTreeMap<String, Vec<Holder>>>,
     /// The names under which cards are shown, by node and by the name that the policy gave.
@@ -33,7 +33,7 @@ pub(super) struct Books<'a> {
 }
 
 /// Decides, and enters everything.
-pub(super) fn decide(now: Duration, cluster: &Cluster) -> Books<'_> {
+pub(crate) fn decide(now: Duration, cluster: &Cluster) -> Books<'_> {
     let mut session = Session::open(now, cluster);
     let mut made: Vec<Made> = Vec::new();
     for action in Action::ALL {
@@ -118,12 +118,12 @@ impl<'a> Books<'a> {
     }
 
     /// A node by name.
-    pub(super) fn node(&self, name: &str) -> Option<&'a Node> {
+    pub(crate) fn node(&self, name: &str) -> Option<&'a Node> {
         self.cluster.nodes.iter().find(|node| node.name == name)
     }
 
     /// A pod and its job.
-    pub(super) fn task(&self, name: &str) -> Option<(&'a Job, &'a Task)> {
+    pub(crate) fn task(&self, name: &str) -> Option<(&'a Job, &'a Task)> {
         let mut all = self.cluster.jobs.iter().flat_map(|job| {
             let tasks = job.tasks.iter();
             tasks.map(move |task| (job, task))
@@ -132,14 +132,14 @@ impl<'a> Books<'a> {
     }
 
     /// What a pod does after the decisions.
-    pub(super) fn status(&self, task: &Task) -> Status {
+    pub(crate) fn status(&self, task: &Task) -> Status {
         self.outcomes
             .get(task.name.as_str())
             .map_or(task.status, |outcome| outcome.status)
     }
 
     /// The shared cards of a node by the names that are shown, with their holders.
-    pub(super) fn shared(&self, node: &str) -> Vec<(String, &[Holder])> {
+    pub(crate) fn shared(&self, node: &str) -> Vec<(String, &[Holder])> {
         let cards = self.cards.get(node).into_iter().flatten();
         cards
             .filter(|(_, holders)| !holders.is_empty())
@@ -148,12 +148,12 @@ impl<'a> Books<'a> {
     }
 
     /// The pods that hold whole cards of a node, with how many.
-    pub(super) fn whole(&self, node: &str) -> &[(&'a str, i64)] {
+    pub(crate) fn whole(&self, node: &str) -> &[(&'a str, i64)] {
         self.whole.get(node).map_or(&[], Vec::as_slice)
     }
 
     /// The name under which a card is shown: that of its group, or a number on its node.
-    pub(super) fn card_name(&self, node: &str, card: &str) -> String {
+    pub(crate) fn card_name(&self, node: &str, card: &str) -> String {
         let known = self.names.get(&(node.to_owned(), card.to_owned()));
         known.cloned().unwrap_or_else(|| card.to_owned())
     }
@@ -179,7 +179,7 @@ impl<'a> Books<'a> {
     }
 
     /// The memory of the smallest and of the largest cards.
-    pub(super) fn card_sizes(&self) -> (Bytes, Bytes) {
+    pub(crate) fn card_sizes(&self) -> (Bytes, Bytes) {
         let with_cards = self.cluster.nodes.iter().filter(|node| node.cards > 0);
         let sizes: Vec<Bytes> = with_cards.map(|node| node.card_memory).collect();
         let least = sizes.iter().min().copied();
@@ -189,7 +189,7 @@ impl<'a> Books<'a> {
 }
 
 /// The bytes of a card of a node that a pod takes of each card that it shares.
-pub(super) fn share_of(task: &Task, node: &Node) -> Bytes {
+pub(crate) fn share_of(task: &Task, node: &Node) -> Bytes {
     let capacity = Capacity {
         total: node.card_memory,
         reserved: Bytes::ZERO,

@@ -34,29 +34,25 @@ const CLASSES: &[(&str, i32)] = &[
 
 /// The objects that matter.
 #[derive(Debug, Default)]
-pub(super) struct Inventory {
-    objects: BTreeMap<(String, String, String), Value>,
+pub(crate) struct Inventory {
+    objects: Objects,
     /// How many objects of which kinds were left aside.
-    pub(super) ignored: BTreeMap<String, usize>,
+    pub(crate) ignored: BTreeMap<String, usize>,
 }
 
 impl Inventory {
     /// Sorts objects.
-    pub(super) fn of(objects: Vec<Value>, remarks: &mut Remarks) -> Self {
+    pub(crate) fn of(objects: Vec<Value>, remarks: &mut Remarks) -> Self {
         let mut all = Self::default();
         for object in objects {
             all.enter(object, remarks);
         }
         for (name, value) in CLASSES {
-            let key = (
-                "PriorityClass".to_owned(),
-                String::new(),
-                (*name).to_owned(),
-            );
-            all.objects.entry(key).or_insert_with(|| {
-                json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
-                    "metadata": {"name": name}, "value": value})
-            });
+            if all.find("PriorityClass", "", name).is_none() {
+                let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+                    "metadata": {"name": name}, "value": value});
+                all.objects.insert(class);
+            }
         }
         all
     }
@@ -94,69 +90,52 @@ impl Inventory {
         if Object::new(&json).uid().is_empty() {
             json["metadata"]["uid"] = kind.to_lowercase().into();
         }
-        self.keep((kind, namespace, name), json, &called, remarks);
+        self.keep(json, &called, remarks);
     }
 
-    fn keep(
-        &mut self,
-        key: (String, String, String),
-        json: Value,
-        called: &str,
-        remarks: &mut Remarks,
-    ) {
-        match self.objects.get_mut(&key) {
-            None => {
-                self.objects.insert(key, json);
-            }
-            Some(other) if *other == json => {}
-            Some(other) => {
-                remarks.note(
-                    called,
-                    "it is given more than once, differently; the newest counts",
-                );
-                if rank(&json) > rank(other) {
-                    *other = json;
-                }
-            }
+    fn keep(&mut self, json: Value, called: &str, remarks: &mut Remarks) {
+        let object = Object::new(&json);
+        let known = self.find(object.kind(), object.namespace(), object.name());
+        let known = known.map(|known| known.json());
+        if known.is_some_and(|known| *known != json) {
+            let message = "it is given more than once, differently; the newest counts";
+            remarks.note(called, message);
+        }
+        if known.is_none_or(|known| rank(&json) > rank(known)) {
+            self.objects.insert(json);
         }
     }
 
     /// All objects of a kind, by namespace and name.
-    pub(super) fn all(&self, kind: &str) -> impl Iterator<Item = Object<'_>> {
-        let from = (kind.to_owned(), String::new(), String::new());
-        let kind = kind.to_owned();
-        self.objects
-            .range(from..)
-            .take_while(move |((found, _, _), _)| *found == kind)
-            .map(|(_, json)| Object::new(json))
+    pub(crate) fn all(&self, kind: &str) -> impl Iterator<Item = Object<'_>> {
+        self.objects.of_kind(kind)
     }
 
     /// Every object.
-    pub(super) fn every(&self) -> impl Iterator<Item = Object<'_>> {
-        self.objects.values().map(Object::new)
+    pub(crate) fn every(&self) -> impl Iterator<Item = Object<'_>> {
+        self.objects.iter()
     }
 
     /// An object by name.
-    pub(super) fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Object<'_>> {
-        let key = (kind.to_owned(), namespace.to_owned(), name.to_owned());
-        self.objects.get(&key).map(Object::new)
+    pub(crate) fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Object<'_>> {
+        self.objects.find(kind, namespace, name)
     }
 
     /// Adds objects that follow from others.
-    pub(super) fn extend(&mut self, objects: Vec<Value>, remarks: &mut Remarks) {
+    pub(crate) fn extend(&mut self, objects: Vec<Value>, remarks: &mut Remarks) {
         for object in objects {
             self.enter(object, remarks);
         }
     }
 
     /// The objects in the form in which grouping looks things up.
-    pub(super) fn lookup(&self) -> Objects {
-        self.objects.values().cloned().collect()
+    pub(crate) fn lookup(&self) -> &Objects {
+        &self.objects
     }
 }
 
 /// How remarks name an object.
-pub(super) fn called(kind: &str, namespace: &str, name: &str) -> String {
+pub(crate) fn called(kind: &str, namespace: &str, name: &str) -> String {
     match namespace {
         "" => format!("{kind} {name}"),
         namespace => format!("{kind} {namespace}/{name}"),

@@ -27,7 +27,7 @@ const UNKNOWN: Bytes = Bytes::from_mib(100);
 const PODS: i64 = 110;
 
 /// A node, whole.
-pub(super) fn node(object: Object<'_>, remarks: &mut Remarks) -> Node {
+pub(crate) fn node(object: Object<'_>, remarks: &mut Remarks) -> Node {
     let amount = |resource: &str| {
         let status = &object.json()["status"];
         let of = |kind: &str| quantity::of(&status[kind][resource]).filter(|amount| *amount >= 0.0);
@@ -95,7 +95,7 @@ fn labels(object: Object<'_>) -> BTreeMap<String, String> {
 }
 
 /// A map of texts.
-pub(super) fn texts(json: &Value) -> BTreeMap<String, String> {
+pub(crate) fn texts(json: &Value) -> BTreeMap<String, String> {
     let entries = json.as_object().into_iter().flatten();
     entries
         .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
@@ -103,7 +103,7 @@ pub(super) fn texts(json: &Value) -> BTreeMap<String, String> {
 }
 
 /// Why nobody can be placed on a node, if so.
-pub(super) fn closed(object: Object<'_>) -> Option<&'static str> {
+pub(crate) fn closed(object: Object<'_>) -> Option<&'static str> {
     let json = object.json();
     let conditions = json["status"]["conditions"]
         .as_array()

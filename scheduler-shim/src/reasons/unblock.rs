@@ -9,8 +9,8 @@ use apportion_policy::amounts::UNLIMITED;
 use apportion_policy::cluster::{Cards, Cluster, Job, Node, Quota, Status, Task};
 
 use super::books::Books;
-use super::snapshot::Snapshot;
 use super::words;
+use crate::objects::snapshot::Snapshot;
 
 /// How many pods are tried as the one that would have to end.
 const TRIED: usize = 48;
@@ -20,8 +20,8 @@ const LARGE: usize = 500;
 const NAMED: usize = 4;
 
 /// The changes that help, the smallest first.
-pub(super) fn changes(
-    snapshot: &Snapshot,
+pub(crate) fn changes(
+    snapshot: &Snapshot<'_>,
     books: &Books<'_>,
     job: &Job,
     task: &Task,
@@ -96,7 +96,7 @@ fn tried(books: &Books<'_>, job: &Job) -> Cluster {
 }
 
 /// Whether changes are tried as if only this job waited.
-pub(super) fn is_large(books: &Books<'_>) -> bool {
+pub(crate) fn is_large(books: &Books<'_>) -> bool {
     books.outcomes.len() > LARGE
 }
 
@@ -180,7 +180,7 @@ fn shapes<'a>(books: &Books<'a>) -> Vec<&'a Node> {
 }
 
 /// What a pod asks for, in a line.
-pub(super) fn ask(task: &Task) -> String {
+pub(crate) fn ask(task: &Task) -> String {
     use apportion_policy::amounts::Resource;
     format!(
         "{}, {}, {} of memory",

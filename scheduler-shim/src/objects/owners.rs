@@ -13,7 +13,7 @@ const DEPTH: usize = 12;
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// The owners of a pod, the nearest first.
-pub(super) fn chain(pod: Object<'_>, inventory: &Inventory) -> Vec<Value> {
+pub(crate) fn chain(pod: Object<'_>, inventory: &Inventory) -> Vec<Value> {
     let mut chain: Vec<Value> = Vec::new();
     let mut next = owner(pod, inventory);
     while let Some(found) = next.filter(|found| !chain.contains(found) && chain.len() < DEPTH) {

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::books::Books;
 use super::room::{self, Lack, NodeView};
-use super::snapshot::Snapshot;
 use super::words;
+use crate::objects::snapshot::Snapshot;
 
 mod together;
 
@@ -18,7 +18,7 @@ use together::Together;
 
 /// The kinds of reasons; where KAI has a word for one, it is KAI's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) enum Reason {
+pub(crate) enum Reason {
     /// The pod, or its group, is one that no cluster would let in.
     Invalid,
     /// It waits for something else than a place.
@@ -37,16 +37,16 @@ pub(super) enum Reason {
 
 /// A pod that waits.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Waiting {
-    pub(super) pod: String,
-    pub(super) job: Option<String>,
-    pub(super) queue: Option<String>,
-    pub(super) reason: Reason,
-    pub(super) message: String,
+pub(crate) struct Waiting {
+    pub(crate) pod: String,
+    pub(crate) job: Option<String>,
+    pub(crate) queue: Option<String>,
+    pub(crate) reason: Reason,
+    pub(crate) message: String,
 }
 
 /// All pods that wait, by name.
-pub(super) fn all(snapshot: &Snapshot, books: &Books<'_>) -> Vec<Waiting> {
+pub(crate) fn all(snapshot: &Snapshot<'_>, books: &Books<'_>) -> Vec<Waiting> {
     let strays = snapshot.strays.iter().map(|(pod, why)| Waiting {
         pod: pod.clone(),
         job: None,
@@ -84,7 +84,7 @@ pub(super) fn all(snapshot: &Snapshot, books: &Books<'_>) -> Vec<Waiting> {
 
 /// The question why, asked about many pods.
 struct Inquiry<'a> {
-    snapshot: &'a Snapshot,
+    snapshot: &'a Snapshot<'a>,
     books: &'a Books<'a>,
     /// The nodes as pods see them that ask for the same.
     views: BTreeMap<String, Vec<NodeView>>,

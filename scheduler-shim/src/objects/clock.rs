@@ -6,21 +6,21 @@ use apportion_groups::Object;
 use jiff::Timestamp;
 
 /// A timestamp on the policy's clock.
-pub(super) fn since_epoch(at: Timestamp) -> Duration {
+pub(crate) fn since_epoch(at: Timestamp) -> Duration {
     Duration::try_from(at.as_duration()).unwrap_or_default()
 }
 
 /// A timestamp as text.
-pub(super) fn parse(text: &str) -> Option<Duration> {
+pub(crate) fn parse(text: &str) -> Option<Duration> {
     text.parse().ok().map(since_epoch)
 }
 
 /// When an object was made; now, where it has yet to be.
-pub(super) fn created(object: Object<'_>, now: Duration) -> Duration {
+pub(crate) fn created(object: Object<'_>, now: Duration) -> Duration {
     field(object, "/metadata/creationTimestamp").unwrap_or(now)
 }
 
 /// The timestamp in a field.
-pub(super) fn field(object: Object<'_>, path: &str) -> Option<Duration> {
+pub(crate) fn field(object: Object<'_>, path: &str) -> Option<Duration> {
     object.json().pointer(path)?.as_str().and_then(parse)
 }

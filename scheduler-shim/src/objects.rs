@@ -1,0 +1,21 @@
+//! Kubernetes objects to the cluster that the policy decides on.
+//!
+//! The same for files and for a running cluster. What can't be understood becomes a sentence about its
+//! object, and the rest goes on.
+
+pub(crate) mod clock;
+pub(crate) mod inventory;
+pub(crate) mod pods;
+pub(crate) mod remark;
+pub(crate) mod snapshot;
+
+pub(crate) mod admission;
+pub(crate) mod quantity;
+pub(crate) mod requests;
+
+mod gang;
+mod groups;
+mod jobs;
+mod nodes;
+mod owners;
+mod queues;
