@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 
 use crate::durable;
 use crate::failure::Failure;
-use crate::metrics::Scrapes;
+use crate::metrics::{Format, Scrapes};
 use crate::options::Metrics;
 use crate::view::View;
 
@@ -28,6 +28,7 @@ const USUAL_PORT: u16 = 9408;
 /// How long a client may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
@@ -105,9 +106,22 @@ pub(crate) async fn serve(listener: TcpListener, views: watch::Receiver<Arc<View
     }
 }
 
+/// What the client understands.
+fn format(request: &Request<Incoming>) -> (Format, &'static str) {
+    let accepted = request.headers().get(ACCEPT).map(HeaderValue::as_bytes);
+    let accepted = String::from_utf8_lossy(accepted.unwrap_or_default());
+    match accepted.contains("application/openmetrics-text") {
+        true => (Format::OpenMetrics, OPEN_METRICS),
+        false => (Format::Plain, PLAIN),
+    }
+}
+
 fn answer(request: &Request<Incoming>, view: &Arc<View>, scrapes: &Scrapes) -> Response<String> {
     let (status, kind, text) = match (request.method(), request.uri().path()) {
-        (&Method::GET, "/metrics") => (StatusCode::OK, OPEN_METRICS, scrapes.render(view)),
+        (&Method::GET, "/metrics") => {
+            let (format, kind) = format(request);
+            (StatusCode::OK, kind, scrapes.render(view, format))
+        }
         (&Method::GET, "/healthz") => (StatusCode::OK, "text/plain", "ok\n".to_owned()),
         (&Method::GET, "/readyz") if view.is_ready => {
             (StatusCode::OK, "text/plain", "ready\n".to_owned())

@@ -23,6 +23,7 @@ mod options;
 mod privilege;
 mod probe;
 mod procfs;
+mod publish;
 mod request;
 mod reserve;
 mod service;
@@ -114,6 +115,7 @@ async fn run(options: Options) -> Result<(), Failure> {
         )
     })?;
     let socket = instance.path(place::AGENT_SOCKET);
+    let node = options.node.clone();
     let mut agent = Agent::new(options, instance, driver);
     agent.set_metrics_address(address.clone());
     agent.look().await;
@@ -123,6 +125,9 @@ async fn run(options: Options) -> Result<(), Failure> {
     let shown = agent.shown();
     if let Some(listener) = metrics {
         tokio::spawn(http::serve(listener, shown.views.clone()));
+    }
+    if let Some(node) = node {
+        tokio::spawn(publish::publish(node, shown.clone()));
     }
     let service = Service {
         requests,

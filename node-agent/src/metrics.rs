@@ -27,6 +27,15 @@ use rows::{Kind, ROWS, Row};
 /// How many shares of cards are shown. A node has fewer; more are a mistake, and not Prometheus'.
 const MOST_SHARES: usize = 1024;
 
+/// How the text is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// For who asks for it, as Prometheus does.
+    OpenMetrics,
+    /// For everyone else.
+    Plain,
+}
+
 /// What is kept from one scrape to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Scrapes {
@@ -35,8 +44,8 @@ pub(crate) struct Scrapes {
 }
 
 impl Scrapes {
-    /// The view in the OpenMetrics text format.
-    pub(crate) fn render(&self, view: &Arc<View>) -> String {
+    /// The view as text.
+    pub(crate) fn render(&self, view: &Arc<View>, format: Format) -> String {
         let (shares, left_out) = facts::shares(&view.list.allocations, MOST_SHARES);
         let left_out = u64::try_from(left_out * rows::per_share()).unwrap_or(u64::MAX);
         let dropped = self.dropped.fetch_add(left_out, Ordering::Relaxed) + left_out;
@@ -51,8 +60,33 @@ impl Scrapes {
             // Writing to a string fails only if a metric is malformed; a scraper then sees a parse error.
             let _ = write!(text, "# {error}");
         }
-        text
+        match format {
+            Format::OpenMetrics => text,
+            Format::Plain => plain(&text),
+        }
     }
+}
+
+/// OpenMetrics describes a counter without its `_total` and says where the text ends; Prometheus' older
+/// format does neither.
+fn plain(text: &str) -> String {
+    let counters = ROWS.iter().filter(|row| matches!(row.kind, Kind::Counter));
+    let counters: Vec<_> = counters.map(|row| row.name).collect();
+    let mut plain = String::with_capacity(text.len());
+    for line in text.lines().filter(|line| *line != "# EOF") {
+        let mut words = line.splitn(4, ' ');
+        let described = (words.next(), words.next(), words.next(), words.next());
+        let renamed = match described {
+            (Some("#"), Some(word), Some(name), Some(rest)) => counters
+                .iter()
+                .find(|counter| counter.strip_suffix("_total") == Some(name))
+                .map(|counter| format!("# {word} {counter} {rest}")),
+            _ => None,
+        };
+        plain.push_str(renamed.as_deref().unwrap_or(line));
+        plain.push('\n');
+    }
+    plain
 }
 
 impl Collector for Facts {

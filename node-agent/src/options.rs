@@ -123,6 +123,17 @@ const ROWS: &[Row] = &[
         },
     },
     Row {
+        flag: "--node-name",
+        env: "APPORTION_NODE_NAME",
+        form: "a node of the cluster",
+        default: "none: nothing is published",
+        help: "publish the cards' state and events for this node, with the cluster's usual configuration",
+        set: |options, text| {
+            options.node = Some(text.to_owned());
+            !text.is_empty()
+        },
+    },
+    Row {
         flag: "--log",
         env: "APPORTION_LOG",
         form: "error, warn, info, debug or trace",
@@ -171,6 +182,8 @@ pub(crate) struct Options {
     pub(crate) context_reserve: Option<Bytes>,
     pub(crate) tick: Duration,
     pub(crate) idle_exit: Option<Duration>,
+    /// The node to publish for; `None`: publish nothing.
+    pub(crate) node: Option<String>,
     pub(crate) log: tracing::Level,
     pub(crate) is_json: bool,
 }
@@ -265,6 +278,7 @@ fn defaults(is_simulated: bool) -> Options {
         context_reserve: None,
         tick: Duration::from_millis(250),
         idle_exit: None,
+        node: None,
         log: tracing::Level::INFO,
         is_json: false,
     }

@@ -22,6 +22,10 @@ fn allocation(name: &str, id: &str, limit: u64) -> v1::Allocation {
 }
 
 fn text(allocations: Vec<v1::Allocation>) -> String {
+    written(allocations, Format::OpenMetrics)
+}
+
+fn written(allocations: Vec<v1::Allocation>, format: Format) -> String {
     let view = View {
         list: v1::ListReply {
             node: Some(v1::Node::default()),
@@ -38,7 +42,7 @@ fn text(allocations: Vec<v1::Allocation>) -> String {
         is_ready: true,
         counts: Counts::default(),
     };
-    Scrapes::default().render(&Arc::new(view))
+    Scrapes::default().render(&Arc::new(view), format)
 }
 
 fn value<'a>(text: &'a str, series: &str) -> Option<&'a str> {
@@ -70,6 +74,15 @@ fn a_pod_and_its_successor_of_the_same_name_are_one_series() {
         .collect();
     assert_eq!(limits.len(), 1, "{limits:?}");
     assert!(limits[0].ends_with(" 100.0"), "{limits:?}");
+}
+
+#[test]
+fn the_older_format_describes_counters_by_their_full_name() {
+    let plain = written(Vec::new(), Format::Plain);
+    assert!(plain.contains("# TYPE apportion_grants_total counter\n"));
+    assert!(!plain.contains("# EOF") && !plain.contains(" apportion_grants counter"));
+    let open = written(Vec::new(), Format::OpenMetrics);
+    assert!(open.contains("# TYPE apportion_grants counter\n") && open.ends_with("# EOF\n"));
 }
 
 #[test]

@@ -20,3 +20,8 @@ pub const ANNOTATION_MEMORY: &str = "gpu-memory";
 pub const ANNOTATION_FRACTION: &str = "gpu-fraction";
 /// KAI's annotation: of how many cards.
 pub const ANNOTATION_DEVICES: &str = "gpu-fraction-num-devices";
+
+/// What a node's cards have to give, in MiB, as an extended resource that is for people to read.
+pub const RESOURCE_MEMORY: &str = "apportion.dev/gpu-memory-mib";
+/// What of it is left: it shrinks as shares are given.
+pub const RESOURCE_MEMORY_FREE: &str = "apportion.dev/gpu-memory-free-mib";

@@ -1,0 +1,111 @@
+//! What the agent knows, said to the cluster: the node's `GpuNode`, two numbers on the node's own
+//! status, and events on pods.
+//!
+//! It reads the view that everyone reads and tells nobody on this node anything: an API server that is
+//! slow or gone delays what is published, and nothing else. What is published is written only when it
+//! changed, at most once a second; what the driver says is used changes all the time and is written
+//! every half minute.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apportion_crds::GpuNodeStatus;
+use apportion_proto::v1;
+use kube::{Client, Config};
+use tokio::sync::{broadcast, watch};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::agent::Shown;
+use crate::failure::chain;
+use crate::view::View;
+
+mod offence;
+mod pace;
+mod remote;
+mod status;
+
+use pace::Pace;
+use remote::Remote;
+
+/// Publishes for as long as the agent runs, if it runs in a cluster.
+pub(crate) async fn publish(node: String, shown: Shown) {
+    let client = match client().await {
+        Ok(client) => client,
+        Err(problem) => {
+            warn!(problem, node, "No cluster to publish to");
+            return;
+        }
+    };
+    info!(node, "Publishing to the cluster");
+    let events = shown.events.subscribe();
+    tokio::join!(
+        keep(
+            Remote::new(client.clone(), node.clone()),
+            shown.views.clone()
+        ),
+        tell(client, node, shown.views, events),
+    );
+}
+
+async fn client() -> Result<Client, String> {
+    let config = Config::infer().await.map_err(|error| chain(&error))?;
+    Client::try_from(config).map_err(|error| chain(&error))
+}
+
+/// Keeps the published state as the view is.
+async fn keep(mut remote: Remote, mut views: watch::Receiver<Arc<View>>) {
+    let mut pace = Pace::new(Instant::now());
+    loop {
+        let wanted = status::of(&views.borrow_and_update());
+        let Some(due) = pace.due(&wanted) else {
+            if views.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until(due) => attempt(&mut remote, &mut pace, wanted).await,
+            changed = views.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+async fn attempt(remote: &mut Remote, pace: &mut Pace, wanted: GpuNodeStatus) {
+    /// A request that hangs must not keep what comes after it from being said.
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let problem = match tokio::time::timeout(PATIENCE, remote.write(&wanted)).await {
+        Ok(Ok(())) => return pace.done(Instant::now(), wanted),
+        Ok(Err(error)) => chain(&error),
+        Err(_) => "the API server does not answer".to_owned(),
+    };
+    pace.failed(Instant::now());
+    warn!(
+        problem,
+        "Failed to publish the node's cards, will try again"
+    );
+}
+
+/// Tells pods' owners what their pods did.
+async fn tell(
+    client: Client,
+    node: String,
+    views: watch::Receiver<Arc<View>>,
+    mut events: broadcast::Receiver<v1::Event>,
+) {
+    let mut teller = offence::Teller::new(client, node);
+    loop {
+        match events.recv().await {
+            Ok(event) => {
+                let view = views.borrow().clone();
+                teller.tell(&event, &view.list).await;
+            }
+            // What was missed shows in metrics.
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! When to write: soon when it matters, seldom when only the used amount moved, again after a while in
+//! any case, because others can undo it (a kubelet that registers its node anew clears resources that
+//! it does not know), and ever more slowly while writing fails.
+
+use std::time::Duration;
+
+use apportion_crds::GpuNodeStatus;
+use tokio::time::Instant;
+
+/// Between two writes.
+const SOON: Duration = Duration::from_secs(1);
+/// Between two writes of no more than what is used.
+const SELDOM: Duration = Duration::from_secs(30);
+/// Between two writes of the same.
+const ANYWAY: Duration = Duration::from_secs(300);
+/// Between two attempts, at most.
+const SLOWEST: Duration = Duration::from_secs(60);
+
+/// What was written, and when.
+pub(super) struct Pace {
+    written: Option<GpuNodeStatus>,
+    at: Instant,
+    /// How long to wait after a failure; nothing failed if it is zero.
+    back_off: Duration,
+}
+
+impl Pace {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            written: None,
+            at: now,
+            back_off: Duration::ZERO,
+        }
+    }
+
+    /// When to write `wanted`; `None` is never, for there is nothing to say yet.
+    pub(super) fn due(&self, wanted: &GpuNodeStatus) -> Option<Instant> {
+        if self.back_off > Duration::ZERO {
+            return Some(self.at + self.back_off);
+        }
+        let wait = match &self.written {
+            _ if wanted.agent_version.is_empty() => return None,
+            None => Duration::ZERO,
+            Some(written) if written == wanted => ANYWAY,
+            Some(written) if but_use(written) == but_use(wanted) => SELDOM,
+            Some(_) => SOON,
+        };
+        Some(self.at + wait)
+    }
+
+    pub(super) fn done(&mut self, now: Instant, written: GpuNodeStatus) {
+        *self = Self {
+            written: Some(written),
+            at: now,
+            back_off: Duration::ZERO,
+        };
+    }
+
+    pub(super) fn failed(&mut self, now: Instant) {
+        self.at = now;
+        self.back_off = (self.back_off * 2).clamp(SOON, SLOWEST);
+    }
+}
+
+/// The status without what moves all the time.
+fn but_use(status: &GpuNodeStatus) -> GpuNodeStatus {
+    let mut status = status.clone();
+    status.totals.used.clear();
+    status.cards.iter_mut().for_each(|card| card.used_bytes = 0);
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use apportion_crds::GpuCard;
+
+    fn status(allocated: i64, used: i64) -> GpuNodeStatus {
+        GpuNodeStatus {
+            agent_version: "1".to_owned(),
+            cards: vec![GpuCard {
+                allocated_bytes: allocated,
+                used_bytes: used,
+                ..GpuCard::default()
+            }],
+            ..GpuNodeStatus::default()
+        }
+    }
+
+    #[test]
+    fn what_was_given_is_written_soon_and_what_is_used_seldom() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        assert_eq!(pace.due(&GpuNodeStatus::default()), None);
+        assert_eq!(pace.due(&status(1, 1)), Some(start));
+        pace.done(start, status(1, 1));
+        assert_eq!(pace.due(&status(2, 1)), Some(start + SOON));
+        assert_eq!(pace.due(&status(1, 2)), Some(start + SELDOM));
+        assert_eq!(pace.due(&status(1, 1)), Some(start + ANYWAY));
+    }
+
+    #[test]
+    fn failures_slow_it_down_and_a_success_ends_that() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+            pace.failed(start);
+            let due = start + Duration::from_secs(seconds);
+            assert_eq!(pace.due(&status(1, 1)), Some(due));
+        }
+        pace.done(start, status(1, 1));
+        assert_eq!(pace.due(&status(2, 1)), Some(start + SOON));
+    }
+}

@@ -1,0 +1,171 @@
+//! Against an API server that knows the calls it expects, and no other.
+
+use std::pin::pin;
+
+use hyper::{Method, Request, Response};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tower_test::mock::{self, Handle};
+
+use super::*;
+
+type Server = Handle<Request<Body>, Response<Body>>;
+
+fn cluster() -> (Client, Server) {
+    let (service, server) = mock::pair();
+    (Client::new(service, "default"), server)
+}
+
+/// Takes the next call, which must be this one, answers it, and gives its body.
+async fn expect(
+    server: &mut std::pin::Pin<&mut Server>,
+    call: (Method, &str),
+    answer: Value,
+) -> Value {
+    let (request, respond) = server.next_request().await.expect("no call came");
+    let (method, uri) = (request.method().clone(), request.uri().to_string());
+    assert_eq!((method, uri.as_str()), call);
+    let body = request.into_body().collect_bytes().await.unwrap();
+    let answer = serde_json::to_vec(&answer).unwrap();
+    respond.send_response(Response::new(Body::from(answer)));
+    serde_json::from_slice(&body).unwrap_or(Value::Null)
+}
+
+fn gpu_node(status: Value) -> Value {
+    json!({
+        "apiVersion": "apportion.dev/v1alpha1", "kind": "GpuNode",
+        "metadata": { "name": "n1" }, "spec": {}, "status": status,
+    })
+}
+
+fn node() -> Value {
+    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1", "uid": "u-1" } })
+}
+
+fn a_card() -> GpuNodeStatus {
+    let ready = json!({
+        "agentVersion": "1",
+        "cards": [{
+            "uuid": "GPU-1", "model": "A", "index": 0, "memoryBytes": 0, "reservedBytes": 0,
+            "allocatableBytes": 8 << 20, "allocatedBytes": 2 << 20, "freeBytes": 6 << 20,
+            "usedBytes": 0, "unmanagedBytes": 0, "health": "Healthy",
+        }],
+        "conditions": [{
+            "type": "Ready", "status": "True", "reason": "Serving", "message": "",
+            "lastTransitionTime": "1970-01-01T00:00:00Z",
+        }],
+    });
+    serde_json::from_value(ready).unwrap()
+}
+
+const GPU_NODE: &str =
+    "/apis/apportion.dev/v1alpha1/gpunodes/n1?&force=true&fieldManager=apportion-agent";
+const GPU_NODE_STATUS: &str =
+    "/apis/apportion.dev/v1alpha1/gpunodes/n1/status?&force=true&fieldManager=apportion-agent";
+const NODE_STATUS: &str = "/api/v1/nodes/n1/status?";
+
+#[tokio::test]
+async fn the_object_is_made_once_and_owned_by_its_node() {
+    let (client, server) = cluster();
+    let serve = async {
+        let mut server = pin!(server);
+        expect(&mut server, (Method::GET, "/api/v1/nodes/n1"), node()).await;
+        let old = json!({ "conditions": [{
+            "type": "Ready", "status": "True", "reason": "Serving", "message": "",
+            "lastTransitionTime": "2026-01-02T03:04:05Z",
+        }]});
+        let made = expect(&mut server, (Method::PATCH, GPU_NODE), gpu_node(old)).await;
+        assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "u-1");
+        for _ in 0..2 {
+            let call = (Method::PATCH, GPU_NODE_STATUS);
+            let written = expect(&mut server, call, gpu_node(json!({}))).await;
+            assert_eq!(written["status"]["cards"][0]["allocatedBytes"], 2 << 20);
+            let since = &written["status"]["conditions"][0]["lastTransitionTime"];
+            assert_eq!(since, "2026-01-02T03:04:05Z");
+            let node = expect(&mut server, (Method::PATCH, NODE_STATUS), node()).await;
+            let free = &node["status"]["capacity"]["apportion.dev/gpu-memory-free-mib"];
+            assert_eq!(free, "6");
+        }
+    };
+    let write = async {
+        let mut remote = Remote::new(client, "n1".to_owned());
+        remote.write(&a_card()).await.unwrap();
+        remote.write(&a_card()).await.unwrap();
+    };
+    tokio::join!(serve, write);
+}
+
+#[tokio::test]
+async fn an_object_that_somebody_removed_is_made_again() {
+    let (client, server) = cluster();
+    let serve = async {
+        let mut server = pin!(server);
+        for is_gone in [true, false] {
+            expect(&mut server, (Method::GET, "/api/v1/nodes/n1"), node()).await;
+            expect(&mut server, (Method::PATCH, GPU_NODE), gpu_node(json!({}))).await;
+            if is_gone {
+                let (_, respond) = server.next_request().await.unwrap();
+                let gone = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404 });
+                let gone = Response::builder()
+                    .status(404)
+                    .body(Body::from(gone.to_string().into_bytes()));
+                respond.send_response(gone.unwrap());
+            }
+        }
+        expect(
+            &mut server,
+            (Method::PATCH, GPU_NODE_STATUS),
+            gpu_node(json!({})),
+        )
+        .await;
+        expect(&mut server, (Method::PATCH, NODE_STATUS), node()).await;
+    };
+    let write = async {
+        let mut remote = Remote::new(client, "n1".to_owned());
+        assert!(remote.write(&a_card()).await.is_err());
+        remote.write(&a_card()).await.unwrap();
+    };
+    tokio::join!(serve, write);
+}
+
+#[tokio::test]
+async fn a_pod_that_bypasses_its_limit_is_told_once() {
+    let (client, server) = cluster();
+    let event = v1::Event {
+        kind: v1::EventKind::Bypassed.into(),
+        allocation: "a-1".to_owned(),
+        name: "team-a/train/main".to_owned(),
+        card: "GPU-1".to_owned(),
+        message: "Process uses the card without charging its account".to_owned(),
+        ..v1::Event::default()
+    };
+    let list = v1::ListReply {
+        allocations: vec![v1::Allocation {
+            id: "a-1".to_owned(),
+            holder: Some(v1::Holder {
+                kind: Some(v1::holder::Kind::PodUid("p-1".to_owned())),
+            }),
+            ..v1::Allocation::default()
+        }],
+        ..v1::ListReply::default()
+    };
+    let serve = async {
+        let mut server = pin!(server);
+        let (request, respond) = server.next_request().await.unwrap();
+        let path = request.uri().path().to_owned();
+        assert_eq!(path, "/apis/events.k8s.io/v1/namespaces/team-a/events");
+        let body = request.into_body().collect_bytes().await.unwrap();
+        let told: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(told["regarding"]["uid"], "p-1");
+        assert_eq!(told["reason"], "GpuLimitBypassed");
+        respond.send_response(Response::new(Body::from(body.to_vec())));
+        assert!(server.next_request().await.is_none(), "it was told twice");
+    };
+    let tell = async {
+        let mut teller = offence::Teller::new(client, "n1".to_owned());
+        for _ in 0..3 {
+            teller.tell(&event, &list).await;
+        }
+    };
+    tokio::join!(serve, tell);
+}
