@@ -5,6 +5,8 @@ use core::ffi::{CStr, c_char};
 use apportion_abi::account::{Charge, LimitsMap, OpenError, Owner, Registration, Usage, UsageMap};
 use apportion_abi::{Bytes, CardUuid, place};
 
+use apportion_gate::Reserve;
+
 use crate::{errno, spin::Spin};
 
 mod peers;
@@ -97,10 +99,14 @@ impl Account {
         cards.position(|card| card.card() == uuid)
     }
 
-    /// What a context on the card is charged.
-    pub(crate) fn context_reserve(&self, card: usize) -> u64 {
+    /// What contexts on the card are charged.
+    pub(crate) fn reserve(&self, card: usize) -> Reserve {
         let card = self.limits.cards().get(card);
-        card.map_or(0, |card| card.limits().context_reserve.0)
+        let limits = card.map(|card| card.limits());
+        Reserve {
+            first: limits.map_or(0, |limits| limits.context_reserve.0),
+            further: limits.map_or(0, |limits| limits.further_reserve.0),
+        }
     }
 
     /// Charges a card, if it fits.

@@ -187,7 +187,7 @@ impl Process {
             let mut books = self.books.lock();
             let is_first = books.reserves(card) == 0;
             let reserve = if is_first {
-                account.context_reserve(card)
+                account.reserve(card).first
             } else {
                 0
             };

@@ -17,6 +17,7 @@ use apportion_abi::{Bytes, CardUuid, place};
 use apportion_ledger::{ClaimWindow, ProcessId};
 
 use crate::namespace::Namespaces;
+use crate::reserve::Cost;
 
 /// Why an account could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -64,9 +65,6 @@ impl Account {
         if let Some(account) = Self::adopt(folder.clone()).filter(|account| account.names(cards)) {
             for (place, card) in cards.iter().enumerate() {
                 account.set(place, |words| words.set_limit(card.limit));
-                account.set(place, |words| {
-                    words.set_context_reserve(card.context_reserve)
-                });
             }
             return Ok(account);
         }
@@ -167,8 +165,11 @@ impl Account {
         self.set_of(card, |words| words.set_overhead(overhead));
     }
 
-    pub(crate) fn set_context_reserve(&self, card: CardUuid, reserve: Bytes) {
-        self.set_of(card, |words| words.set_context_reserve(reserve));
+    pub(crate) fn set_context_cost(&self, card: CardUuid, cost: Cost) {
+        self.set_of(card, |words| {
+            words.set_context_reserve(cost.first);
+            words.set_further_reserve(cost.further);
+        });
     }
 
     /// The inode of the file that its programs have mapped.

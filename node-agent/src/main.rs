@@ -59,7 +59,7 @@ fn main() -> ExitCode {
             print!("{text}");
             Ok(())
         }
-        Ok(Command::ProbeContext) => probe::hold_context().map_err(|error| {
+        Ok(Command::ProbeContext) => probe::hold_contexts().map_err(|error| {
             Failure::running(
                 error.as_ref(),
                 "this is a child of the agent's, not for people",

@@ -1,5 +1,5 @@
-//! Measuring what a context costs: a child of the agent opens one on the card and holds it while NVML
-//! is asked what the child uses.
+//! Measuring what contexts cost: a child of the agent opens one on the card and holds it while NVML is
+//! asked what the child uses; then, told to go on, another.
 //!
 //! It is a child because a context cannot be taken back entirely, and because the driver may hang or
 //! crash; the agent never makes a CUDA call itself. The child is told its card through
@@ -12,13 +12,14 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use apportion_abi::{CardUuid, place};
+use cudarc::driver::CudaContext;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdout, Command};
 use tracing::debug;
 
 /// How long a probe may take from its start to its measurement.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
-/// What the child prints once it holds a context.
+/// What the child prints once it holds one more context.
 const READY: &str = "ready";
 
 /// A child that holds a context. Dropping it ends it.
@@ -27,6 +28,7 @@ pub(crate) struct Probe {
     pub(crate) card: CardUuid,
     pub(crate) pid: u32,
     child: Child,
+    output: BufReader<ChildStdout>,
 }
 
 impl Probe {
@@ -53,12 +55,25 @@ impl Probe {
             }
             command.env("LD_LIBRARY_PATH", path);
         }
-        let child = command.spawn()?;
-        let pid = child
-            .id()
-            .ok_or_else(|| io::Error::other("the child ended at once"))?;
+        let mut child = command.spawn()?;
+        let found = child.id().zip(child.stdout.take());
+        let (pid, output) = found.ok_or_else(|| io::Error::other("the child ended at once"))?;
         debug!(%card, pid, "Probing what a context costs");
-        Ok(Self { card, pid, child })
+        Ok(Self {
+            card,
+            pid,
+            child,
+            output: BufReader::new(output),
+        })
+    }
+
+    /// Tells the child to open one more.
+    pub(crate) fn go_on(&mut self) -> io::Result<()> {
+        let input = self.child.stdin.as_ref();
+        let input = input.ok_or(io::ErrorKind::BrokenPipe)?;
+        // One byte into an empty pipe never waits.
+        rustix::io::write(input, b"\n")?;
+        Ok(())
     }
 
     /// Tells the child to end.
@@ -66,26 +81,32 @@ impl Probe {
         let _ = self.child.start_kill();
     }
 
+    /// Waits until the child has ended, and what it held is free. False, as it holds nothing more.
+    pub(crate) async fn ended(&mut self) -> bool {
+        let _ = self.child.wait().await;
+        false
+    }
+
     /// Whether the child has not ended yet.
     pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until the child holds a context, or has failed to get one.
+    /// Waits until the child holds one more context, or has failed to get one.
     pub(crate) async fn ready(&mut self) -> bool {
-        let Some(output) = self.child.stdout.as_mut() else {
-            return false;
-        };
         let mut line = String::new();
-        let read = BufReader::new(output).read_line(&mut line).await;
+        let read = self.output.read_line(&mut line).await;
         read.is_ok() && line.trim_end() == READY
     }
 }
 
-/// Is the child: opens the context, says so, and waits for the end of its input.
-pub(crate) fn hold_context() -> Result<(), Box<dyn std::error::Error>> {
-    let _context = cudarc::driver::CudaContext::new(0)?;
+/// Is the child: opens contexts, says so after each, and waits to be told or for the end of its input.
+pub(crate) fn hold_contexts() -> Result<(), Box<dyn std::error::Error>> {
+    let mut held = vec![CudaContext::new(0)?];
     println!("{READY}");
-    let _ = io::stdin().read(&mut [0])?;
+    while io::stdin().read(&mut [0])? > 0 {
+        held.push(CudaContext::new_non_primary(0, 0)?);
+        println!("{READY}");
+    }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! What a context costs on each model, learned once for each driver and kept.
 //!
-//! The number decides what a process is charged before its first context exists. The true cost comes
-//! from NVML afterwards, as overhead; a good guess only keeps that correction small.
+//! The numbers decide what a process is charged before its first context exists, and before each further
+//! one. What it costs beyond that comes from NVML afterwards, as overhead; but what was charged too much
+//! stays charged, and so a further context, which costs less, has a number of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,16 +21,31 @@ pub(crate) const ASSUMED: Bytes = Bytes::from_mib(512);
 pub(crate) struct Reserves {
     path: PathBuf,
     driver: String,
-    learned: BTreeMap<String, u64>,
+    learned: BTreeMap<String, Cost>,
     /// What could not be measured is tried again by the next agent.
     unmeasurable: BTreeSet<String>,
+}
+
+/// What contexts of one process on one card cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cost {
+    pub(crate) first: Bytes,
+    /// Each further one, if it could be measured.
+    pub(crate) further: Option<Bytes>,
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// Bytes by "model, driver version".
-    context_bytes: BTreeMap<String, u64>,
+    /// By "model, driver version".
+    contexts: BTreeMap<String, Measured>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Measured {
+    first_bytes: u64,
+    further_bytes: Option<u64>,
 }
 
 impl Reserves {
@@ -40,28 +56,33 @@ impl Reserves {
         Self {
             path: path.to_owned(),
             driver: driver.to_owned(),
-            learned: file.context_bytes,
+            learned: file.contexts.into_iter().map(Measured::known).collect(),
             unmeasurable: BTreeSet::new(),
         }
     }
 
-    /// What a context costs on this model, if it is known.
-    pub(crate) fn of(&self, model: &str) -> Option<Bytes> {
+    /// What contexts cost on this model, if it is known.
+    pub(crate) fn of(&self, model: &str) -> Option<Cost> {
         let key = self.key(model);
-        let assumed = || self.unmeasurable.contains(&key).then_some(ASSUMED);
-        self.learned.get(&key).copied().map(Bytes).or_else(assumed)
+        let assumed = Cost {
+            first: ASSUMED,
+            further: None,
+        };
+        let assumed = || self.unmeasurable.contains(&key).then_some(assumed);
+        self.learned.get(&key).copied().or_else(assumed)
     }
 
     /// Keeps what was measured, or that nothing could be.
-    pub(crate) fn learn(&mut self, model: &str, cost: Option<Bytes>) -> std::io::Result<()> {
+    pub(crate) fn learn(&mut self, model: &str, cost: Option<Cost>) -> std::io::Result<()> {
         let key = self.key(model);
         let Some(cost) = cost else {
             self.unmeasurable.insert(key);
             return Ok(());
         };
-        self.learned.insert(key, cost.0);
+        self.learned.insert(key, cost);
+        let kept = |(key, cost): (&String, &Cost)| (key.clone(), Measured::of(*cost));
         let file = File {
-            context_bytes: self.learned.clone(),
+            contexts: self.learned.iter().map(kept).collect(),
         };
         let text = serde_json::to_vec_pretty(&file).map_err(std::io::Error::other)?;
         durable::replace(&self.path, &text)
@@ -72,18 +93,40 @@ impl Reserves {
     }
 }
 
+impl Measured {
+    fn of(cost: Cost) -> Self {
+        Self {
+            first_bytes: cost.first.0,
+            further_bytes: cost.further.map(|bytes| bytes.0),
+        }
+    }
+
+    fn known((key, measured): (String, Self)) -> (String, Cost) {
+        let cost = Cost {
+            first: Bytes(measured.first_bytes),
+            further: measured.further_bytes.map(Bytes),
+        };
+        (key, cost)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const COST: Cost = Cost {
+        first: Bytes(7),
+        further: Some(Bytes(2)),
+    };
 
     #[test]
     fn what_was_learned_is_kept_for_its_driver_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reserves.json");
         Reserves::load(&path, "580")
-            .learn("A100", Some(Bytes(7)))
+            .learn("A100", Some(COST))
             .unwrap();
-        assert_eq!(Reserves::load(&path, "580").of("A100"), Some(Bytes(7)));
+        assert_eq!(Reserves::load(&path, "580").of("A100"), Some(COST));
         assert_eq!(Reserves::load(&path, "615").of("A100"), None);
         assert_eq!(Reserves::load(&path, "580").of("H100"), None);
     }
@@ -94,7 +137,7 @@ mod tests {
         let path = folder.path().join("reserves.json");
         let mut reserves = Reserves::load(&path, "580");
         reserves.learn("A100", None).unwrap();
-        assert_eq!(reserves.of("A100"), Some(ASSUMED));
+        assert_eq!(reserves.of("A100").map(|cost| cost.first), Some(ASSUMED));
         assert_eq!(Reserves::load(&path, "580").of("A100"), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Card;
 use crate::arrays::{Array, Arrays, TakenArray};
-use crate::contexts::{ContextId, Contexts, Ended};
+use crate::contexts::{ContextId, Contexts, Ended, Reserve};
 use crate::handles::{Dropped, Handles, Released, Unmapped};
 use crate::linear::{Linear, Taken};
 use crate::pools::{Pooled, Pools};
@@ -82,6 +82,21 @@ impl Books {
             freed = freed.saturating_add(taken.cost);
         }
         freed
+    }
+
+    /// What a context that is about to be made on a card is to be charged.
+    #[must_use]
+    pub fn reserve_for(&self, card: Card, reserve: Reserve) -> u64 {
+        match self.contexts.reserves(card) {
+            0 => reserve.first,
+            _ => reserve.further,
+        }
+    }
+
+    /// Raises the reserve of a context that was taken for a further one and is the only one by now.
+    /// Returns what that costs.
+    pub fn top_up(&mut self, handle: u64, reserve: Reserve) -> u64 {
+        self.contexts.top_up(handle, reserve)
     }
 
     /// The sum of the reserves for contexts on a card.

@@ -7,6 +7,10 @@
 //! after. So a context stays in the books while the driver is asked to end it, for other threads that use
 //! it meanwhile, until one of them has seen that it is gone. A new one of the same handle takes its place,
 //! and it is kept aside till then.
+//!
+//! The first context of a process on a card costs more than each further one, as some of it is the
+//! process's and not the context's. Which part goes when is the driver's secret, so the large reserve
+//! stays until the last context on the card is gone, whichever was first.
 
 use crate::Card;
 use crate::map::Map;
@@ -19,6 +23,15 @@ impl ContextId {
     pub(crate) const fn first() -> Self {
         Self(1)
     }
+}
+
+/// What contexts on a card are charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// The first of a process.
+    pub first: u64,
+    /// Each further one.
+    pub further: u64,
 }
 
 /// A context that the driver is asked to end.
@@ -137,7 +150,31 @@ impl Contexts {
             Some(_) => self.by_handle.remove(ended.handle).map(|(_, entry)| entry),
             None => self.aside.remove(ended.id),
         };
-        entry.map(|entry| entry.reserve)
+        entry.map(|entry| self.hand_on(entry))
+    }
+
+    /// What is given back for a context that is gone: its own reserve, or that of another on the card
+    /// which takes over a larger one.
+    fn hand_on(&mut self, gone: Entry) -> u64 {
+        let current = self.by_handle.values_mut().map(|(_, entry)| entry);
+        let all = current.chain(self.aside.values_mut());
+        let here = all.filter(|entry| entry.card == gone.card && entry.reserve < gone.reserve);
+        match here.min_by_key(|entry| entry.reserve) {
+            Some(heir) => core::mem::replace(&mut heir.reserve, gone.reserve),
+            None => gone.reserve,
+        }
+    }
+
+    /// See [`crate::Books::top_up`].
+    pub(crate) fn top_up(&mut self, handle: u64, reserve: Reserve) -> u64 {
+        let Some((_, card)) = self.find(handle) else {
+            return 0;
+        };
+        let short = reserve.first.saturating_sub(self.reserves(card));
+        if let Some((_, entry)) = self.by_handle.get_mut(handle) {
+            entry.reserve = entry.reserve.saturating_add(short);
+        }
+        short
     }
 
     /// The sum of the reserves on a card.
@@ -187,13 +224,42 @@ mod tests {
     }
 
     #[test]
+    fn the_first_s_reserve_stays_until_the_last_is_gone() {
+        let mut contexts = primary();
+        assert!(contexts.open(8, (0, 0), 30, false));
+        assert!(contexts.open(9, (1, 1), 10, false));
+        let first = contexts.begin_end(PRIMARY).unwrap();
+        assert_eq!(contexts.remove(first), Some(30));
+        assert_eq!((contexts.reserves(0), contexts.reserves(1)), (100, 10));
+        let second = contexts.begin_end(8).unwrap();
+        assert_eq!(contexts.remove(second), Some(100));
+        assert_eq!(contexts.reserves(0), 0);
+    }
+
+    #[test]
+    fn a_further_context_that_is_left_alone_before_it_is_entered_is_the_first() {
+        const RESERVE: Reserve = Reserve {
+            first: 100,
+            further: 30,
+        };
+        let mut contexts = primary();
+        let first = contexts.begin_end(PRIMARY).unwrap();
+        assert_eq!(contexts.remove(first), Some(100));
+        assert!(contexts.open(8, (0, 0), 30, false));
+        assert_eq!(contexts.top_up(8, RESERVE), 70);
+        assert!(contexts.open(9, (0, 0), 30, false));
+        assert_eq!(contexts.top_up(9, RESERVE), 0);
+        assert_eq!(contexts.reserves(0), 130);
+    }
+
+    #[test]
     fn a_handle_that_is_given_again_at_once_is_another_context() {
         let mut contexts = primary();
         let ended = contexts.begin_end(PRIMARY).unwrap();
         assert!(contexts.open(PRIMARY, (0, 0), 30, false));
         let fresh = contexts.find(PRIMARY);
         assert_eq!(contexts.reserves(0), 130);
-        assert_eq!(contexts.remove(ended), Some(100));
-        assert_eq!((contexts.find(PRIMARY), contexts.reserves(0)), (fresh, 30));
+        assert_eq!(contexts.remove(ended), Some(30));
+        assert_eq!((contexts.find(PRIMARY), contexts.reserves(0)), (fresh, 100));
     }
 }

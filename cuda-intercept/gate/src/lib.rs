@@ -27,7 +27,7 @@ mod pools;
 
 pub use arrays::{Array, TakenArray, format_bytes};
 pub use books::{Books, Held};
-pub use contexts::{ContextId, Ended};
+pub use contexts::{ContextId, Ended, Reserve};
 pub use handles::{Dropped, Released, Unmapped};
 pub use linear::{BLOCK, Taken, worst_case};
 pub use pools::{Doomed, GROWTH, Growth, Pooled, Pools, Settled, worst_growth};

@@ -40,6 +40,10 @@ impl<K: Eq + Hash + Copy, V> Map<K, V> {
         self.0.iter().map(|(key, value)| (*key, value))
     }
 
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.0.values_mut()
+    }
+
     /// Keeps the entries whose value `wanted` picks.
     pub(crate) fn retain(&mut self, wanted: impl Fn(&V) -> bool) {
         self.0.retain(|_, value| wanted(value));

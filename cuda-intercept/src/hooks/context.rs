@@ -2,9 +2,8 @@
 //!
 //! The driver takes hundreds of megabytes for a context, and nobody can say how many before it has. The
 //! agent learns the number for each model of card and driver and writes it into the account; it is
-//! charged before the driver is asked. A further context on the same card is charged the same, although
-//! it may cost less: too much is a few hundred megabytes in a rare program, too little is a limit that
-//! does not hold.
+//! charged before the driver is asked. So it does for each further context of a process on the same card,
+//! which costs less.
 
 use crate::driver;
 use crate::foreign::{Context, Device, OUT_OF_MEMORY, Opaque, SUCCESS, Status};
@@ -37,10 +36,10 @@ fn open(
     let is_there = is_primary
         && process.books.lock().primary(device).is_some()
         && driver::primary_is_active(device) == Some(true);
-    let reserve = if is_there {
-        0
-    } else {
-        account.context_reserve(card)
+    let reserves = account.reserve(card);
+    let reserve = match is_there {
+        true => 0,
+        false => process.books.lock().reserve_for(card, reserves),
     };
     if reserve > 0 && !process.charge(card, reserve) {
         return OUT_OF_MEMORY;
@@ -53,15 +52,17 @@ fn open(
     }
     // SAFETY: the caller passes a place for the context, as to the driver.
     unsafe { place.write(context) };
-    let (is_new, reserves) = {
+    let (due, total) = {
         let mut books = process.books.lock();
         let is_new = books.open_context(context as u64, (card, device), reserve, is_primary);
-        (is_new, books.reserves(card))
+        let due = match is_new {
+            true => reserve.saturating_add(books.top_up(context as u64, reserves)),
+            false => 0,
+        };
+        (due, books.reserves(card))
     };
-    if !is_new {
-        process.uncharge(card, reserve);
-    }
-    account.set_reserve(card, reserves);
+    process.adjust(card, reserve, due);
+    account.set_reserve(card, total);
     status
 }
 

@@ -2,8 +2,10 @@
 
 use std::ptr::null_mut;
 
+use apportion_abi::Bytes;
+
 use crate::cuda::OUT_OF_MEMORY;
-use crate::stage::{CONTEXT, MIB, held, limited};
+use crate::stage::{Account, CONTEXT, FURTHER_CONTEXT, MIB, held, limited};
 
 #[test]
 fn a_retained_context_is_charged_once() {
@@ -56,6 +58,46 @@ fn all_that_was_in_a_context_ends_with_it() {
         assert!(account.claimed(0) > 2 * CONTEXT);
         assert_eq!(cuda.destroy_context(context), 0);
         assert_eq!(account.claimed(0), CONTEXT);
+    });
+}
+
+/// What an agent writes that has measured it.
+fn knows_further_contexts(account: &Account) {
+    let known = Some(Bytes(FURTHER_CONTEXT));
+    let cards = account.limits.cards().iter();
+    cards.for_each(|card| card.set_further_reserve(known));
+}
+
+#[test]
+fn a_further_context_is_charged_what_it_costs() {
+    limited(&[2000], |cuda, account| {
+        knows_further_contexts(account);
+        let (mut second, mut third) = (null_mut(), null_mut());
+        assert_eq!(cuda.create_context(&raw mut second, 0, 0), 0);
+        assert_eq!(cuda.create_context(&raw mut third, 0, 0), 0);
+        let all = CONTEXT + 2 * FURTHER_CONTEXT;
+        assert_eq!((account.claimed(0), held(0)), (all, all));
+        assert_eq!(account.usage.usage().used(0).reserve.0, all);
+        assert_eq!(cuda.destroy_context(second), 0);
+        assert_eq!(cuda.destroy_context(third), 0);
+        assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
+    });
+}
+
+#[test]
+fn the_last_context_on_a_card_is_charged_like_a_first() {
+    limited(&[2000], |cuda, account| {
+        knows_further_contexts(account);
+        let mut second = null_mut();
+        assert_eq!(cuda.create_context(&raw mut second, 0, 0), 0);
+        assert_eq!(cuda.primary_release(0), 0);
+        assert_eq!(account.claimed(0), CONTEXT);
+        assert!(account.claimed(0) >= held(0));
+        assert_eq!(cuda.destroy_context(second), 0);
+        assert_eq!((account.claimed(0), held(0)), (0, 0));
+        let mut context = null_mut();
+        assert_eq!(cuda.primary_retain(&raw mut context, 0), 0);
+        assert_eq!((account.claimed(0), held(0)), (CONTEXT, CONTEXT));
     });
 }
 

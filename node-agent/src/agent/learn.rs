@@ -1,11 +1,12 @@
-//! Learning what a context costs: at the first request for a card of an unknown model a probe runs, and
-//! the request waits for it, at most as long as a probe may take.
+//! Learning what contexts cost: at the first request for a card of an unknown model a probe runs, and
+//! the request waits for its end, at most as long as a probe may take. Its end, and not its answer: what
+//! it holds would be missing on a card that is given away whole.
 
 use std::ops::RangeInclusive;
 
 use super::*;
 use crate::probe;
-use crate::reserve;
+use crate::reserve::{self, Cost};
 
 /// What a context may cost, where it was not measured of the probe alone.
 const PLAUSIBLE: RangeInclusive<Bytes> = Bytes::from_mib(32)..=Bytes::from_mib(2048);
@@ -19,29 +20,45 @@ pub(super) struct Running {
     is_ready: bool,
     /// What was used on the card before.
     used_before: Bytes,
+    /// What its first context costs, once that is measured and it opens another.
+    first: Option<Bytes>,
+    /// It has been told to end.
+    is_over: bool,
 }
 
-/// Waits until the probe holds its context; for ever, where none runs or it has said so.
+/// Waits until the probe holds a context, or, once it is over, has ended; for ever, where none runs or it
+/// has said so.
 pub(super) async fn ready(running: &mut Option<Running>) -> bool {
     match running {
+        Some(running) if running.is_over => running.probe.ended().await,
         Some(running) if !running.is_ready => running.probe.ready().await,
         _ => std::future::pending().await,
     }
 }
 
 impl Agent {
-    /// What a context on the card is charged.
+    /// What a process's first context on the card is charged.
     pub(super) fn context_reserve(&self, card: CardUuid) -> Bytes {
-        let learned = || self.reserves.of(self.model(card)?);
-        self.options
-            .context_reserve
-            .or_else(learned)
-            .unwrap_or(reserve::ASSUMED)
+        self.context_cost(card).first
     }
 
+    /// What contexts on the card are charged.
+    pub(super) fn context_cost(&self, card: CardUuid) -> Cost {
+        let learned = || self.reserves.of(self.model(card)?);
+        let alone = |first| Cost {
+            first,
+            further: None,
+        };
+        let told = self.options.context_reserve.map(alone);
+        told.or_else(learned).unwrap_or(alone(reserve::ASSUMED))
+    }
+
+    /// Whether a request for the card must wait for a probe.
     pub(super) fn must_probe(&self, card: CardUuid) -> bool {
+        let is_probed = |running: &Running| running.probe.card == card;
         let is_unknown = |model| self.reserves.of(model).is_none();
-        self.options.context_reserve.is_none() && self.model(card).is_some_and(is_unknown)
+        self.probe.as_ref().is_some_and(is_probed)
+            || (self.options.context_reserve.is_none() && self.model(card).is_some_and(is_unknown))
     }
 
     pub(super) fn start_probe(&mut self, card: CardUuid) {
@@ -60,6 +77,8 @@ impl Agent {
                         .readings
                         .get(&card)
                         .map_or(Bytes::ZERO, |reading| reading.used),
+                    first: None,
+                    is_over: false,
                 });
             }
             Err(problem) => {
@@ -73,17 +92,29 @@ impl Agent {
         let Some(running) = self.probe.as_mut() else {
             return;
         };
-        let card = running.probe.card;
         running.is_ready = is_ready;
-        match is_ready {
-            true => self.sample(),
-            false => self.learned(card, None),
+        match (running.is_over, is_ready) {
+            (true, _) => self.probe_ended(),
+            (false, true) => self.sample(),
+            (false, false) => self.stop_probe(),
         }
     }
 
-    /// Takes the measurement from the first sample that was asked for after the probe was ready.
+    /// Keeps what the probe has shown so far.
+    fn stop_probe(&mut self) {
+        if let Some(running) = &self.probe {
+            let cost = running.first.map(|first| Cost {
+                first,
+                further: None,
+            });
+            self.learned(running.probe.card, cost);
+        }
+    }
+
+    /// Takes a measurement from the first sample that was asked for after the probe was ready.
     pub(super) fn measure_probe(&mut self, readings: &Readings) {
-        let Some(running) = self.probe.as_mut().filter(|running| running.is_ready) else {
+        let is_waiting = |running: &&mut Running| running.is_ready && !running.is_over;
+        let Some(running) = self.probe.as_mut().filter(is_waiting) else {
             return;
         };
         let shown_by = *running.shown_by.get_or_insert(readings.sequence + 1);
@@ -98,20 +129,35 @@ impl Agent {
             let grown = reading.used.minus(before);
             (PLAUSIBLE.contains(&grown)).then_some(grown)
         };
-        let listed = |reading: &Reading| reading.processes.get(&pid).copied().flatten();
-        let cost = reading.and_then(|reading| listed(reading).or_else(|| grown(reading)));
-        self.learned(card, cost);
+        let listed = reading.and_then(|reading| reading.processes.get(&pid).copied().flatten());
+        match (running.first, listed) {
+            (None, Some(first)) => {
+                running.first = Some(first);
+                running.shown_by = None;
+                running.is_ready = false;
+                if running.probe.go_on().is_err() {
+                    self.stop_probe();
+                }
+            }
+            (None, None) => {
+                running.first = reading.and_then(grown);
+                self.stop_probe();
+            }
+            (Some(first), both) => {
+                let further = both.map(|both| both.minus(first));
+                let further = further.filter(|further| *further > Bytes::ZERO);
+                self.learned(card, Some(Cost { first, further }));
+            }
+        }
     }
 
     pub(super) fn give_up_probe(&mut self) {
-        let is_overdue = |running: &&Running| running.started.elapsed() > probe::TIMEOUT;
-        if let Some(card) = self
-            .probe
-            .as_ref()
-            .filter(is_overdue)
-            .map(|running| running.probe.card)
-        {
-            self.learned(card, None);
+        let is_overdue = |running: &Running| running.started.elapsed() > probe::TIMEOUT;
+        if self.probe.as_ref().is_some_and(is_overdue) {
+            match self.probe.as_ref().is_some_and(|running| running.is_over) {
+                true => self.probe_ended(),
+                false => self.stop_probe(),
+            }
         }
         self.ended_probes.retain_mut(Probe::is_running);
     }
@@ -124,10 +170,13 @@ impl Agent {
             .any(|probe| probe.pid == pid)
     }
 
-    fn learned(&mut self, card: CardUuid, cost: Option<Bytes>) {
+    fn learned(&mut self, card: CardUuid, cost: Option<Cost>) {
         let model = self.model(card).unwrap_or_default().to_owned();
         match cost {
-            Some(cost) => info!(model, %cost, "Learned what a context costs"),
+            Some(Cost { first, further }) => {
+                let further = further.map(|bytes| bytes.to_string());
+                info!(model, %first, further, "Learned what contexts cost")
+            }
             None => {
                 warn!(model, assumed = %reserve::ASSUMED, "Failed to measure what a context costs")
             }
@@ -135,13 +184,22 @@ impl Agent {
         if let Err(problem) = self.reserves.learn(&model, cost) {
             warn!(%problem, "Failed to keep what was learned");
         }
-        if let Some(mut running) = self.probe.take() {
-            running.probe.end();
-            self.ended_probes.push(running.probe);
-        }
         for account in self.accounts.values() {
-            account.set_context_reserve(card, self.context_reserve(card));
+            account.set_context_cost(card, self.context_cost(card));
         }
+        match &mut self.probe {
+            Some(running) => {
+                running.is_over = true;
+                running.probe.end();
+            }
+            None => self.probe_ended(),
+        }
+    }
+
+    /// Goes on with those who waited. A probe that hangs in its driver ends when it ends.
+    fn probe_ended(&mut self) {
+        let ended = self.probe.take().map(|running| running.probe);
+        self.ended_probes.extend(ended);
         for request in std::mem::take(&mut self.waiting) {
             self.respond(request);
         }

@@ -84,6 +84,9 @@ impl Agent {
             .collect();
         let folder = self.account_folder(id);
         let account = Account::open(folder, &cards).map_err(|error| chain(&error))?;
+        for card in &cards {
+            account.set_context_cost(card.uuid, self.context_cost(card.uuid));
+        }
         self.accounts.insert(id.clone(), account);
         Ok(())
     }

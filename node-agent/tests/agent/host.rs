@@ -42,6 +42,12 @@ impl Running {
         self.0.id()
     }
 
+    /// Tells one that holds a context to open another.
+    pub(crate) fn one_more_context(&mut self) {
+        let input = self.0.stdin.as_mut().expect("its input is a pipe");
+        input.write_all(b"\n").expect("it reads");
+    }
+
     /// Kills it and waits for its end.
     pub(crate) fn kill(&mut self) {
         let _ = self.0.kill();
@@ -138,7 +144,7 @@ impl Host {
         account.map(|account| command.env("APPORTION_ACCOUNT", account));
         let mut child = command.spawn().expect("the agent is built");
         let mut line = String::new();
-        let output = child.stdout.take().expect("its output is a pipe");
+        let output = child.stdout.as_mut().expect("its output is a pipe");
         BufReader::new(output)
             .read_line(&mut line)
             .expect("it says when it is ready");

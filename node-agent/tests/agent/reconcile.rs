@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use apportion_abi::Bytes;
-use apportion_abi::account::{Owner, Registration, UsageMap};
+use apportion_abi::account::{LimitsMap, Owner, Registration, UsageMap};
 use apportion_proto::v1::EnforcementState;
 
 use crate::host::{Host, MIB, Running, allocate, card, commit, eventually, find};
@@ -41,11 +41,20 @@ pub(crate) async fn context_cost(client: &mut apportion_proto::AgentClient) -> u
     card(client, 0).await.context_reserve_bytes
 }
 
+/// What an account says that a further context costs.
+fn further_reserve(account: &str) -> u64 {
+    let path = Path::new(account).join("limits");
+    let path = CString::new(path.as_os_str().as_bytes()).expect("a path has no zero");
+    let limits = LimitsMap::open(&path).expect("the agent made the account");
+    let card = limits.cards().first().expect("it has a card");
+    card.limits().further_reserve.0
+}
+
 #[tokio::test]
 async fn the_cost_of_a_context_is_measured_once_and_kept() {
     let host = Host::new(1);
     let (mut agent, mut client) = host.agent(&[]).await;
-    allocate(&mut client, "first", 1000).await.unwrap();
+    let first = allocate(&mut client, "first", 1000).await.unwrap();
     let cost = context_cost(&mut client).await;
     assert!(cost > 0 && cost != 512 * MIB, "{cost}");
     assert_eq!(
@@ -57,16 +66,24 @@ async fn the_cost_of_a_context_is_measured_once_and_kept() {
         0,
         "a probe is nobody's memory"
     );
-    let program = host.context(None, "0");
+    let mut program = host.context(None, "0");
     eventually("the driver agrees", async || {
         (card(&mut client, 0).await.used_bytes == cost).then_some(())
+    })
+    .await;
+    let further = further_reserve(&first.account_dir);
+    assert!(further > 0 && further < cost, "{further}");
+    program.one_more_context();
+    eventually("the driver agrees on a second", async || {
+        (card(&mut client, 0).await.used_bytes == cost + further).then_some(())
     })
     .await;
     drop(program);
     agent.kill();
     let (_agent, mut client) = host.agent(&[]).await;
     assert_eq!(context_cost(&mut client).await, cost);
-    allocate(&mut client, "second", 1000).await.unwrap();
+    let second = allocate(&mut client, "second", 1000).await.unwrap();
+    assert_eq!(further_reserve(&second.account_dir), further);
     assert_eq!(host.log().matches("Probing").count(), 1);
 }
 

@@ -92,6 +92,17 @@ fn what_the_agent_writes_is_what_the_program_reads() {
 }
 
 #[test]
+fn a_further_context_costs_as_much_as_the_first_until_somebody_knows_better() {
+    let agent = account(1);
+    let seen = || agent.card().limits().further_reserve;
+    assert_eq!(seen(), Bytes::from_mib(7));
+    agent.card().set_further_reserve(Some(Bytes::from_mib(2)));
+    assert_eq!(seen(), Bytes::from_mib(2));
+    agent.card().set_further_reserve(None);
+    assert_eq!(seen(), Bytes::from_mib(7));
+}
+
+#[test]
 fn grants_the_last_byte_and_refuses_the_next() {
     let account = account(1);
     let owner = account.enter(11);

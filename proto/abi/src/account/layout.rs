@@ -58,8 +58,10 @@ pub struct CardLimit {
     /// Counts the agent's writes to this card's words.
     /// Written by: agent after each change. Read by: diagnosis. Release/Acquire with `limit`.
     pub(super) generation: AtomicU64,
-    /// Spare.
-    pub(super) flags: AtomicU64,
+    /// Bytes to claim for each further context of a process on this card; 0 where that is not known, as
+    /// agents write that know only the first, and then it is as much as for the first.
+    /// Written by: agent when it learns it. Read by: further contexts of a process. Relaxed.
+    pub(super) further_reserve: AtomicU64,
 }
 
 /// One card of a `usage` file, summed over all processes that were ever in it.

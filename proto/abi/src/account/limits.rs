@@ -18,6 +18,8 @@ pub struct Limits {
     pub overhead: Bytes,
     /// Bytes to claim for a process's first context on the card.
     pub context_reserve: Bytes,
+    /// Bytes to claim for each further one: as many as for the first where nobody knows better.
+    pub further_reserve: Bytes,
     /// The card's physical memory.
     pub total: Bytes,
 }
@@ -45,10 +47,16 @@ impl CardLimit {
     /// The limits as they stand now.
     #[must_use]
     pub fn limits(&self) -> Limits {
+        let context_reserve = Bytes(self.context_reserve.load(Relaxed));
+        let further_reserve = match self.further_reserve.load(Relaxed) {
+            0 => context_reserve,
+            known => Bytes(known),
+        };
         Limits {
             limit: Bytes(self.limit.load(Acquire)),
             overhead: Bytes(self.overhead.load(Acquire)),
-            context_reserve: Bytes(self.context_reserve.load(Relaxed)),
+            context_reserve,
+            further_reserve,
             total: Bytes(self.total),
         }
     }
@@ -75,6 +83,14 @@ impl CardLimit {
     /// Publishes what a process's first context on this card will claim.
     pub fn set_context_reserve(&self, reserve: Bytes) {
         self.context_reserve.store(reserve.0, Relaxed);
+        self.generation.fetch_add(1, AcqRel);
+    }
+
+    /// Publishes what each further context of a process on this card will claim; `None` where it is not
+    /// known.
+    pub fn set_further_reserve(&self, reserve: Option<Bytes>) {
+        let reserve = reserve.unwrap_or_default();
+        self.further_reserve.store(reserve.0, Relaxed);
         self.generation.fetch_add(1, AcqRel);
     }
 }
