@@ -152,9 +152,20 @@ const MAP: &[Crate] = &[
         room: Unsafe,
     },
     // It builds, and it runs the pure scheduler on files.
+    // It starts our programs and links to none.
+    Crate {
+        name: "apportion-cluster",
+        knows: &[],
+        room: Safe,
+    },
     Crate {
         name: "xtask",
-        knows: &["apportion-abi", "apportion-groups", "apportion-policy"],
+        knows: &[
+            "apportion-abi",
+            "apportion-cluster",
+            "apportion-groups",
+            "apportion-policy",
+        ],
         room: Safe,
     },
 ];

@@ -12,6 +12,7 @@ use anyhow::Result;
 use clap::Parser;
 
 mod clients;
+mod cluster;
 mod deviations;
 mod lint;
 mod oracle_pod_groups;
@@ -46,6 +47,9 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// A real Kubernetes on this machine, beside simulated cards.
+    #[command(subcommand)]
+    Cluster(cluster::Task),
     /// Run every test that needs neither a GPU nor a cluster.
     Test {
         /// Arguments for the tests themselves, such as a name to look for.
@@ -112,6 +116,7 @@ fn perform(task: Task) -> Result<ExitCode> {
                 .arg("demo")
                 .args(args))?;
         }
+        Task::Cluster(task) => return cluster::perform(&workspace, task),
         Task::Test { args } => return suites::test(&workspace, &args),
         Task::Lint => lint::check(&workspace)?,
         Task::Bench { args } => suites::bench(&workspace, &args)?,

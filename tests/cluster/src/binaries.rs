@@ -1,0 +1,265 @@
+//! The servers and tools: where they are, or how they are built.
+//!
+//! No registry with Kubernetes in it is needed: its modules are public, and a small `go.mod` below
+//! `tests/kubernetes` pins each minor and every module that goes into it. What was built is kept outside
+//! the checkout, by version, so that it is built once on a machine. Programs that `KUBEBUILDER_ASSETS`
+//! already offers are taken from there, unless a minor is asked for by name.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use sha2::{Digest, Sha256};
+
+/// Names a folder with Kubernetes' programs.
+const ASSETS: &str = "KUBEBUILDER_ASSETS";
+/// The `go.mod` of all that is not of a Kubernetes minor.
+const TOOLS: &str = "tools";
+
+/// A program and the Go package that it is built from.
+struct Program {
+    name: &'static str,
+    package: &'static str,
+}
+
+/// Built from the `go.mod` of the minor.
+const KUBERNETES: &[Program] = &[
+    Program {
+        name: "kube-apiserver",
+        package: "k8s.io/kubernetes/cmd/kube-apiserver",
+    },
+    Program {
+        name: "kube-controller-manager",
+        package: "k8s.io/kubernetes/cmd/kube-controller-manager",
+    },
+    Program {
+        name: "kube-scheduler",
+        package: "k8s.io/kubernetes/cmd/kube-scheduler",
+    },
+    Program {
+        name: "kubelet",
+        package: "k8s.io/kubernetes/cmd/kubelet",
+    },
+    Program {
+        name: "kubectl",
+        package: "k8s.io/kubernetes/cmd/kubectl",
+    },
+];
+
+/// Built from the `go.mod` of the tools.
+const OTHERS: &[Program] = &[
+    Program {
+        name: "etcd",
+        package: "go.etcd.io/etcd/server/v3",
+    },
+    Program {
+        name: "containerd",
+        package: "github.com/containerd/containerd/v2/cmd/containerd",
+    },
+    Program {
+        name: "containerd-shim-runc-v2",
+        package: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+    },
+    Program {
+        name: "ctr",
+        package: "github.com/containerd/containerd/v2/cmd/ctr",
+    },
+    Program {
+        name: "crictl",
+        package: "sigs.k8s.io/cri-tools/cmd/crictl",
+    },
+    Program {
+        name: "helm",
+        package: "helm.sh/helm/v3/cmd/helm",
+    },
+];
+
+/// Every program that a cluster needs, by name.
+#[derive(Clone, Debug)]
+pub struct Binaries {
+    /// The version of Kubernetes, such as `v1.36.3`.
+    pub kubernetes: String,
+    paths: BTreeMap<&'static str, PathBuf>,
+}
+
+impl Binaries {
+    /// Where `name` is.
+    ///
+    /// # Panics
+    /// If no row of this file names it.
+    #[must_use]
+    pub fn path(&self, name: &str) -> &Path {
+        self.paths.get(name).expect("every program has a row")
+    }
+
+    /// A command that runs `name`.
+    #[must_use]
+    pub fn command(&self, name: &str) -> Command {
+        Command::new(self.path(name))
+    }
+}
+
+/// Finds all programs and builds those that are not there yet. `modules` is the folder with one folder
+/// for each minor, `minor` the one to take (else the newest).
+///
+/// # Errors
+/// If the minor is unknown, or a program cannot be built.
+pub fn find(modules: &Path, minor: Option<&str>) -> Result<Binaries> {
+    let chosen = match minor {
+        Some(minor) => minor.to_owned(),
+        None => minors(modules)?.pop().context("no minor to build")?,
+    };
+    let known = minors(modules)?;
+    ensure!(
+        known.contains(&chosen),
+        "--kubernetes {chosen} is not one of {}",
+        known.join(", ")
+    );
+    let version = version(&modules.join(&chosen))?;
+    let cache = cache()?;
+    let assets = env::var_os(ASSETS).filter(|_| minor.is_none());
+    let kubernetes = Source {
+        module: modules.join(&chosen),
+        made: cache.join("kubernetes").join(&version),
+        assets: assets.map(PathBuf::from),
+        flags: stamp(&version),
+    };
+    let tools = modules.join(TOOLS);
+    let others = Source {
+        made: cache.join(TOOLS).join(fingerprint(&tools)?),
+        assets: kubernetes.assets.clone(),
+        module: tools,
+        flags: "-s -w".into(),
+    };
+    let mut paths = BTreeMap::new();
+    for (source, programs) in [(&kubernetes, KUBERNETES), (&others, OTHERS)] {
+        for program in programs {
+            paths.insert(program.name, source.find(program)?);
+        }
+    }
+    Ok(Binaries {
+        kubernetes: version,
+        paths,
+    })
+}
+
+/// The minors that can be built, oldest first.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn minors(modules: &Path) -> Result<Vec<String>> {
+    let entries =
+        fs::read_dir(modules).with_context(|| format!("failed to read {}", modules.display()))?;
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let mut minors: Vec<(u32, String)> = names
+        .filter_map(|name| {
+            let name = name.into_string().ok()?;
+            Some((name.strip_prefix("1.")?.parse().ok()?, name))
+        })
+        .collect();
+    minors.sort();
+    Ok(minors.into_iter().map(|(_, name)| name).collect())
+}
+
+/// Where programs of one `go.mod` come from.
+struct Source {
+    module: PathBuf,
+    made: PathBuf,
+    assets: Option<PathBuf>,
+    flags: String,
+}
+
+impl Source {
+    fn find(&self, program: &Program) -> Result<PathBuf> {
+        let offered = self.assets.iter().map(|folder| folder.join(program.name));
+        let mut there = offered.filter(|path| path.exists());
+        if let Some(path) = there.next() {
+            return Ok(path);
+        }
+        let path = self.made.join(program.name);
+        if !path.exists() {
+            self.build(program, &path)?;
+        }
+        Ok(path)
+    }
+
+    /// Builds beside the wanted path and renames, so that a build that is cut off leaves no half program.
+    fn build(&self, program: &Program, path: &Path) -> Result<()> {
+        eprintln!("building {} (once, a few minutes)", program.name);
+        fs::create_dir_all(&self.made)
+            .with_context(|| format!("failed to make {}", self.made.display()))?;
+        let new = path.with_extension(format!("new-{}", std::process::id()));
+        let mut go = Command::new("go");
+        go.current_dir(&self.module)
+            .args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false"])
+            .args(["-ldflags", &self.flags, "-o"])
+            .args([new.as_os_str(), program.package.as_ref()]);
+        let status = go.status().context(
+            "failed to start go, which builds Kubernetes; hint: install Go (https://go.dev/dl), or name a \
+             folder with the programs in KUBEBUILDER_ASSETS",
+        )?;
+        if !status.success() {
+            bail!("go build {} ended with {status}", program.package);
+        }
+        fs::rename(&new, path).with_context(|| format!("failed to place {}", path.display()))
+    }
+}
+
+/// What the linker writes into the programs: their version, and no symbols.
+fn stamp(version: &str) -> String {
+    let minor = version.split('.').nth(1).unwrap_or_default();
+    let mut flags = "-s -w".to_owned();
+    for package in [
+        "k8s.io/component-base/version",
+        "k8s.io/client-go/pkg/version",
+    ] {
+        for (name, value) in [
+            ("gitVersion", version),
+            ("gitMajor", "1"),
+            ("gitMinor", minor),
+            ("gitTreeState", "clean"),
+        ] {
+            flags += &format!(" -X {package}.{name}={value}");
+        }
+    }
+    flags
+}
+
+/// The version that a minor's `go.mod` pins.
+fn version(module: &Path) -> Result<String> {
+    let path = module.join("go.mod");
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+    let line = text.lines().map(str::trim_start);
+    let mut pinned = line.filter_map(|line| {
+        let line = line.strip_prefix("require ").unwrap_or(line);
+        line.strip_prefix("k8s.io/kubernetes ")
+    });
+    let version = pinned.next().and_then(|rest| rest.split(' ').next());
+    Ok(version
+        .with_context(|| format!("no version of k8s.io/kubernetes in {}", path.display()))?
+        .to_owned())
+}
+
+/// The tools have no common version; the sums of all their modules stand for one.
+fn fingerprint(module: &Path) -> Result<String> {
+    let path = module.join("go.sum");
+    let sums = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+    let digest = Sha256::digest(sums);
+    Ok(digest[..6]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
+}
+
+fn cache() -> Result<PathBuf> {
+    let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let cache = named
+        .or_else(home)
+        .context("neither XDG_CACHE_HOME nor HOME is set")?;
+    Ok(cache.join("apportion"))
+}

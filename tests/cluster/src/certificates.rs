@@ -1,0 +1,139 @@
+//! Who is who in the cluster: one authority, and a certificate for every server and client.
+//!
+//! They are made anew for every cluster and lie readable by root alone in its folder; the authority's key
+//! is dropped once they are made, so nobody can make another.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt;
+
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+
+use crate::folder::Folder;
+
+/// The address of the API server inside the range of service addresses.
+const SERVICE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// One certificate.
+struct Row {
+    /// Its files' name.
+    file: &'static str,
+    /// The user, or the server's own name.
+    common_name: &'static str,
+    /// The user's group.
+    group: Option<&'static str>,
+    /// More names that it answers to, besides loopback.
+    names: &'static [&'static str],
+}
+
+/// The node's name is only known when its cluster is; it stands in for this word.
+const NODE: &str = "system:node:{node}";
+
+const ROWS: &[Row] = &[
+    Row {
+        file: "etcd",
+        common_name: "etcd",
+        group: None,
+        names: &[],
+    },
+    Row {
+        file: "kube-apiserver",
+        common_name: "kube-apiserver",
+        group: Some("system:masters"),
+        names: &[
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ],
+    },
+    Row {
+        file: "kube-controller-manager",
+        common_name: "system:kube-controller-manager",
+        group: None,
+        names: &[],
+    },
+    Row {
+        file: "kube-scheduler",
+        common_name: "system:kube-scheduler",
+        group: None,
+        names: &[],
+    },
+    Row {
+        file: "kubelet",
+        common_name: NODE,
+        group: Some("system:nodes"),
+        names: &[],
+    },
+    Row {
+        file: "admin",
+        common_name: "admin",
+        group: Some("system:masters"),
+        names: &[],
+    },
+];
+
+/// The keys that service account tokens are signed with and checked by: no certificate, but a bare pair.
+pub(crate) const SERVICE_ACCOUNTS: &str = "service-accounts";
+
+/// Makes them all.
+pub(crate) fn make(folder: &Folder) -> Result<()> {
+    (|| {
+        let private = folder.path().join("certificates");
+        fs::create_dir_all(&private)?;
+        fs::set_permissions(&private, fs::Permissions::from_mode(0o700))?;
+        let key = KeyPair::generate()?;
+        let params = authority(folder.name())?;
+        folder.write(&folder.certificate("ca"), &params.self_signed(&key)?.pem())?;
+        let issuer = Issuer::new(params, key);
+        for row in ROWS {
+            let key = KeyPair::generate()?;
+            let signed = row.params(folder.name())?.signed_by(&key, &issuer)?;
+            folder.write(&folder.certificate(row.file), &signed.pem())?;
+            folder.write(&folder.key(row.file), &key.serialize_pem())?;
+        }
+        let tokens = KeyPair::generate()?;
+        folder.write(
+            &folder.certificate(SERVICE_ACCOUNTS),
+            &tokens.public_key_pem(),
+        )?;
+        folder.write(&folder.key(SERVICE_ACCOUNTS), &tokens.serialize_pem())
+    })()
+    .context("failed to make the certificates")
+}
+
+impl Row {
+    fn params(&self, node: &str) -> Result<CertificateParams> {
+        let names: Vec<String> = self.names.iter().map(|&name| name.into()).collect();
+        let mut params = CertificateParams::new(names)?;
+        params.subject_alt_names.extend([
+            SanType::IpAddress(LOOPBACK),
+            SanType::IpAddress(SERVICE),
+            SanType::DnsName("localhost".try_into()?),
+        ]);
+        let subject = &mut params.distinguished_name;
+        subject.push(DnType::CommonName, self.common_name.replace("{node}", node));
+        if let Some(group) = self.group {
+            subject.push(DnType::OrganizationName, group);
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        Ok(params)
+    }
+}
+
+fn authority(name: &str) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.distinguished_name.push(DnType::CommonName, name);
+    Ok(params)
+}

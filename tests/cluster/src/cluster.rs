@@ -1,0 +1,235 @@
+//! A cluster that runs, as people and tests use it: its record, and `kubectl` on it.
+
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::folder::Folder;
+use crate::ports::Ports;
+use crate::server::Server;
+
+/// Names the folder of a cluster that runs; `cargo xtask cluster test` sets it.
+const CLUSTER: &str = "APPORTION_CLUSTER";
+
+/// What was started, as the folder keeps it.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    pub(crate) kubernetes: String,
+    pub(crate) ports: Ports,
+    pub(crate) gpus: u32,
+    pub(crate) nodes: u32,
+    /// The folders with the programs: Kubernetes', then the others'.
+    pub(crate) kubectl: PathBuf,
+    pub(crate) crictl: PathBuf,
+    pub(crate) ctr: PathBuf,
+    pub(crate) helm: PathBuf,
+    /// In the order of their start.
+    pub(crate) servers: Vec<Server>,
+}
+
+impl Record {
+    /// The record of `folder`, if there is one that can be read.
+    pub(crate) fn read(folder: &Folder) -> Option<Self> {
+        let text = fs::read(folder.record()).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    pub(crate) fn write(&self, folder: &Folder) -> Result<()> {
+        let text = serde_json::to_string_pretty(self).context("failed to write the record")?;
+        folder.write(&folder.record(), &text)
+    }
+}
+
+/// How a cluster stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Every server runs.
+    Up,
+    /// Some run; these do not.
+    Half(Vec<String>),
+}
+
+/// A cluster of which all servers were started.
+#[derive(Debug)]
+pub struct Cluster {
+    folder: Folder,
+    record: Record,
+}
+
+impl Cluster {
+    pub(crate) fn new(folder: Folder, record: Record) -> Self {
+        Self { folder, record }
+    }
+
+    /// The cluster of `folder`, if it was started.
+    #[must_use]
+    pub fn at(folder: &Folder) -> Option<Self> {
+        Some(Self::new(folder.clone(), Record::read(folder)?))
+    }
+
+    /// The cluster that `APPORTION_CLUSTER` names, for tests.
+    ///
+    /// # Panics
+    /// If it names none that runs.
+    #[must_use]
+    pub fn of_tests() -> Self {
+        let path =
+            env::var_os(CLUSTER).expect("no APPORTION_CLUSTER: run `cargo xtask cluster test`");
+        let folder = Folder::new(Path::new(&path)).expect("APPORTION_CLUSTER names a folder");
+        let cluster =
+            Self::at(&folder).expect("APPORTION_CLUSTER names a cluster that was started");
+        assert_eq!(
+            cluster.state(),
+            State::Up,
+            "the cluster of APPORTION_CLUSTER"
+        );
+        cluster
+    }
+
+    /// How `folder`'s cluster stands.
+    #[must_use]
+    pub fn state(&self) -> State {
+        let dead: Vec<String> = self
+            .record
+            .servers
+            .iter()
+            .filter(|server| !server.is_alive())
+            .map(|server| server.name.clone())
+            .collect();
+        if dead.is_empty() {
+            State::Up
+        } else {
+            State::Half(dead)
+        }
+    }
+
+    pub(crate) fn started(&self) -> &[Server] {
+        &self.record.servers
+    }
+
+    /// Its servers with their pids, in the order of their start.
+    pub fn servers(&self) -> impl Iterator<Item = (&str, i32)> {
+        self.record
+            .servers
+            .iter()
+            .map(|server| (server.name.as_str(), server.pid))
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// The name of the node with the kubelet.
+    #[must_use]
+    pub fn node(&self) -> String {
+        self.folder.name().to_owned()
+    }
+
+    /// The version of Kubernetes.
+    #[must_use]
+    pub fn kubernetes(&self) -> &str {
+        &self.record.kubernetes
+    }
+
+    /// Where the API server listens on 127.0.0.1.
+    #[must_use]
+    pub fn apiserver_port(&self) -> u16 {
+        self.record.ports.apiserver
+    }
+
+    /// `kubectl` as this cluster's administrator.
+    #[must_use]
+    pub fn kubectl_command(&self) -> Command {
+        let mut command = Command::new(&self.record.kubectl);
+        command.env("KUBECONFIG", self.folder.kubeconfig());
+        command
+    }
+
+    /// `helm` as this cluster's administrator.
+    #[must_use]
+    pub fn helm_command(&self) -> Command {
+        let mut command = Command::new(&self.record.helm);
+        command.env("KUBECONFIG", self.folder.kubeconfig());
+        command
+    }
+
+    /// `crictl` on this cluster's containerd.
+    #[must_use]
+    pub fn crictl_command(&self) -> Command {
+        let mut command = Command::new(&self.record.crictl);
+        let endpoint = format!("unix://{}", self.folder.containerd_socket().display());
+        command.args([
+            "--runtime-endpoint",
+            &endpoint,
+            "--image-endpoint",
+            &endpoint,
+        ]);
+        command
+    }
+
+    /// `ctr` on the containers of Kubernetes.
+    #[must_use]
+    pub fn ctr_command(&self) -> Command {
+        let mut command = Command::new(&self.record.ctr);
+        command
+            .arg("--address")
+            .arg(self.folder.containerd_socket())
+            .args(["--namespace", "k8s.io"]);
+        command
+    }
+
+    /// Runs `kubectl`; returns what it printed.
+    ///
+    /// # Errors
+    /// If it fails, with what it said.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        output(self.kubectl_command().args(args), "")
+    }
+
+    /// Applies one object.
+    ///
+    /// # Errors
+    /// If `kubectl` refuses it, with what it said.
+    pub fn apply(&self, object: &Value) -> Result<String> {
+        output(
+            self.kubectl_command().args(["apply", "-f", "-"]),
+            &object.to_string(),
+        )
+    }
+}
+
+/// Runs `command` with `input`; returns what it printed, or fails with what it said.
+pub(crate) fn output(command: &mut Command, input: &str) -> Result<String> {
+    let name = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default()
+        .to_owned();
+    let name = name.display();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("failed to start {name}"))?;
+    // Who does not read its input has its reasons, and says them.
+    if let Some(mut stdin) = child.stdin.take() {
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let done = child
+        .wait_with_output()
+        .with_context(|| format!("failed to wait for {name}"))?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        bail!("{name} ended with {}: {}", done.status, said.trim());
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}

@@ -1,0 +1,117 @@
+//! containerd as this cluster runs it: everything in the cluster's folder, no registry, no pod network.
+//!
+//! The kubelet calls a node ready when the runtime has a pod network. Pods here share the host's, so there
+//! is a network by name only; a pod that asks for one of its own is refused by the missing plugin.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::folder::Folder;
+use crate::image;
+
+/// The kernel's number for the right to raise another process's chance of being spared by the OOM killer.
+const CAP_SYS_RESOURCE: u32 = 24;
+
+/// The settings file.
+pub(crate) fn settings(folder: &Folder) -> std::path::PathBuf {
+    folder.path().join("settings/containerd.toml")
+}
+
+/// Writes the settings of containerd, which finds its shim at `shim`.
+pub(crate) fn write(folder: &Folder, shim: &Path) -> Result<()> {
+    let network = json!({
+        "cniVersion": "0.4.0",
+        "name": "host-network-only",
+        "plugins": [{"type": "host-network-only"}],
+    });
+    folder.write(
+        Path::new("cni/10-host-network-only.conflist"),
+        &format!("{network:#}\n"),
+    )?;
+    folder.write(&settings(folder), &text(folder, shim))
+}
+
+fn text(folder: &Folder, shim: &Path) -> String {
+    let below = |path: &str| quoted(&folder.path().join(path));
+    format!(
+        r#"version = 3
+root = {root}
+state = {state}
+# What this cluster never uses, and would look for at the machine's own places.
+disabled_plugins = [
+    "io.containerd.internal.v1.opt",
+    "io.containerd.snapshotter.v1.blockfile",
+    "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.devmapper",
+    "io.containerd.snapshotter.v1.erofs",
+    "io.containerd.snapshotter.v1.zfs",
+    "io.containerd.tracing.processor.v1.otlp",
+]
+
+[grpc]
+address = {socket}
+
+[ttrpc]
+address = {ttrpc}
+
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = "{SNAPSHOTTER}"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{pause}"
+
+[plugins."io.containerd.cri.v1.runtime"]
+cdi_spec_dirs = [{cdi}]
+restrict_oom_score_adj = {restrict}
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = [{cni_programs}]
+conf_dir = {cni}
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "runc"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+runtime_path = {shim}
+
+[plugins."io.containerd.grpc.v1.cri"]
+stream_server_address = "127.0.0.1"
+stream_server_port = "0"
+
+[plugins."io.containerd.nri.v1.nri"]
+disable = false
+socket_path = {nri}
+plugin_path = {nri_plugins}
+plugin_config_path = {nri_settings}
+"#,
+        root = below("containerd/root"),
+        state = below("containerd/state"),
+        socket = quoted(&folder.containerd_socket()),
+        ttrpc = below("containerd/ttrpc.sock"),
+        pause = image::PAUSE,
+        cdi = quoted(&folder.cdi()),
+        restrict = !may_adjust_oom(),
+        cni = below("cni"),
+        cni_programs = below("cni/bin"),
+        shim = quoted(shim),
+        nri = quoted(&folder.nri_socket()),
+        nri_plugins = below("nri/plugins"),
+        nri_settings = below("nri/conf.d"),
+    )
+}
+
+/// Works everywhere, a container's root file system too, where overlays cannot be stacked.
+pub(crate) const SNAPSHOTTER: &str = "native";
+
+/// A path as TOML and JSON quote it.
+fn quoted(path: &Path) -> String {
+    json!(path).to_string()
+}
+
+fn may_adjust_oom() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("CapEff:\t"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    mask.is_some_and(|mask| mask >> CAP_SYS_RESOURCE & 1 == 1)
+}

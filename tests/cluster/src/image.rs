@@ -1,0 +1,134 @@
+//! Images without a registry: a root file system of programs that this machine has, loaded into containerd.
+//!
+//! One row per image says what is in it. Programs bring the libraries that they are linked to, as this
+//! machine's loader finds them, so an image runs wherever the machine's own programs do. Pods that use
+//! them need `imagePullPolicy: Never` or `IfNotPresent`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cluster::{Cluster, output};
+use crate::containerd::SNAPSHOTTER;
+use crate::up::Wanted;
+
+mod archive;
+mod files;
+
+pub use files::Files;
+
+/// Holds a pod's namespaces open.
+pub const PAUSE: &str = "apportion.test/pause:latest";
+/// A small userland with a shell, and the programs that allocate.
+pub const VICTIM: &str = "apportion.test/victim:latest";
+/// The agent with its libraries, and the command.
+pub const AGENT: &str = "apportion.test/agent:latest";
+
+/// What a person expects of a shell in a container.
+const USERLAND: &[&str] = &[
+    "sh", "cat", "chmod", "cp", "date", "dd", "env", "grep", "head", "id", "kill", "ls", "mkdir",
+    "mv", "nproc", "ps", "readlink", "rm", "sed", "sleep", "sort", "stat", "tail", "test", "touch",
+    "true", "uname", "wc",
+];
+
+/// An image before it is packed.
+pub struct Image {
+    /// Its full name, with registry and tag.
+    pub name: &'static str,
+    /// What a container runs unless its pod says otherwise.
+    pub entrypoint: &'static [&'static str],
+    /// Its root file system.
+    pub files: Files,
+}
+
+/// Loads every image of the cluster into its containerd.
+pub(crate) fn load(cluster: &Cluster, wanted: &Wanted) -> Result<()> {
+    for image in images(&wanted.staged, &wanted.victims)? {
+        import(cluster, &image)?;
+    }
+    Ok(())
+}
+
+/// The images of the repository: `staged` is the tree of `cargo xtask build`, `victims` the folder with the
+/// programs that allocate.
+///
+/// # Errors
+/// If a program is not there.
+pub fn images(staged: &Path, victims: &Path) -> Result<Vec<Image>> {
+    let mut pause = Files::default();
+    pause.program(&installed("sleep")?, Path::new("/bin/sleep"))?;
+
+    let mut victim = userland()?;
+    for name in ["victim", "victim-linked"] {
+        let program = victims.join(name);
+        if program.exists() {
+            victim.program(&program, &Path::new("/usr/bin").join(name))?;
+        }
+    }
+
+    let mut agent = userland()?;
+    for name in ["apportion-agent", "apportion"] {
+        agent.program(
+            &staged.join("bin").join(name),
+            &Path::new("/usr/bin").join(name),
+        )?;
+    }
+    agent.tree(&staged.join("lib"), Path::new("/usr/lib"))?;
+    Ok(vec![
+        Image {
+            name: PAUSE,
+            entrypoint: &["/bin/sleep", "infinity"],
+            files: pause,
+        },
+        Image {
+            name: VICTIM,
+            entrypoint: &["/bin/sh"],
+            files: victim,
+        },
+        Image {
+            name: AGENT,
+            entrypoint: &["/usr/bin/apportion-agent"],
+            files: agent,
+        },
+    ])
+}
+
+/// Packs `image` and loads it into the cluster's containerd, over one of the same name.
+///
+/// # Errors
+/// If it cannot be packed or containerd refuses it.
+pub fn import(cluster: &Cluster, image: &Image) -> Result<()> {
+    let tar = archive::pack(image, &cluster.folder().path().join("images"))?;
+    let loading = || format!("failed to load {}", image.name);
+    let mut ctr = cluster.ctr_command();
+    ctr.args(["images", "import", "--local", "--snapshotter", SNAPSHOTTER])
+        .arg(tar);
+    output(&mut ctr, "").with_context(loading)?;
+    Ok(())
+}
+
+fn userland() -> Result<Files> {
+    let mut files = Files::default();
+    for name in USERLAND {
+        // A small machine may lack some; a shell without `ps` is still a shell.
+        if let Ok(program) = installed(name) {
+            files.program(&program, &Path::new("/bin").join(name))?;
+        }
+    }
+    files.text(
+        Path::new("/etc/passwd"),
+        "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    );
+    files.text(Path::new("/etc/group"), "root:x:0:\nnogroup:x:65534:\n");
+    Ok(files)
+}
+
+/// A program of this machine.
+fn installed(name: &str) -> Result<PathBuf> {
+    let folders = ["/bin", "/usr/bin", "/usr/local/bin"];
+    let mut paths = folders.iter().map(|folder| Path::new(folder).join(name));
+    match paths.find(|path| path.exists()) {
+        Some(path) => Ok(path),
+        None => bail!("no {name} in {}", folders.join(", ")),
+    }
+}

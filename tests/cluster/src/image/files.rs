@@ -1,0 +1,120 @@
+//! The files of an image, by their place in it. A program comes with every library that the machine's
+//! loader would map for it, at the very path where the loader looks.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+/// Where one file's bytes come from.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    Copy(PathBuf),
+    Text(&'static str),
+    Link(PathBuf),
+}
+
+/// A root file system in the making.
+#[derive(Clone, Debug, Default)]
+pub struct Files(pub(super) BTreeMap<PathBuf, Source>);
+
+impl Files {
+    /// Puts the program or library `from` at `to`, and what it is linked to where it is linked from.
+    ///
+    /// # Errors
+    /// If it is not there, or a library that it needs is not.
+    pub fn program(&mut self, from: &Path, to: &Path) -> Result<()> {
+        let real =
+            fs::canonicalize(from).with_context(|| format!("failed to find {}", from.display()))?;
+        for library in linked(&real)? {
+            let real = fs::canonicalize(&library).with_context(|| {
+                format!(
+                    "failed to find {}, which {} needs",
+                    library.display(),
+                    from.display()
+                )
+            })?;
+            self.0.insert(library, Source::Copy(real));
+        }
+        self.0.insert(to.into(), Source::Copy(real));
+        Ok(())
+    }
+
+    /// Puts `text` at `to`.
+    pub fn text(&mut self, to: &Path, text: &'static str) {
+        self.0.insert(to.into(), Source::Text(text));
+    }
+
+    /// Puts everything below `from` below `to`, links as links.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn tree(&mut self, from: &Path, to: &Path) -> Result<()> {
+        let reading = || format!("failed to read {}", from.display());
+        for entry in fs::read_dir(from).with_context(reading)? {
+            let entry = entry.with_context(reading)?;
+            let (path, to) = (entry.path(), to.join(entry.file_name()));
+            let kind = entry.file_type().with_context(reading)?;
+            if kind.is_dir() {
+                self.tree(&path, &to)?;
+            } else if kind.is_symlink() {
+                let target = fs::read_link(&path).with_context(reading)?;
+                self.0.insert(to, Source::Link(target));
+            } else {
+                self.program(&path, &to)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The libraries of `program`, as the machine's own loader finds them; none for a static one.
+fn linked(program: &Path) -> Result<Vec<PathBuf>> {
+    let told = Command::new("ldd")
+        .arg(program)
+        .output()
+        .context("failed to start ldd")?;
+    Ok(read(&String::from_utf8_lossy(&told.stdout)))
+}
+
+/// `libc.so.6 => /lib/…/libc.so.6 (0x…)`, or for the loader `/lib64/ld-linux-x86-64.so.2 (0x…)`.
+fn read(told: &str) -> Vec<PathBuf> {
+    let lines = told
+        .lines()
+        .map(|line| line.split("=> ").last().unwrap_or(line).trim());
+    let paths = lines.filter_map(|line| line.split_once(" (").map(|(path, _)| path));
+    paths
+        .filter(|path| path.starts_with('/'))
+        .map(PathBuf::from)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_loader_tells() {
+        let told = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x2)\n\t/lib64/ld.so.2 (0x3)\n";
+        let paths = ["/lib/x/libc.so.6", "/lib64/ld.so.2"].map(PathBuf::from);
+        assert_eq!(read(told), paths);
+        assert!(read("\tstatically linked\n").is_empty());
+    }
+
+    #[test]
+    fn a_program_brings_its_libraries() {
+        let mut files = Files::default();
+        files
+            .program(Path::new("/bin/sh"), Path::new("/bin/sh"))
+            .unwrap();
+        let has = |end: &str| {
+            files
+                .0
+                .keys()
+                .any(|path| path.to_string_lossy().contains(end))
+        };
+        assert!(has("/libc.so") && has("/ld-linux"), "{files:?}");
+    }
+}

@@ -1,0 +1,56 @@
+//! Ctrl-C while a cluster starts: the wait that is in progress ends, and what was started is stopped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// How often a condition is looked at.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Whether someone asked us to stop.
+///
+/// Written by: the signal handler. Read by: every wait.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Listens to the signals that end a program.
+    pub(crate) fn listen() -> Result<Self> {
+        let heard = Self::default();
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&heard.0))
+                .context("failed to listen to signals")?;
+        }
+        Ok(heard)
+    }
+
+    /// Fails once someone asked.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+        Ok(())
+    }
+
+    /// Waits until `seen` is so; fails when it is not within `patience`, with `what` was waited for.
+    pub(crate) fn wait(
+        &self,
+        patience: Duration,
+        what: &str,
+        mut seen: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        while !seen()? {
+            self.check()?;
+            if Instant::now() >= deadline {
+                bail!("{what}: not within {} s", patience.as_secs());
+            }
+            thread::sleep(GLANCE);
+        }
+        Ok(())
+    }
+}

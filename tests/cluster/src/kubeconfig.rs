@@ -1,0 +1,44 @@
+//! How a client finds the API server and says who it is: one file for each client, with the certificates
+//! named by path and not copied, so that they exist once.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::folder::Folder;
+use crate::ports::Ports;
+
+/// The file of the server `name`.
+pub(crate) fn of_server(folder: &Folder, name: &str) -> PathBuf {
+    folder
+        .path()
+        .join("settings")
+        .join(format!("{name}.kubeconfig"))
+}
+
+/// Writes the file at `path` for the client whose certificate is called `identity`.
+pub(crate) fn write(
+    folder: &Folder,
+    ports: &Ports,
+    identity: &str,
+    path: &std::path::Path,
+) -> Result<()> {
+    let name = folder.name();
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {
+            "server": format!("https://127.0.0.1:{}", ports.apiserver),
+            "certificate-authority": folder.certificate("ca"),
+        }}],
+        "users": [{"name": identity, "user": {
+            "client-certificate": folder.certificate(identity),
+            "client-key": folder.key(identity),
+        }}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": identity}}],
+        "current-context": name,
+    });
+    // JSON is YAML, which is all that the readers of this file ask for.
+    folder.write(path, &format!("{config:#}\n"))
+}

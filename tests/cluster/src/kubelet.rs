@@ -1,0 +1,58 @@
+//! The kubelet's settings: a node that lives in the cluster's folder and below a control group of its own,
+//! and that leaves the machine around it alone (no eviction, no firewall rules, no cleaning of images).
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::folder::Folder;
+use crate::ports::Ports;
+
+/// The settings file.
+pub(crate) fn settings(folder: &Folder) -> PathBuf {
+    folder.path().join("settings/kubelet.json")
+}
+
+/// Writes it.
+pub(crate) fn write(folder: &Folder, ports: &Ports) -> Result<()> {
+    let below = |path: &str| folder.path().join(path);
+    let endpoint = format!("unix://{}", folder.containerd_socket().display());
+    let settings = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": "127.0.0.1",
+        "port": ports.kubelet,
+        "healthzPort": 0,
+        "readOnlyPort": 0,
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true},
+            "x509": {"clientCAFile": folder.certificate("ca")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": folder.certificate("kubelet"),
+        "tlsPrivateKeyFile": folder.key("kubelet"),
+        "containerRuntimeEndpoint": endpoint,
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{}", folder.name()),
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "makeIPTablesUtilChains": false,
+        "oomScoreAdj": 0,
+        "podLogsDir": below("pods"),
+        "volumePluginDir": below("kubelet/volume-plugins"),
+        "syncFrequency": "10s",
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": {
+            "memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%",
+            "imagefs.available": "0%", "imagefs.inodesFree": "0%",
+        },
+        "nodeStatusUpdateFrequency": "5s",
+        "maxPods": 200,
+    });
+    folder.write(
+        Path::new(&self::settings(folder)),
+        &format!("{settings:#}\n"),
+    )
+}

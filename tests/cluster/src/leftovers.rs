@@ -1,0 +1,173 @@
+//! What a cluster has left on the machine: processes, mounts, control groups and links.
+//!
+//! All of them carry the folder's path or the cluster's name, which nothing else on the machine does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::folder::Folder;
+
+const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
+/// Where the kubelet links the logs of containers, on every machine.
+const LINKS: &str = "/var/log/containers";
+/// How long killed processes may take to leave their control groups.
+const PATIENCE: Duration = Duration::from_secs(10);
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// Everything that is left, a line each; nothing after [`crate::down`].
+#[must_use]
+pub fn leftovers(folder: &Folder) -> Vec<String> {
+    let processes = processes(folder)
+        .into_iter()
+        .map(|(pid, command)| format!("process {pid}: {command}"));
+    let mounts = mounts(folder)
+        .into_iter()
+        .map(|path| format!("mount {}", path.display()));
+    let groups = control_groups(folder)
+        .into_iter()
+        .map(|path| format!("control group {}", path.display()));
+    let links = links(folder)
+        .into_iter()
+        .map(|path| format!("link {}", path.display()));
+    processes.chain(mounts).chain(groups).chain(links).collect()
+}
+
+/// Makes the group that the kubelet puts its pods below, in every hierarchy.
+pub(crate) fn make_control_groups(folder: &Folder) -> Result<()> {
+    for hierarchy in hierarchies() {
+        let path = hierarchy.join(folder.name());
+        fs::create_dir_all(&path).with_context(|| format!("failed to make {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Kills the processes, then takes down the mounts and links.
+pub(crate) fn end(folder: &Folder) {
+    for (pid, _) in processes(folder) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    for path in mounts(folder).iter().rev() {
+        let _ = umount2(path, MntFlags::MNT_DETACH);
+    }
+    for link in links(folder) {
+        let _ = fs::remove_file(link);
+    }
+}
+
+/// Removes the groups, deepest first, with the processes in them.
+pub(crate) fn remove_control_groups(folder: &Folder) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let groups = control_groups(folder);
+        for group in groups.iter().rev() {
+            kill_members(group);
+            let _ = fs::remove_dir(group);
+        }
+        let Some(left) = groups.iter().find(|group| group.exists()) else {
+            return Ok(());
+        };
+        if Instant::now() >= deadline {
+            bail!("the control group {} cannot be removed", left.display());
+        }
+        thread::sleep(GLANCE);
+    }
+}
+
+/// The kubelet's and containerd's processes, shims included, name the folder on their command lines.
+fn processes(folder: &Folder) -> Vec<(i32, String)> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let own = std::process::id().cast_signed();
+    let told = pids.filter(|&pid| pid != own).filter_map(|pid| {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        is_ours(&command, folder).then_some((pid, command))
+    });
+    told.collect()
+}
+
+/// Whether a server of this folder was started so: one of its words names a path below the folder.
+fn is_ours(command: &str, folder: &Folder) -> bool {
+    let path = format!("{}/", folder.path().display());
+    const SERVERS: [&str; 7] = [
+        "apportion-simd",
+        "etcd",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "containerd",
+        "kubelet",
+    ];
+    let program = command.split(' ').next().unwrap_or_default();
+    let program = program.rsplit('/').next().unwrap_or_default();
+    let serves = SERVERS.contains(&program) || program.starts_with("containerd-shim");
+    serves && command.contains(&path)
+}
+
+fn mounts(folder: &Folder) -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let places = table.lines().filter_map(|line| line.split(' ').nth(4));
+    places
+        .map(PathBuf::from)
+        .filter(|place| place.starts_with(folder.path()))
+        .collect()
+}
+
+fn links(folder: &Folder) -> Vec<PathBuf> {
+    let entries = fs::read_dir(LINKS).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths
+        .filter(|path| fs::read_link(path).is_ok_and(|to| to.starts_with(folder.path())))
+        .collect()
+}
+
+/// The groups with the cluster's name and all below them, each after the one above it.
+fn control_groups(folder: &Folder) -> Vec<PathBuf> {
+    let roots = hierarchies()
+        .into_iter()
+        .map(|path| path.join(folder.name()));
+    let mut groups: Vec<PathBuf> = roots.filter(|path| path.exists()).collect();
+    let mut next = 0;
+    while let Some(group) = groups.get(next) {
+        let below = fs::read_dir(group).into_iter().flatten().flatten();
+        let below: Vec<PathBuf> = below
+            .map(|entry| entry.path())
+            .filter(|path| path.is_dir())
+            .collect();
+        groups.extend(below);
+        next += 1;
+    }
+    groups
+}
+
+/// The one hierarchy of version 2, or the many of version 1.
+fn hierarchies() -> Vec<PathBuf> {
+    let root = Path::new(CONTROL_GROUPS);
+    if root.join("cgroup.controllers").exists() {
+        return vec![root.into()];
+    }
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    // Links stand for hierarchies that are listed under their own names.
+    paths
+        .filter(|path| path.is_dir() && !path.is_symlink())
+        .collect()
+}
+
+fn kill_members(group: &Path) {
+    let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    for pid in members.lines().filter_map(|line| line.parse().ok()) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+}

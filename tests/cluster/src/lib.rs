@@ -1,0 +1,36 @@
+//! A real Kubernetes on this machine: etcd, the API server, the controller manager, the scheduler,
+//! containerd and one kubelet, on loopback, beside simulated cards.
+//!
+//! `cargo xtask cluster up` starts one for a person, the suites below `tests/` for a test. Everything of a
+//! cluster derives from its [`Folder`]: ports are picked free, sockets, state and logs lie in it, node and
+//! control groups carry its name. So several run beside each other, and [`down`] leaves nothing behind.
+//! What is distributed by no registry is built from local files: the servers from Go modules
+//! ([`binaries`]), the images from programs of this machine ([`image`]). Pods share the host's network.
+
+#![forbid(unsafe_code)]
+
+pub mod binaries;
+pub mod image;
+pub mod missing;
+
+mod certificates;
+mod cluster;
+mod containerd;
+mod down;
+mod folder;
+mod interrupt;
+mod kubeconfig;
+mod kubelet;
+mod leftovers;
+mod node;
+mod ports;
+mod server;
+mod servers;
+mod sysctls;
+mod up;
+
+pub use cluster::{Cluster, State};
+pub use down::down;
+pub use folder::Folder;
+pub use leftovers::leftovers;
+pub use up::{Wanted, up};

@@ -1,0 +1,94 @@
+//! The nodes as the API server knows them.
+//!
+//! The real one is written before its kubelet starts, with loopback as its address, which no kubelet would
+//! choose by itself. The silent ones exist at the API level only: ready, with room, and nobody behind them,
+//! so that pods get bound to them and never run; they are tainted, so that only pods that ask for it do.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+
+/// Keeps pods away from silent nodes that do not say they want one.
+const SILENT: &str = "apportion.test/silent";
+/// What a silent node can hold.
+const ROOM: [(&str, &str); 4] = [
+    ("cpu", "32"),
+    ("memory", "256Gi"),
+    ("pods", "200"),
+    ("ephemeral-storage", "1Ti"),
+];
+
+/// Writes the node that the kubelet will find.
+pub(crate) fn announce(cluster: &Cluster) -> Result<()> {
+    let name = cluster.node();
+    apply(
+        cluster,
+        &name,
+        &json!({}),
+        &json!({"addresses": addresses(&name)}),
+    )
+}
+
+/// Writes `count` nodes that nobody speaks for.
+pub(crate) fn add_silent(cluster: &Cluster, count: u32) -> Result<()> {
+    for number in 1..=count {
+        let name = format!("{}-silent-{number}", cluster.node());
+        let room: Value = ROOM
+            .iter()
+            .map(|&(name, much)| (name.to_owned(), json!(much)))
+            .collect::<serde_json::Map<_, _>>()
+            .into();
+        let status = json!({
+            "addresses": addresses(&name),
+            "capacity": room,
+            "allocatable": room,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "Announced",
+                "message": "exists at the API level only"}],
+            "nodeInfo": {"architecture": "amd64", "operatingSystem": "linux", "bootID": "", "machineID": "",
+                "systemUUID": "", "kernelVersion": "", "osImage": "", "containerRuntimeVersion": "",
+                "kubeletVersion": "", "kubeProxyVersion": ""},
+        });
+        let taints = json!({"taints": [{"key": SILENT, "effect": "NoSchedule"}]});
+        apply(cluster, &name, &taints, &status)?;
+    }
+    Ok(())
+}
+
+/// Whether the kubelet says that pods can run.
+pub(crate) fn is_ready(cluster: &Cluster) -> Result<bool> {
+    let path = "jsonpath={.status.conditions[?(@.type=='Ready')].status} {.spec.taints[*].key}";
+    let told = cluster.kubectl(&["get", "node", &cluster.node(), "-o", path])?;
+    Ok(told.trim() == "True")
+}
+
+fn addresses(name: &str) -> Value {
+    json!([
+        {"type": "InternalIP", "address": "127.0.0.1"},
+        {"type": "Hostname", "address": name},
+    ])
+}
+
+fn apply(cluster: &Cluster, name: &str, spec: &Value, status: &Value) -> Result<()> {
+    let labels = json!({
+        "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
+    });
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": spec,
+        "status": status,
+    });
+    cluster.apply(&node)?;
+    let patch = json!({"status": status}).to_string();
+    cluster.kubectl(&[
+        "patch",
+        "node",
+        name,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &patch,
+    ])?;
+    Ok(())
+}

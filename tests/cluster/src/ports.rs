@@ -1,0 +1,34 @@
+//! Free ports on loopback, picked together so that none is picked twice.
+//!
+//! Between the pick and the server's start another program may take one; the server then says so in its
+//! log and `up` fails with that line, which is rare enough to be left to a second `up`.
+
+use std::net::TcpListener;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// The ports of one cluster, all on 127.0.0.1.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ports {
+    pub(crate) etcd: u16,
+    pub(crate) etcd_peers: u16,
+    pub(crate) apiserver: u16,
+    pub(crate) kubelet: u16,
+}
+
+impl Ports {
+    pub(crate) fn pick() -> Result<Self> {
+        let listen = || TcpListener::bind("127.0.0.1:0").context("failed to find a free port");
+        let held = [listen()?, listen()?, listen()?, listen()?];
+        let port = |held: &TcpListener| anyhow::Ok(held.local_addr()?.port());
+        let [etcd, etcd_peers, apiserver, kubelet] = &held;
+        Ok(Self {
+            etcd: port(etcd)?,
+            etcd_peers: port(etcd_peers)?,
+            apiserver: port(apiserver)?,
+            kubelet: port(kubelet)?,
+        })
+    }
+}

@@ -1,0 +1,183 @@
+//! Starting a cluster: all of it, or nothing.
+//!
+//! Each server starts when those before it serve. Whatever goes wrong on the way, Ctrl-C included, what was
+//! started is stopped again; the logs stay until the next `up`, and the error names the one to read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::binaries::Binaries;
+use crate::cluster::{Cluster, Record, State, output};
+use crate::down::{self, down};
+use crate::folder::Folder;
+use crate::interrupt::Interrupt;
+use crate::leftovers;
+use crate::ports::Ports;
+use crate::server::Server;
+use crate::servers::Plan;
+use crate::sysctls::Sysctls;
+use crate::{certificates, containerd, image, kubeconfig, kubelet, node};
+
+/// How long a server may take until it serves, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a cluster is to be like.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// How many nodes exist at the API level only, besides the real one.
+    pub silent_nodes: u32,
+    /// How many simulated cards the machine has.
+    pub gpus: u32,
+    /// The tree of `cargo xtask build`.
+    pub staged: PathBuf,
+    /// The folder with the victims.
+    pub victims: PathBuf,
+}
+
+/// Starts the cluster of `folder`, unless it runs.
+///
+/// # Errors
+/// If a server does not come up, with the end of its log; nothing is left running then.
+pub fn up(folder: &Folder, wanted: &Wanted, binaries: &Binaries) -> Result<Cluster> {
+    if let Some(cluster) = Cluster::at(folder).filter(|cluster| cluster.state() == State::Up) {
+        return Ok(cluster);
+    }
+    down(folder)?;
+    let start = Start {
+        folder,
+        wanted,
+        binaries,
+        interrupt: Interrupt::listen()?,
+        record: Record {
+            kubernetes: binaries.kubernetes.clone(),
+            ports: Ports::pick()?,
+            gpus: wanted.gpus,
+            nodes: 1 + wanted.silent_nodes,
+            kubectl: binaries.path("kubectl").into(),
+            crictl: binaries.path("crictl").into(),
+            ctr: binaries.path("ctr").into(),
+            helm: binaries.path("helm").into(),
+            servers: Vec::new(),
+        },
+    };
+    start.run().inspect_err(|_| down::stop(folder))
+}
+
+struct Start<'a> {
+    folder: &'a Folder,
+    wanted: &'a Wanted,
+    binaries: &'a Binaries,
+    interrupt: Interrupt,
+    record: Record,
+}
+
+impl Start<'_> {
+    fn run(mut self) -> Result<Cluster> {
+        self.write_files()?;
+        let plan = Plan {
+            folder: self.folder,
+            ports: self.record.ports,
+            binaries: self.binaries,
+            has_silent_nodes: self.wanted.silent_nodes > 0,
+        };
+        self.start("cards", self.cards())?;
+        self.start("etcd", plan.etcd())?;
+        self.start("kube-apiserver", plan.apiserver())?;
+        self.start("containerd", plan.containerd())?;
+        let mut cluster = self.cluster()?;
+        self.wait("kube-apiserver", || {
+            Ok(cluster.kubectl(&["get", "--raw", "/readyz"]).is_ok())
+        })?;
+        self.start("kube-controller-manager", plan.controller_manager())?;
+        self.start("kube-scheduler", plan.scheduler())?;
+        self.wait("containerd", || {
+            Ok(output(cluster.ctr_command().arg("version"), "").is_ok())
+        })?;
+        image::load(&cluster, self.wanted)?;
+
+        node::announce(&cluster)?;
+        let _found = Sysctls::remember();
+        self.start("kubelet", plan.kubelet())?;
+        self.wait("kubelet", || node::is_ready(&cluster))?;
+        node::add_silent(&cluster, self.wanted.silent_nodes)?;
+        self.wait("kube-controller-manager", || {
+            Ok(cluster
+                .kubectl(&["get", "serviceaccount", "default"])
+                .is_ok())
+        })?;
+        cluster = self.cluster()?;
+        Ok(cluster)
+    }
+
+    fn write_files(&self) -> Result<()> {
+        let (folder, ports) = (self.folder, &self.record.ports);
+        for path in ["logs", "cards", "containerd", "cdi", "kubelet", "pods"] {
+            let path = folder.path().join(path);
+            fs::create_dir_all(&path)
+                .with_context(|| format!("failed to make {}", path.display()))?;
+        }
+        leftovers::make_control_groups(folder)?;
+        certificates::make(folder)?;
+        kubeconfig::write(folder, ports, "admin", &folder.kubeconfig())?;
+        for name in ["kube-controller-manager", "kube-scheduler", "kubelet"] {
+            kubeconfig::write(folder, ports, name, &kubeconfig::of_server(folder, name))?;
+        }
+        containerd::write(folder, self.binaries.path("containerd-shim-runc-v2"))?;
+        kubelet::write(folder, ports)
+    }
+
+    fn cards(&self) -> Command {
+        let mut command = Command::new(self.wanted.staged.join("lib/apportion/apportion-simd"));
+        command.arg("--socket").arg(self.folder.cards());
+        command.args(["--gpus", &self.wanted.gpus.to_string()]);
+        command
+    }
+
+    /// Starts one server and records it at once, so that `down` finds it even if we are killed.
+    fn start(&mut self, name: &str, mut command: Command) -> Result<()> {
+        self.interrupt.check()?;
+        let server = Server::start(name, &mut command, &self.folder.log(name))?;
+        self.record.servers.push(server);
+        self.record.write(self.folder)
+    }
+
+    /// Waits until `seen`; every server that was started must stay alive meanwhile.
+    fn wait(&self, name: &str, mut seen: impl FnMut() -> Result<bool>) -> Result<()> {
+        let served = self
+            .interrupt
+            .wait(PATIENCE, &format!("{name} did not serve"), || {
+                for server in &self.record.servers {
+                    if !server.is_alive() {
+                        bail!(
+                            "{} ended\n{}",
+                            server.name,
+                            end_of(&self.folder.log(&server.name))
+                        );
+                    }
+                }
+                seen()
+            });
+        served.with_context(|| {
+            format!(
+                "failed to start {name}; its log is {}",
+                self.folder.log(name).display()
+            )
+        })
+    }
+
+    fn cluster(&self) -> Result<Cluster> {
+        let record = Record::read(self.folder).context("the record was just written")?;
+        Ok(Cluster::new(self.folder.clone(), record))
+    }
+}
+
+/// The last lines of a log.
+fn end_of(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(8)..].join("\n")
+}

@@ -1,0 +1,216 @@
+//! `cargo xtask cluster`: a real Kubernetes on this machine, to look at and to test on.
+//!
+//! What a cluster is stands in `tests/cluster`; here stands what a person types, and which folder, which
+//! minor and which programs that means.
+
+use std::env;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use apportion_cluster::binaries::{self, Binaries};
+use apportion_cluster::missing::missing;
+use apportion_cluster::{Cluster, Folder, State, Wanted, down, leftovers, up};
+use clap::{Args, Subcommand};
+
+use crate::stage;
+use crate::steps::run;
+use crate::workspace::Workspace;
+
+/// Names another folder for the cluster than `cluster` in Cargo's target folder.
+const FOLDER: &str = "APPORTION_CLUSTER_DIR";
+/// Names a cluster that runs to the suites.
+const CLUSTER: &str = "APPORTION_CLUSTER";
+
+/// What can be done with a cluster.
+#[derive(Subcommand)]
+pub(crate) enum Task {
+    /// Start it: etcd, the API server and its friends, containerd, a kubelet, simulated cards.
+    Up(Shape),
+    /// Stop it and remove all that it left: processes, mounts, control groups, files.
+    Down,
+    /// Say how it stands.
+    Status,
+    /// Run kubectl on it.
+    Kubectl(Rest),
+    /// Run helm on it.
+    Helm(Rest),
+    /// Run crictl on its containerd.
+    Crictl(Rest),
+    /// Run ctr on its containerd.
+    Ctr(Rest),
+    /// Run the suites that need a cluster, on this one or on one of their own.
+    Test {
+        #[command(flatten)]
+        shape: Shape,
+        /// Arguments for the tests themselves, such as a name to look for.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+}
+
+/// Arguments that go on as they are.
+#[derive(Args)]
+pub(crate) struct Rest {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+/// What the cluster is to be like.
+#[derive(Args)]
+pub(crate) struct Shape {
+    /// How many nodes: the first has a kubelet, the others exist at the API level only.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    nodes: u32,
+    /// How many simulated cards the machine has.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    gpus: u32,
+    /// The minor of Kubernetes, such as 1.36 [default: the newest of tests/kubernetes].
+    #[arg(long, value_name = "MINOR")]
+    kubernetes: Option<String>,
+}
+
+pub(crate) fn perform(workspace: &Workspace, task: Task) -> Result<ExitCode> {
+    let folder = folder(workspace)?;
+    match task {
+        Task::Up(shape) => start(workspace, &folder, &shape)?,
+        Task::Down => end(&folder)?,
+        Task::Status => return Ok(status(&folder)),
+        Task::Kubectl(rest) => return become_it(running(&folder)?.kubectl_command(), &rest),
+        Task::Helm(rest) => return become_it(running(&folder)?.helm_command(), &rest),
+        Task::Crictl(rest) => return become_it(running(&folder)?.crictl_command(), &rest),
+        Task::Ctr(rest) => return become_it(running(&folder)?.ctr_command(), &rest),
+        Task::Test { shape, args } => test(workspace, &folder, &shape, &args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn folder(workspace: &Workspace) -> Result<Folder> {
+    let named = env::var_os(FOLDER).map(PathBuf::from);
+    Folder::new(&named.unwrap_or_else(|| workspace.target.join("cluster")))
+}
+
+fn start(workspace: &Workspace, folder: &Folder, shape: &Shape) -> Result<()> {
+    if let Some(cluster) = Cluster::at(folder).filter(|cluster| cluster.state() == State::Up) {
+        println!("{} runs already", described(&cluster));
+        return Ok(());
+    }
+    let cluster = bring_up(workspace, folder, shape)?;
+    println!("{} runs", described(&cluster));
+    println!("export KUBECONFIG={}", folder.kubeconfig().display());
+    Ok(())
+}
+
+fn bring_up(workspace: &Workspace, folder: &Folder, shape: &Shape) -> Result<Cluster> {
+    let missing = missing();
+    if !missing.is_empty() {
+        bail!("a cluster cannot run here\n{}", missing.join("\n"));
+    }
+    let wanted = Wanted {
+        silent_nodes: shape.nodes - 1,
+        gpus: shape.gpus,
+        staged: stage::build(workspace, false)?,
+        victims: victims(workspace)?,
+    };
+    up(folder, &wanted, &programs(workspace, shape)?)
+}
+
+fn programs(workspace: &Workspace, shape: &Shape) -> Result<Binaries> {
+    let modules = workspace.root.join("tests/kubernetes");
+    binaries::find(&modules, shape.kubernetes.as_deref())
+}
+
+/// Builds the programs that allocate.
+fn victims(workspace: &Workspace) -> Result<PathBuf> {
+    run(workspace
+        .cargo()
+        .args(["build", "--package", "apportion-tests", "--bins"]))?;
+    Ok(workspace.target.join("debug"))
+}
+
+fn end(folder: &Folder) -> Result<()> {
+    down(folder)?;
+    let left = leftovers(folder);
+    if !left.is_empty() {
+        bail!("left behind\n{}", left.join("\n"));
+    }
+    println!("no cluster in {}", folder.path().display());
+    Ok(())
+}
+
+fn status(folder: &Folder) -> ExitCode {
+    let Some(cluster) = Cluster::at(folder) else {
+        println!("no cluster in {}", folder.path().display());
+        return ExitCode::FAILURE;
+    };
+    println!("{}", described(&cluster));
+    for (name, pid) in cluster.servers() {
+        println!("{name:<24} {pid:>8}  {}", folder.log(name).display());
+    }
+    match cluster.state() {
+        State::Up => ExitCode::SUCCESS,
+        State::Half(dead) => {
+            println!(
+                "stopped: {}; hint: `cargo xtask cluster up` starts afresh",
+                dead.join(", ")
+            );
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One line that tells this cluster from others.
+fn described(cluster: &Cluster) -> String {
+    format!(
+        "cluster {} (Kubernetes {}, API server on 127.0.0.1:{}, in {})",
+        cluster.folder().name(),
+        cluster.kubernetes(),
+        cluster.apiserver_port(),
+        cluster.folder().path().display(),
+    )
+}
+
+fn running(folder: &Folder) -> Result<Cluster> {
+    Cluster::at(folder).with_context(|| {
+        format!(
+            "no cluster in {}; hint: cargo xtask cluster up",
+            folder.path().display()
+        )
+    })
+}
+
+/// Runs the program in our place, so that its terminal, signals and status are its own.
+fn become_it(mut command: Command, rest: &Rest) -> Result<ExitCode> {
+    let error = command.args(&rest.args).exec();
+    let program = Path::new(command.get_program()).display().to_string();
+    Err(error).with_context(|| format!("failed to start {program}"))
+}
+
+/// Runs the suites; a cluster that they started goes with them.
+fn test(workspace: &Workspace, folder: &Folder, shape: &Shape, args: &[String]) -> Result<()> {
+    let ran_before = Cluster::at(folder).is_some_and(|cluster| cluster.state() == State::Up);
+    if !ran_before {
+        bring_up(workspace, folder, shape)?;
+    }
+    let mut cargo = workspace.cargo();
+    cargo
+        .args([
+            "test",
+            "--package",
+            "apportion-cluster",
+            "--features",
+            "suites",
+            "--no-fail-fast",
+        ])
+        .env(CLUSTER, folder.path())
+        .env("APPORTION_STAGED", workspace.staged());
+    if !args.is_empty() {
+        cargo.arg("--").args(args);
+    }
+    let passed = run(&mut cargo);
+    if !ran_before {
+        end(folder)?;
+    }
+    passed
+}
