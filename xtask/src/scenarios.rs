@@ -17,6 +17,8 @@ mod build;
 mod compare;
 mod format;
 mod usual;
+#[cfg(test)]
+mod variants;
 
 use format::{Claim, ClaimResult, Consumer, Mode, Rounds, Scenario, Task};
 
@@ -237,10 +239,18 @@ fn note_use(claim: &mut Claim, task: &Task, outcome: &Outcome) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn own() -> std::path::PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../scheduler-shim/policy/scenarios")
+    }
+
+    /// The scenarios derived from KAI's tests; nothing where they are not at hand.
+    fn shared() -> std::path::PathBuf {
+        let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/scenarios");
+        if shared.is_dir() { shared } else { own() }
     }
 
     #[test]
@@ -255,6 +265,33 @@ mod tests {
                 verdict.wrong
             );
         }
+    }
+
+    /// What goes wrong with the scenarios of a folder when they are told differently.
+    fn wrong_in(folder: &Path, tell: fn(&Value) -> Value) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for path in crate::deviations::json_files(folder).unwrap() {
+            let text = fs::read_to_string(path).unwrap();
+            for told in serde_json::from_str::<Vec<Value>>(&text).unwrap() {
+                let scenario: Scenario = serde_json::from_value(tell(&told)).unwrap();
+                for one in play(&scenario).unwrap() {
+                    wrong.push(format!("{}: {one}", scenario.id));
+                }
+            }
+        }
+        wrong
+    }
+
+    #[test]
+    fn a_cluster_described_backwards_comes_out_the_same() {
+        assert_eq!(wrong_in(&own(), variants::backwards), [""; 0]);
+        assert_eq!(wrong_in(&shared(), variants::backwards), [""; 0]);
+    }
+
+    #[test]
+    fn other_names_in_the_same_order_come_out_the_same() {
+        assert_eq!(wrong_in(&own(), variants::renamed), [""; 0]);
+        assert_eq!(wrong_in(&shared(), variants::renamed), [""; 0]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::cluster::{Grace, Status};
 use crate::gang::View;
 use crate::line::Line;
 use crate::pool::Pool;
+use crate::reach::{Ground, Parts, Reach};
 use crate::reclaimable::{can_reclaim, reclaimable};
 use crate::session::{Mark, Session};
 use crate::solve::Search;
@@ -88,7 +89,11 @@ impl Session<'_> {
         let mut line = Line::of_jobs(self, self.waiting(Self::may_consolidate));
         let mut turns = Turns::of(self);
         while let Some(view) = line.pop(self) {
-            if !self.could_fit(&view) || turns.is_hopeless(self, view.job) {
+            if turns.is_hopeless(self, view.job) {
+                continue;
+            }
+            if !self.could_fit(&view) {
+                turns.hopeless.push(view.job);
                 continue;
             }
             let limit = self.settings.max_consolidated.unwrap_or(usize::MAX);
@@ -257,9 +262,9 @@ impl Session<'_> {
     /// Whether there is as much room in the whole cluster as the job needs.
     fn could_fit(&self, view: &View) -> bool {
         let tasks = self.gang(view).next(false);
-        let demand = self.wants(&tasks)[crate::amounts::Resource::Gpu];
-        let has: f64 = (0..self.nodes.len()).map(|node| self.free_gpus(node)).sum();
-        demand <= has + 1e-6
+        let ground = Ground::of(self);
+        let reach = Reach::of(self, &ground, &tasks);
+        reach.is_some_and(|reach| reach.is_within(Parts::default()))
     }
 
     /// Whether the job has something that may be taken from it.

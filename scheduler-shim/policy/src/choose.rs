@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 use crate::cluster::{NumaPolicy, Strategy};
 use crate::session::Session;
-use crate::stock::{CardKey, Need, Shared};
+use crate::stock::{CardKey, Need, NodeStock, Shared};
 
 /// How much the fullest node gets.
 const DENSITY: f64 = 9.0;
@@ -102,14 +102,28 @@ impl Session<'_> {
             + shared.unwrap_or(0.0) * SHARED
     }
 
-    /// How well a node that aligns pods as well as it can would align this one.
+    /// One for a node where the pod would get one zone, less for one where it would get more.
+    ///
+    /// A node that aligns nothing is taken to spread the pod over all its zones, and one that reports none
+    /// over as many as any node has.
     fn alignment(&self, task: usize, node: usize) -> f64 {
         let zones = &self.stocks[node].zones;
-        if zones.policy != NumaPolicy::BestEffort {
+        let request = self.zone_request(task);
+        let is_guaranteed = self.tasks[task].task.is_guaranteed;
+        let wants =
+            |node: &NodeStock| is_guaranteed || (request.cards > 0 && node.zones.aligns_cards());
+        if self.most_zones == 0 || !self.stocks.iter().any(wants) {
             return 0.0;
         }
-        let taken = self.zones_for(task, node).map_or(0, |zones| zones.len());
-        if taken == 0 { 0.0 } else { 1.0 / taken as f64 }
+        let span = match zones.count() {
+            0 => self.most_zones,
+            count if zones.policy == NumaPolicy::None || !wants(&self.stocks[node]) => count,
+            _ => match self.zones_for(task, node) {
+                Some(zones) => zones.len().max(1),
+                None => return 0.0,
+            },
+        };
+        1.0 / span as f64
     }
 
     /// What is free of the resource by which nodes are packed, of those that have it: least and most.

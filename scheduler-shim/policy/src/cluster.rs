@@ -53,6 +53,8 @@ pub struct Node {
     pub mig: Option<MigStrategy>,
     /// Partitions to give, by resource name.
     pub partitions: BTreeMap<String, i64>,
+    /// Devices that it gives to claims, by class; those that are cards are among its cards.
+    pub devices: BTreeMap<String, i64>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// How its kubelet aligns pods with NUMA zones.

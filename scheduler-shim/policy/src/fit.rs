@@ -53,40 +53,6 @@ impl Session<'_> {
         queues.all(|queue| self.queues.get(queue).over_quota(more).is_none())
     }
 
-    /// Whether the task may have the devices that it claims, on this node.
-    fn grants_claims(&self, task: usize, node: usize) -> bool {
-        const CONSUMERS: usize = 256;
-        let facts = &self.tasks[task];
-        if facts.task.claims.is_empty() {
-            return true;
-        }
-        let queue = &self.jobs[facts.job].job.queue;
-        let Some(claims) = facts
-            .claims
-            .as_ref()
-            .filter(|_| self.settings.allows_claims)
-        else {
-            return false;
-        };
-        claims.iter().all(|&claim| {
-            let facts = &self.claims[claim];
-            let is_for_queue = facts.claim.queue.as_ref() == Some(queue);
-            // What is claimed lies on one node: where it was given, or where another pod just got it.
-            let is_here = match &facts.given {
-                Some((place, _)) => *place == node,
-                None if facts.claim.node.is_some() => false,
-                None => facts.users.iter().all(|&user| {
-                    let standing = &self.standings[user];
-                    let is_placed = user != task && standing.status.is_active_allocated();
-                    !is_placed || standing.node == Some(node)
-                }),
-            };
-            facts.claim.consumers < CONSUMERS
-                && (is_for_queue || !facts.claim.is_of_cards)
-                && is_here
-        })
-    }
-
     /// Whether the kubelet would admit the task.
     fn aligns(&self, task: usize, node: usize) -> bool {
         !self.stocks[node].zones.is_strict() || self.zones_for(task, node).is_some()

@@ -168,8 +168,7 @@ impl View {
             };
             filled += usize::from(has_tasks);
         }
-        let minimum = self.group_min[group].unwrap_or(filled);
-        self.group_min[group] = Some(minimum.min(filled));
+        self.group_min[group] = self.group_min[group].map(|minimum| minimum.min(filled));
         filled > 0
     }
 

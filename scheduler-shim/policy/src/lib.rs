@@ -28,6 +28,7 @@ mod actions;
 mod ahead;
 mod allocate;
 mod choose;
+mod claims;
 mod evict_order;
 mod fit;
 mod gang;

@@ -55,17 +55,7 @@ impl ZoneStock {
             NumaPolicy::None => return Some(Zones::new()),
             NumaPolicy::SingleNode => self.lowest(request, 1)?,
             NumaPolicy::Restricted => self.lowest(request, self.width(request)?)?,
-            NumaPolicy::BestEffort => {
-                let widths = 1..=self.zones.len();
-                let found = widths
-                    .into_iter()
-                    .find_map(|width| self.lowest(request, width));
-                return Some(
-                    found
-                        .map(|mask| self.draw(request, &mask))
-                        .unwrap_or_default(),
-                );
-            }
+            NumaPolicy::BestEffort => self.greedy(request).unwrap_or_default(),
         };
         Some(self.draw(request, &mask))
     }
@@ -133,13 +123,42 @@ impl ZoneStock {
         }
     }
 
+    /// Zones that together have what is asked for, those first that cover most of what is still missing.
+    fn greedy(&self, request: ZoneAmounts) -> Option<Vec<usize>> {
+        let mut left = request;
+        let mut mask = Vec::new();
+        while left != ZoneAmounts::default() {
+            let covers = |place: usize| left.least(self.zones[place].available).sum();
+            let unused = (0..self.zones.len()).filter(|place| !mask.contains(place));
+            let best = unused
+                .map(|place| (covers(place), place))
+                .max_by(|one, other| one.0.cmp(&other.0).then(other.1.cmp(&one.1)));
+            let (_, place) = best.filter(|(covers, _)| *covers > 0)?;
+            left = left.plus(left.least(self.zones[place].available), -1);
+            mask.push(place);
+        }
+        Some(mask)
+    }
+
+    /// How many zones the node has.
+    pub(crate) fn count(&self) -> usize {
+        self.zones.len()
+    }
+
+    /// Whether its zones say something about cards.
+    pub(crate) fn aligns_cards(&self) -> bool {
+        self.policy != NumaPolicy::None && self.zones.iter().any(|zone| zone.allocatable.cards > 0)
+    }
+
     fn draw(&self, request: ZoneAmounts, mask: &[usize]) -> Zones {
         let mut left = request;
         let mut taken = Zones::new();
         for &place in mask {
             let take = left.least(self.zones[place].available);
             left = left.plus(take, -1);
-            taken.push((place, take));
+            if take != ZoneAmounts::default() {
+                taken.push((place, take));
+            }
         }
         taken
     }

@@ -96,6 +96,8 @@ pub struct Session<'a> {
     pub(crate) card_sizes: (Bytes, Bytes),
     pub(crate) card_names: BTreeMap<CardKey, String>,
     pub(crate) claims: Vec<ClaimFacts<'a>>,
+    /// How many NUMA zones the node with the most of them has.
+    pub(crate) most_zones: usize,
     /// Jobs that may not make others leave.
     pub(crate) barred: BTreeSet<usize>,
     /// What others were evicted for.
@@ -194,7 +196,9 @@ impl<'a> Session<'a> {
             match &facts.given {
                 _ if !facts.claim.is_of_cards => {}
                 Some((place, cards)) if *place == node => need.claimed.extend(cards),
-                _ => need.stock.cards += facts.claim.devices,
+                _ => {
+                    need.stock.cards = need.stock.cards.saturating_add(facts.claim.devices);
+                }
             }
         }
         need

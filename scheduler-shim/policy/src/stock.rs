@@ -215,7 +215,7 @@ impl NodeStock {
         }
         let cards = has(|stock| stock.cards);
         let Some(share) = need.share else {
-            return asks.cards + self.unused(&need.claimed) <= cards
+            return asks.cards.saturating_add(self.unused(&need.claimed)) <= cards
                 && self.has_partitions(&asks.partitions, more);
         };
         let whole = usize::try_from(cards).unwrap_or(0);

@@ -118,7 +118,8 @@ impl Session<'_> {
             .copied()
             .filter(|node| domains.root().nodes.contains(node))
             .collect();
-        let common = domains.common(&valid, preferred);
+        // No narrower than what is asked for: a cluster of one rack is also one zone.
+        let common = domains.common(&valid, deepest);
         if !self.holds(&demand, domains.get(common)) {
             return None;
         }

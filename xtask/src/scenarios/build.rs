@@ -1,6 +1,6 @@
 //! From a scenario to the cluster that the policy sees.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -21,7 +21,9 @@ pub(crate) const NOW: Duration = Duration::from_secs(100_000_000);
 pub(crate) fn cluster(scenario: &format::Scenario) -> Result<Cluster> {
     let all_jobs = scenario.jobs.iter();
     Ok(Cluster {
-        nodes: scenario.nodes.iter().map(node).collect(),
+        nodes: (scenario.nodes.iter())
+            .map(|given| node(given, &scenario.dra))
+            .collect(),
         queues: scenario.queues.iter().map(queue).collect(),
         jobs: all_jobs.map(job).collect::<Result<_>>()?,
         topologies: (scenario.topologies.iter())
@@ -114,7 +116,7 @@ fn ago(age: f64) -> Duration {
     NOW.saturating_sub(seconds(age))
 }
 
-fn node(node: &format::Node) -> Node {
+fn node(node: &format::Node, dra: &format::Dra) -> Node {
     Node {
         name: node.name.clone(),
         cpu_millis: node.cpu_millis as i64,
@@ -128,6 +130,7 @@ fn node(node: &format::Node) -> Node {
             _ => None,
         },
         partitions: node.mig_instances.clone(),
+        devices: devices(&node.name, dra),
         labels: node.labels.clone(),
         numa: match node.numa.as_ref().map(|numa| numa.policy.as_str()) {
             Some("SingleNUMANode") => NumaPolicy::SingleNode,
@@ -143,6 +146,17 @@ fn node(node: &format::Node) -> Node {
             })
             .collect(),
     }
+}
+
+/// The devices of a node, by class; nobody can claim what is of a class that does not exist.
+fn devices(node: &str, dra: &format::Dra) -> BTreeMap<String, i64> {
+    let mut devices = BTreeMap::new();
+    for slice in dra.slices.iter().filter(|slice| slice.node == node) {
+        if dra.device_classes.contains(&slice.device_class) {
+            *devices.entry(slice.device_class.clone()).or_default() += slice.count;
+        }
+    }
+    devices
 }
 
 /// What is aligned with NUMA zones.
@@ -162,6 +176,7 @@ fn claim(claim: &format::Claim) -> Claim {
     Claim {
         name: claim.name.clone(),
         queue: claim.labels.get("kai.scheduler/queue").cloned(),
+        class: claim.device_class.clone(),
         devices: claim.count,
         is_of_cards: claim.device_class.contains("gpu"),
         node: devices

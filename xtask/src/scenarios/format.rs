@@ -274,7 +274,19 @@ pub(crate) struct PodAffinity {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Dra {
     #[serde(default)]
+    pub(crate) device_classes: Vec<String>,
+    #[serde(default)]
+    pub(crate) slices: Vec<Slice>,
+    #[serde(default)]
     pub(crate) claims: Vec<Claim>,
+}
+
+/// Devices of a node.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Slice {
+    pub(crate) device_class: String,
+    pub(crate) node: String,
+    pub(crate) count: i64,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -1,4 +1,4 @@
-//! NUMA zones and claims: what a node has beside counts, and what pods name instead of counting.
+//! NUMA zones and claims on devices: what a node has beside counts, and what pods name instead of counting.
 
 /// How strictly the kubelet aligns what a pod asks for with NUMA zones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +63,14 @@ impl ZoneAmounts {
         }
     }
 
+    /// The sum over the resources, whatever their units.
+    #[must_use]
+    pub const fn sum(self) -> i64 {
+        self.cpu
+            .saturating_add(self.memory)
+            .saturating_add(self.cards)
+    }
+
     /// Only some of the resources.
     #[must_use]
     pub const fn only(self, cpu: bool, memory: bool, cards: bool) -> Self {
@@ -81,6 +89,8 @@ pub struct Claim {
     pub name: String,
     /// The queue that it is for.
     pub queue: Option<String>,
+    /// The class of its devices.
+    pub class: String,
     /// How many devices it asks for.
     pub devices: i64,
     /// Whether its devices are cards; others are not counted.

@@ -40,6 +40,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         topologies: cluster.topologies.iter().collect(),
         total: nodes.iter().map(|node| capacity(node)).sum(),
         card_sizes: card_sizes(&nodes),
+        most_zones: nodes.iter().map(|node| node.zones.len()).max().unwrap_or(0),
         nodes,
         stocks,
         queues: QueueTree::of(&cluster.queues),
@@ -176,6 +177,8 @@ fn add_claims<'a>(session: &mut Session<'a>, cluster: &'a Cluster) {
         let node = claim.node.as_ref();
         let node = node.and_then(|name| find(&session.nodes, name));
         let devices = if claim.is_of_cards { claim.devices } else { 0 };
+        // No node has as many cards as a claim may say that it has.
+        let devices = devices.min(node.map_or(0, |node| session.stocks[node].total.cards));
         let given = node.map(|node| (node, (0..devices).map(|_| session.new_card()).collect()));
         session.claims.push(ClaimFacts {
             claim,
@@ -206,8 +209,7 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
         let claimed_cards = (claims.iter().flatten())
             .map(|&claim| session.claims[claim].claim)
             .filter(|claim| claim.is_of_cards)
-            .map(|claim| claim.devices)
-            .sum();
+            .fold(0, |sum: i64, claim| sum.saturating_add(claim.devices));
         let mut wants = task.amounts(session.card_sizes.0);
         wants[Resource::Gpu] += claimed_cards as f64;
         for &claim in claims.iter().flatten() {

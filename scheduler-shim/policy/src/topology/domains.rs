@@ -71,16 +71,14 @@ impl Domains {
     }
 
     /// The narrowest domain that holds all of `nodes`, no deeper than `floor`.
-    pub(super) fn common(&self, nodes: &BTreeSet<usize>, floor: Option<usize>) -> usize {
+    pub(super) fn common(&self, nodes: &BTreeSet<usize>, floor: usize) -> usize {
         let mut at = 0;
         loop {
             let here = &self.0[at];
             let mut children = here.children.iter().copied();
             let holding = children.find(|&child| nodes.is_subset(&self.0[child].nodes));
             match holding {
-                Some(child)
-                    if !nodes.is_empty() && floor.is_none_or(|floor| here.depth < floor) =>
-                {
+                Some(child) if !nodes.is_empty() && here.depth < floor => {
                     at = child;
                 }
                 _ => return at,
