@@ -61,6 +61,11 @@ const MAP: &[Crate] = &[
         room: Safe,
     },
     Crate {
+        name: "apportion-admission",
+        knows: &["apportion-abi"],
+        room: Safe,
+    },
+    Crate {
         name: "apportion-gate",
         knows: &["apportion-abi"],
         room: Safe,
@@ -162,6 +167,7 @@ const MAP: &[Crate] = &[
         name: "xtask",
         knows: &[
             "apportion-abi",
+            "apportion-admission",
             "apportion-cluster",
             "apportion-groups",
             "apportion-policy",

@@ -14,10 +14,12 @@ use serde_json::{Value, json};
 use crate::deviations::{Deviations, json_files};
 use crate::oracle_pod_groups;
 
+mod admission;
 mod min_runtime;
 mod queues;
 mod reclaim;
 mod shares;
+mod sharing_config;
 
 /// An oracle file.
 #[derive(Deserialize)]
@@ -104,6 +106,8 @@ fn ask(file: &str, case: &Value) -> Result<Option<String>> {
         "fair-share" => shares::ask(case),
         "reclaim-rules" => reclaim::ask(case),
         "min-runtime" => min_runtime::ask(case),
+        "admission" => admission::ask(case),
+        "gpu-sharing-config" => sharing_config::ask(case),
         "pod-groups" => oracle_pod_groups::ask(case),
         _ => Ok(Some("nothing here answers this file yet".to_owned())),
     }

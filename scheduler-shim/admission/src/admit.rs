@@ -1,0 +1,191 @@
+//! Everything that happens to a pod on its way in, in KAI's order.
+//!
+//! First the pod is completed, then it is judged; a rule that a cluster has switched off does neither. What
+//! an update leaves alone is not judged again: a pod that came in while a rule was off, or nobody listened, must
+//! stay free to end.
+
+use serde_json::json;
+
+use crate::containers::{Place, is_shared, shared_containers};
+use crate::frozen::says_what_is_asked;
+use crate::pod::{Pod, Variable, VariablesFrom, Volume};
+use crate::refusal::Refusal;
+use crate::strict::Bounds;
+use crate::{config_map, devices, frozen, names, request, strict};
+
+/// How a container will get its card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// By the node's agent, to a container that has a slot: one unit of this resource.
+    Slot(String),
+    /// By KAI's binder, which writes config maps.
+    ConfigMaps {
+        /// Whether HAMi's library is to read its limit there too.
+        with_memory_limit: bool,
+    },
+}
+
+/// Which rules a cluster has switched on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether cards may be shared.
+    pub sharing: bool,
+    /// How a container will get its card.
+    pub delivery: Delivery,
+    /// Whether containers that ask for no card must see none.
+    pub block_visible_devices: bool,
+    /// The runtime class of pods that share.
+    pub runtime_class: Option<String>,
+    /// The bounds of the strict mode, if it is on.
+    pub strict: Option<Bounds>,
+}
+
+/// Completes a pod.
+///
+/// # Errors
+/// What makes it impossible; the pod may then be half completed.
+pub fn mutate(pod: &mut Pod, settings: &Settings, entropy: u64) -> Result<(), Refusal> {
+    if is_shared(pod) && !pod.spec.containers.is_empty() {
+        let shared = shared_containers(pod);
+        let shared = shared.map_err(|why| Refusal::ContainerReference(Box::new(why)))?;
+        for place in shared {
+            match &settings.delivery {
+                Delivery::Slot(resource) => take_slot(pod, place, resource),
+                Delivery::ConfigMaps { with_memory_limit } => {
+                    let name = config_map::set_capabilities(pod, place, entropy);
+                    refer(pod, place, &name);
+                    if *with_memory_limit {
+                        limit_memory(pod, place)?;
+                    }
+                }
+            }
+        }
+    }
+    if settings.block_visible_devices {
+        devices::block(pod)?;
+    }
+    if let Some(class) = settings.runtime_class.as_deref() {
+        set_runtime_class(pod, class);
+    }
+    Ok(())
+}
+
+/// Makes the kubelet call the node's agent before the container starts.
+fn take_slot(pod: &mut Pod, place: Place, resource: &str) {
+    let Some(container) = place.of_mut(pod) else {
+        return;
+    };
+    for amounts in [
+        &mut container.resources.limits,
+        &mut container.resources.requests,
+    ] {
+        amounts.insert(resource.to_owned(), json!("1"));
+    }
+    // What the agent will say, nobody else may have said before.
+    for name in [
+        names::VISIBLE_DEVICES,
+        names::NUM_OF_GPUS,
+        names::PORTION,
+        names::MEMORY_LIMIT,
+    ] {
+        container.remove(name);
+    }
+}
+
+/// Makes a container read its card and portion from config maps that KAI's binder will write.
+pub fn refer(pod: &mut Pod, place: Place, name: &str) {
+    let Some(container) = place.of_mut(pod) else {
+        return;
+    };
+    for key in [names::VISIBLE_DEVICES, names::NUM_OF_GPUS, names::PORTION] {
+        container.append(key, json!({"configMapKeyRef": {"name": name, "key": key}}));
+    }
+    let variables = config_map::variables(name);
+    let is_there = |from: &VariablesFrom| {
+        let reference = from.config_map_ref.as_ref();
+        reference.is_some_and(|reference| reference["name"] == variables.as_str())
+    };
+    if !container.env_from.iter().any(is_there) {
+        container.env_from.push(VariablesFrom {
+            config_map_ref: Some(json!({"name": variables, "optional": false})),
+            ..VariablesFrom::default()
+        });
+    }
+    let volume = config_map::volume(name);
+    pod.spec.volumes.retain(|other| other.name != volume);
+    pod.spec.volumes.push(Volume {
+        name: volume,
+        config_map: Some(json!({"name": name})),
+        ..Volume::default()
+    });
+}
+
+/// Makes a container read its limit where KAI's binder writes it for HAMi's library.
+///
+/// # Errors
+/// [`Refusal::ConfigMapName`] if the config map has no name yet.
+pub fn limit_memory(pod: &mut Pod, place: Place) -> Result<(), Refusal> {
+    let name = config_map::capabilities(pod, place)?;
+    let key = names::MEMORY_LIMIT;
+    if let Some(container) = place.of_mut(pod) {
+        container.remove(key);
+        container.env.push(Variable {
+            name: key.to_owned(),
+            value_from: Some(
+                json!({"configMapKeyRef": {"name": name, "key": key, "optional": true}}),
+            ),
+            ..Variable::default()
+        });
+    }
+    Ok(())
+}
+
+/// Gives a pod that shares, and chose no runtime class, this one.
+pub fn set_runtime_class(pod: &mut Pod, class: &str) {
+    if is_shared(pod) && pod.spec.runtime_class_name.is_empty() {
+        class.clone_into(&mut pod.spec.runtime_class_name);
+    }
+}
+
+/// Judges a pod that is to be created.
+///
+/// # Errors
+/// The first rule that it breaks.
+pub fn validate(pod: &Pod, settings: &Settings) -> Result<(), Refusal> {
+    if !settings.sharing && is_shared(pod) {
+        return Err(Refusal::SharingIsOff {
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+        });
+    }
+    request::check(pod)?;
+    if settings.block_visible_devices {
+        devices::check(pod)?;
+    }
+    match settings.strict {
+        Some(bounds) => strict::check(pod, bounds),
+        None => Ok(()),
+    }
+}
+
+/// Judges what a pod is to become.
+///
+/// # Errors
+/// The first rule that the change breaks.
+pub fn validate_update(old: &Pod, new: &Pod, settings: &Settings) -> Result<(), Refusal> {
+    if new.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    frozen::check(old, new)?;
+    let asked = |pod: &Pod| {
+        let annotations = pod.metadata.annotations.clone().into_iter();
+        let asked: Vec<_> = annotations
+            .filter(|(key, _)| says_what_is_asked(key))
+            .collect();
+        asked
+    };
+    if asked(old) == asked(new) && old.spec.containers == new.spec.containers {
+        return Ok(());
+    }
+    validate(new, settings)
+}

@@ -1,0 +1,169 @@
+//! The config maps through which KAI's binder tells a container its card.
+//!
+//! Apportion's agent hands over a share without them. They are here for clusters where KAI binds and Apportion
+//! only admits, and for pods that KAI placed: their names must be found again to be cleaned up.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::containers::{List, Place, fraction_container};
+use crate::names;
+use crate::pod::Pod;
+use crate::refusal::Refusal;
+
+/// The letters of random name parts: no vowels, no digits that look like them.
+const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+/// How many of them a name has.
+const RANDOM: usize = 7;
+/// How every name ends.
+const SUFFIX: &str = "shared-gpu";
+/// The longest name of a volume.
+const LONGEST: usize = 63;
+/// What [`names::RECEIVED`] says of a pod that shares.
+pub(crate) const FRACTION: &str = "Fraction";
+
+/// What a container adds to the common beginning of the names.
+fn ending(place: Place) -> String {
+    match place.list {
+        List::Init => format!("-i{}", place.index),
+        List::Regular => format!("-{}", place.index),
+    }
+}
+
+/// The common beginning of the names of a pod's config maps, cut so that everything made of it stays a name.
+#[must_use]
+pub fn prefix(pod: &Pod, place: Place, entropy: u64) -> String {
+    let given = [&pod.metadata.name, &pod.metadata.generate_name];
+    let own = given.into_iter().find(|name| !name.is_empty());
+    let owner = pod.metadata.owner_references.first();
+    let base = owner.map(|owner| &owner.name).or(own);
+    // Two hyphens around the random part, and what is appended: `-0`, `-vol` or `-evar`.
+    let room = LONGEST - (RANDOM + 2) - SUFFIX.len() - "-vol".len();
+    let room = room - place.index.to_string().len() - 1 - "-evar".len();
+    let base: String = base.map_or("", |base| base).chars().take(room).collect();
+    let base = base.trim_end_matches(['.', '-']);
+    format!("{base}-{}-{SUFFIX}", random(entropy))
+}
+
+fn random(mut entropy: u64) -> String {
+    let mut letter = || {
+        let count = LETTERS.len() as u64;
+        let index = usize::try_from(entropy % count).unwrap_or_default();
+        entropy /= count;
+        char::from(LETTERS[index])
+    };
+    (0..RANDOM).map(|_| letter()).collect()
+}
+
+/// The name of the config map with a container's card and portion.
+///
+/// # Errors
+/// [`Refusal::ConfigMapName`] if the pod has no annotation with the common beginning.
+pub fn capabilities(pod: &Pod, place: Place) -> Result<String, Refusal> {
+    let missing = || Refusal::ConfigMapName {
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+    };
+    let prefix = pod.annotation(names::CONFIG_MAP).ok_or_else(missing)?;
+    Ok(format!("{prefix}{}", ending(place)))
+}
+
+/// The same, after the annotation was set where it wasn't.
+pub fn set_capabilities(pod: &mut Pod, place: Place, entropy: u64) -> String {
+    let fresh = prefix(pod, place, entropy);
+    let annotations = &mut pod.metadata.annotations;
+    let prefix = annotations.entry(names::CONFIG_MAP.to_owned());
+    format!("{}{}", prefix.or_insert(fresh), ending(place))
+}
+
+/// The name of the config map all of whose entries become variables.
+#[must_use]
+pub fn variables(capabilities: &str) -> String {
+    format!("{capabilities}-evar")
+}
+
+/// The name of the volume that shows a config map: a DNS label, which a config map's name need not be.
+#[must_use]
+pub fn volume(capabilities: &str) -> String {
+    let name = format!("{capabilities}-vol").to_lowercase();
+    let mut label = String::new();
+    for c in name.chars() {
+        let is_plain = c.is_ascii_lowercase() || c.is_ascii_digit();
+        match c {
+            c if is_plain || c == '-' => label.push(c),
+            _ if label.ends_with('\u{0}') => {}
+            _ => label.push('\u{0}'),
+        }
+    }
+    label.replace('\u{0}', "-").trim_matches('-').to_owned()
+}
+
+/// What a config map becomes for this pod: created, taken over from another owner, or completed.
+#[must_use]
+pub fn upsert(
+    existing: Option<&Value>,
+    pod: &Pod,
+    name: &str,
+    data: &BTreeMap<String, String>,
+) -> Value {
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid});
+    let namespace = &pod.metadata.namespace;
+    let wanted = json!({
+        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [owner]},
+        "data": data,
+    });
+    let Some(existing) = existing else {
+        return wanted;
+    };
+    let owners = existing["metadata"]["ownerReferences"].as_array();
+    let fields = ["apiVersion", "kind", "name", "uid"];
+    let is_ours = |other: &Value| fields.iter().all(|field| other[field] == owner[field]);
+    if !owners.is_some_and(|owners| owners.len() == 1 && owners.iter().all(is_ours)) {
+        return wanted;
+    }
+    let mut completed = existing.clone();
+    for (key, value) in data.iter().filter(|(_, value)| !value.is_empty()) {
+        completed["data"][key] = json!(value);
+    }
+    completed
+}
+
+/// The config maps to delete when a binding by KAI is undone, or taken over.
+#[must_use]
+pub fn to_delete(pod: &Pod, received: &str) -> Vec<String> {
+    if received != FRACTION {
+        return Vec::new();
+    }
+    let name = fraction_container(pod).and_then(|place| capabilities(pod, place));
+    name.map_or(Vec::new(), |name| vec![name.clone(), variables(&name)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_named_by_a_label() {
+        assert_eq!(volume("a.b_.c-x-shared-gpu-0"), "a-b-c-x-shared-gpu-0-vol");
+        assert_eq!(volume("Ab.-c"), "ab--c-vol");
+        assert_eq!(volume("..a"), "a-vol");
+    }
+
+    #[test]
+    fn names_stay_names_however_long_the_pods_is() {
+        for length in [1, 32, 33, 34, 63, 253] {
+            for index in [0, 9, 10, 123] {
+                let mut pod = Pod::default();
+                pod.metadata.name = "a".repeat(length);
+                let place = Place {
+                    list: List::Init,
+                    index,
+                };
+                let name = set_capabilities(&mut pod, place, u64::MAX);
+                assert!(variables(&name).len() <= LONGEST + 1, "{name}");
+                assert!(volume(&name).len() <= LONGEST, "{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Which containers of a pod get a share.
+//!
+//! KAI gives one: the one that an annotation names, looked for first among those that run first, or else the
+//! first of the others. KAI 0.18's annotations name their container in the key, and there may be several.
+
+use std::collections::BTreeSet;
+
+use crate::names;
+use crate::pod::{Container, Pod};
+use crate::refusal::Refusal;
+
+/// Which of a pod's two lists a container is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum List {
+    /// Containers that run first, one after the other.
+    Init,
+    /// The others.
+    Regular,
+}
+
+/// A container of a pod by its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// In which list.
+    pub list: List,
+    /// Where in the list.
+    pub index: usize,
+}
+
+impl Place {
+    /// The container.
+    #[must_use]
+    pub fn of(self, pod: &Pod) -> Option<&Container> {
+        match self.list {
+            List::Init => pod.spec.init_containers.get(self.index),
+            List::Regular => pod.spec.containers.get(self.index),
+        }
+    }
+
+    pub(crate) fn of_mut(self, pod: &mut Pod) -> Option<&mut Container> {
+        match self.list {
+            List::Init => pod.spec.init_containers.get_mut(self.index),
+            List::Regular => pod.spec.containers.get_mut(self.index),
+        }
+    }
+}
+
+/// All containers of a pod by their places, those that run first before the others.
+pub(crate) fn places(pod: &Pod) -> Vec<Place> {
+    let of = |list, count| (0..count).map(move |index| Place { list, index });
+    let init = of(List::Init, pod.spec.init_containers.len());
+    init.chain(of(List::Regular, pod.spec.containers.len()))
+        .collect()
+}
+
+/// The container of that name.
+fn named(pod: &Pod, name: &str) -> Result<Place, Refusal> {
+    let mut all = places(pod).into_iter();
+    let found = all.find(|place| {
+        place
+            .of(pod)
+            .is_some_and(|container| container.name == name)
+    });
+    found.ok_or_else(|| Refusal::Container(name.to_owned()))
+}
+
+/// Where the share goes that a pod's `gpu-fraction` or `gpu-memory` asks for.
+///
+/// # Errors
+/// [`Refusal::Container`] if the named container isn't there, or nothing is named and there is no container.
+pub fn fraction_container(pod: &Pod) -> Result<Place, Refusal> {
+    match pod.annotation(names::CONTAINER) {
+        Some(name) => named(pod, name),
+        None if pod.spec.containers.is_empty() => Err(Refusal::Container(String::new())),
+        None => Ok(Place {
+            list: List::Regular,
+            index: 0,
+        }),
+    }
+}
+
+/// Whether a pod asks for a share of a card, in whichever words.
+#[must_use]
+pub fn is_shared(pod: &Pod) -> bool {
+    has_pod_share(pod) || !named_in_keys(pod).is_empty()
+}
+
+/// Whether a pod asks for a share in KAI's first words.
+pub(crate) fn has_pod_share(pod: &Pod) -> bool {
+    [names::FRACTION, names::MEMORY]
+        .iter()
+        .any(|key| pod.annotation(key).is_some())
+}
+
+/// The containers that KAI 0.18's annotations name.
+pub(crate) fn named_in_keys(pod: &Pod) -> BTreeSet<&str> {
+    let keys = pod.metadata.annotations.keys();
+    keys.filter_map(|key| {
+        let key = key.strip_prefix(names::PER_CONTAINER)?;
+        let request = key.strip_suffix(names::PER_CONTAINER_REQUEST);
+        request.or_else(|| key.strip_suffix(names::PER_CONTAINER_LIMIT))
+    })
+    .collect()
+}
+
+/// All containers that get a share.
+///
+/// # Errors
+/// [`Refusal::Container`] for the first that isn't there.
+pub fn shared_containers(pod: &Pod) -> Result<Vec<Place>, Refusal> {
+    let mut found = Vec::new();
+    if has_pod_share(pod) {
+        found.push(fraction_container(pod)?);
+    }
+    for name in named_in_keys(pod) {
+        found.push(named(pod, name)?);
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}

@@ -1,0 +1,83 @@
+//! Containers that must not see a card: `NVIDIA_VISIBLE_DEVICES` is theirs to leave alone.
+//!
+//! Opt-in, as in KAI: an image may set the variable to `all` and see every card of the node, so a container
+//! that asks for no card gets `void`, and one that asks by itself is refused. The container with the share is
+//! exempt: its variable is set when the pod has its card.
+
+use crate::containers::{Place, places, shared_containers};
+use crate::names;
+use crate::pod::{Amounts, Container, Pod, Variable};
+use crate::quantity::Quantity;
+use crate::refusal::Refusal;
+
+const NO_CARD: &str = "void";
+const ALLOWED: [&str; 2] = [NO_CARD, "none"];
+
+/// Refuses containers that choose their cards.
+///
+/// # Errors
+/// The first such container, those that run first before the others.
+pub fn check(pod: &Pod) -> Result<(), Refusal> {
+    for place in others(pod)? {
+        let Some(container) = place.of(pod) else {
+            continue;
+        };
+        let variables = container.env.iter();
+        for variable in variables.filter(|variable| variable.name == names::VISIBLE_DEVICES) {
+            check_variable(container, variable)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_variable(container: &Container, variable: &Variable) -> Result<(), Refusal> {
+    let container = container.name.clone();
+    let value = &variable.value;
+    if value.is_empty() && variable.value_from.is_some() {
+        return Err(Refusal::VisibleDevicesFrom { container });
+    }
+    if !value.is_empty() && !ALLOWED.contains(&value.as_str()) {
+        let value = value.clone();
+        return Err(Refusal::VisibleDevices { container, value });
+    }
+    Ok(())
+}
+
+/// Shows no card to containers that ask for none.
+///
+/// # Errors
+/// [`Refusal::ContainerReference`] if the container with the share isn't there.
+pub fn block(pod: &mut Pod) -> Result<(), Refusal> {
+    for place in others(pod)? {
+        let Some(container) = place.of_mut(pod) else {
+            continue;
+        };
+        if !asks_for_card(&container.resources.requests) {
+            container.set(names::VISIBLE_DEVICES, NO_CARD);
+        }
+    }
+    Ok(())
+}
+
+/// The containers without a share.
+fn others(pod: &Pod) -> Result<Vec<Place>, Refusal> {
+    let shared = if pod.spec.containers.is_empty() {
+        Vec::new()
+    } else {
+        shared_containers(pod).map_err(|why| Refusal::ContainerReference(Box::new(why)))?
+    };
+    let mut all = places(pod);
+    all.retain(|place| !shared.contains(place));
+    Ok(all)
+}
+
+fn asks_for_card(requests: &Amounts) -> bool {
+    let is_card = |name: &str| name == names::WHOLE || name.starts_with(names::PARTITION);
+    let is_some = |amount: &serde_json::Value| match amount {
+        serde_json::Value::String(text) => text.parse::<Quantity>().is_ok_and(|q| !q.is_zero()),
+        number => number.as_f64().is_some_and(|amount| amount != 0.0),
+    };
+    requests
+        .iter()
+        .any(|(name, amount)| is_card(name) && is_some(amount))
+}

@@ -1,0 +1,271 @@
+//! Pod groups: the tree of subgroups must be a tree, and every minimum must be one that can be met.
+//!
+//! A tree that is none is refused. A minimum that is wrong is refused too, but for two kinds that KAI only warns
+//! about, because groups that were made before the rule must stay editable.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// A pod group, as far as the rules look at it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PodGroup {
+    /// What it says.
+    pub spec: Spec,
+}
+
+/// What a pod group says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Spec {
+    /// How many pods must start together.
+    pub min_member: Option<i32>,
+    /// How many of the subgroups at the top must.
+    pub min_sub_group: Option<i32>,
+    /// Its parts.
+    pub sub_groups: Vec<SubGroup>,
+}
+
+/// A part of a pod group.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SubGroup {
+    /// Its name.
+    pub name: String,
+    /// What it is a part of; nothing at the top.
+    pub parent: Option<String>,
+    /// How many of its pods must start together.
+    pub min_member: Option<i32>,
+    /// How many of its parts must.
+    pub min_sub_group: Option<i32>,
+}
+
+/// What is wrong with a pod group.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Mistake {
+    /// Both minimums are given.
+    #[error(
+        "minMember and minSubGroup are mutually exclusive: set minMember ({0}) to schedule a fixed number of pods, or set minSubGroup to require a minimum number of child SubGroups, but not both"
+    )]
+    BothMinimums(i32),
+    /// Both minimums of a subgroup are given.
+    #[error("subgroup {0:?}: minMember and minSubGroup are mutually exclusive")]
+    BothMinimumsOf(String),
+    /// Two subgroups have one name.
+    #[error("duplicate subgroup name {0}")]
+    Duplicate(String),
+    /// A subgroup is part of something that isn't there.
+    #[error("parent {parent} of {name} was not found")]
+    NoParent {
+        /// What it is part of.
+        parent: String,
+        /// Its name.
+        name: String,
+    },
+    /// A subgroup is part of itself.
+    #[error("cycle detected in subgroups")]
+    Cycle,
+    /// A number of parts for what has none.
+    #[error("subgroup {0:?}: minSubGroup cannot be set on a leaf SubGroup (no child SubGroups)")]
+    PartsOfLeaf(String),
+    /// A leaf without a number of pods.
+    #[error("subgroup {0}: minMember is required")]
+    NoMembers(String),
+    /// A number of pods for what has parts.
+    #[error(
+        "subgroup {0:?}: minMember cannot be set on a mid-level SubGroup (has child SubGroups); use minSubGroup instead"
+    )]
+    MembersOfParent(String),
+    /// More parts than there are.
+    #[error(
+        "{}minSubGroup ({least}) exceeds the number of direct child SubGroups ({parts})",
+        of(name)
+    )]
+    TooManyParts {
+        /// The subgroup; none for the group itself.
+        name: Option<String>,
+        /// What is wanted.
+        least: i32,
+        /// What is there.
+        parts: usize,
+    },
+}
+
+fn of(name: &Option<String>) -> String {
+    let name = name.as_ref();
+    name.map_or(String::new(), |name| format!("subgroup {name:?}: "))
+}
+
+impl Mistake {
+    /// KAI's name for the kind of mistake.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::BothMinimums(_) | Self::BothMinimumsOf(_) => "mutuallyExclusiveFieldsError",
+            Self::Duplicate(_) | Self::NoParent { .. } | Self::Cycle => "subGroupGraphError",
+            Self::PartsOfLeaf(_) => "invalidMinSubGroupError",
+            Self::NoMembers(_) => "missingMinMemberError",
+            Self::MembersOfParent(_) => "parentMinMemberError",
+            Self::TooManyParts { .. } => "minSubGroupExceedsChildCountError",
+        }
+    }
+
+    fn is_warning(&self, is_update: bool) -> bool {
+        match self {
+            Self::TooManyParts { .. } => true,
+            Self::MembersOfParent(_) => is_update,
+            _ => false,
+        }
+    }
+}
+
+/// All that is wrong with a pod group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Why it is no tree, or can't be read in one way.
+    pub structure: Option<Mistake>,
+    /// Which minimums are wrong.
+    pub minimums: Vec<Mistake>,
+}
+
+/// What comes of judging a pod group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Said to whoever asked, whether or not the group is taken.
+    pub warnings: Vec<String>,
+    /// Why it isn't.
+    pub refusal: Option<String>,
+}
+
+/// Judges a pod group that is to be created, or what one is to become.
+#[must_use]
+pub fn check(group: &PodGroup, is_update: bool) -> Verdict {
+    let found = find(&group.spec);
+    if let Some(mistake) = found.structure {
+        return Verdict {
+            warnings: Vec::new(),
+            refusal: Some(mistake.to_string()),
+        };
+    }
+    let all = found.minimums.iter();
+    let (warnings, errors): (Vec<_>, Vec<_>) = all.partition(|one| one.is_warning(is_update));
+    let texts =
+        |all: Vec<&Mistake>| -> Vec<String> { all.iter().map(ToString::to_string).collect() };
+    let errors = texts(errors);
+    Verdict {
+        warnings: texts(warnings),
+        refusal: (!errors.is_empty()).then(|| errors.join("\n")),
+    }
+}
+
+/// Finds all that is wrong with a pod group.
+#[must_use]
+pub fn find(spec: &Spec) -> Findings {
+    if let (Some(members), Some(_)) = (spec.min_member, spec.min_sub_group) {
+        return Findings {
+            structure: Some(Mistake::BothMinimums(members)),
+            minimums: Vec::new(),
+        };
+    }
+    let tree = match Tree::of(&spec.sub_groups) {
+        Ok(tree) => tree,
+        Err(mistake) => {
+            return Findings {
+                structure: Some(mistake),
+                minimums: Vec::new(),
+            };
+        }
+    };
+    let mut minimums = Vec::new();
+    for group in tree.by_name.values() {
+        if group.min_member.is_some() && group.min_sub_group.is_some() {
+            return Findings {
+                structure: Some(Mistake::BothMinimumsOf(group.name.clone())),
+                minimums,
+            };
+        }
+        minimums.extend(tree.minimums_of(group));
+    }
+    let roots = spec
+        .sub_groups
+        .iter()
+        .filter(|group| group.parent.is_none());
+    minimums.extend(too_many(None, spec.min_sub_group, roots.count()));
+    Findings {
+        structure: None,
+        minimums,
+    }
+}
+
+/// Says so when more parts are wanted than there are.
+fn too_many(name: Option<&str>, least: Option<i32>, parts: usize) -> Option<Mistake> {
+    let least = least.filter(|least| usize::try_from(*least).is_ok_and(|least| least > parts))?;
+    Some(Mistake::TooManyParts {
+        name: name.map(str::to_owned),
+        least,
+        parts,
+    })
+}
+
+/// Subgroups by name, and how many parts each has.
+struct Tree<'a> {
+    by_name: BTreeMap<&'a str, &'a SubGroup>,
+    parts: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Tree<'a> {
+    fn of(groups: &'a [SubGroup]) -> Result<Self, Mistake> {
+        let mut by_name = BTreeMap::new();
+        for group in groups {
+            if by_name.insert(group.name.as_str(), group).is_some() {
+                return Err(Mistake::Duplicate(group.name.clone()));
+            }
+        }
+        let mut parts: BTreeMap<&str, usize> = BTreeMap::new();
+        for group in by_name.values() {
+            let Some(parent) = group.parent.as_deref() else {
+                continue;
+            };
+            if !by_name.contains_key(parent) {
+                return Err(Mistake::NoParent {
+                    parent: parent.to_owned(),
+                    name: group.name.clone(),
+                });
+            }
+            *parts.entry(parent).or_default() += 1;
+        }
+        let tree = Self { by_name, parts };
+        let reaches_top = |name: &&str| tree.reaches_top(name);
+        if tree.by_name.keys().all(reaches_top) {
+            Ok(tree)
+        } else {
+            Err(Mistake::Cycle)
+        }
+    }
+
+    /// Whether the way up ends; every longer one goes in a circle.
+    fn reaches_top(&self, name: &str) -> bool {
+        let up = |name: &&'a str| self.by_name.get(name)?.parent.as_deref();
+        let first = self.by_name.get(name).map(|group| group.name.as_str());
+        let way = std::iter::successors(first, up);
+        way.take(self.by_name.len() + 1).count() <= self.by_name.len()
+    }
+
+    fn minimums_of(&self, group: &SubGroup) -> Vec<Mistake> {
+        let name = &group.name;
+        let parts = self.parts.get(name.as_str()).copied().unwrap_or_default();
+        let found = if parts == 0 {
+            [
+                (group.min_sub_group.is_some()).then(|| Mistake::PartsOfLeaf(name.clone())),
+                (group.min_member.is_none()).then(|| Mistake::NoMembers(name.clone())),
+            ]
+        } else {
+            [
+                (group.min_member.is_some()).then(|| Mistake::MembersOfParent(name.clone())),
+                too_many(Some(name), group.min_sub_group, parts),
+            ]
+        };
+        found.into_iter().flatten().collect()
+    }
+}

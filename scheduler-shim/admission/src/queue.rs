@@ -1,0 +1,258 @@
+//! Queues: what one must say, and what is odd about its quotas beside its parent's and its children's.
+//!
+//! KAI refuses a queue without resources, and warns about quotas only where it is told to. Its warnings compare
+//! the numbers as they stand, also the -1 that means unlimited. A queue that is its own ancestor is warned about
+//! here and not in KAI: nothing in it would ever be scheduled.
+
+use serde::Deserialize;
+
+/// A queue, as far as the rules look at it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Queue {
+    /// Who it is.
+    pub metadata: Metadata,
+    /// What it says.
+    pub spec: Spec,
+    /// What became of it.
+    pub status: Option<Status>,
+}
+
+/// Who a queue is.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Metadata {
+    /// Its name.
+    pub name: String,
+}
+
+/// What a queue says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Spec {
+    /// Its parent; empty at the top.
+    pub parent_queue: String,
+    /// Its share of the cluster.
+    pub resources: Option<Resources>,
+}
+
+/// What became of a queue.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Status {
+    /// The queues below it.
+    pub child_queues: Vec<String>,
+}
+
+/// A queue's share of the cluster.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    /// Of processors, in thousandths.
+    pub cpu: Resource,
+    /// Of cards.
+    pub gpu: Resource,
+    /// Of memory, in megabytes.
+    pub memory: Resource,
+}
+
+/// A queue's share of one resource.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Resource {
+    /// What it deserves.
+    pub quota: f64,
+}
+
+/// Why a queue is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It says nothing of resources.
+    #[error("resources must be specified")]
+    NoResources,
+    /// It has children, and is to go.
+    #[error("cannot delete queue {name}: it has child queues [{}]", children.join(" "))]
+    HasChildren {
+        /// Its name.
+        name: String,
+        /// Theirs.
+        children: Vec<String>,
+    },
+    /// Its parent isn't there.
+    #[error("failed to get parent queue {0}: queues.scheduling.run.ai \"{0}\" not found")]
+    NoParent(String),
+    /// Its parent says nothing of resources.
+    #[error("parent queue {0} has no resources defined")]
+    ParentWithoutResources(String),
+}
+
+/// What comes of judging a queue: warnings, and whether it is refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Said to whoever asked, whether or not the queue is taken.
+    pub warnings: Vec<String>,
+    /// Why it isn't.
+    pub refusal: Option<Refusal>,
+}
+
+/// Finds other queues by name.
+pub trait Queues {
+    /// The queue of that name.
+    fn find(&self, name: &str) -> Option<Queue>;
+}
+
+impl<F: Fn(&str) -> Option<Queue>> Queues for F {
+    fn find(&self, name: &str) -> Option<Queue> {
+        self(name)
+    }
+}
+
+/// Judges a queue that is to be created, or what `old` is to become.
+#[must_use]
+pub fn check(
+    old: Option<&Queue>,
+    queue: &Queue,
+    others: &dyn Queues,
+    compare_quotas: bool,
+) -> Verdict {
+    let Some(resources) = &queue.spec.resources else {
+        let refusal = Refusal::NoResources;
+        return Verdict {
+            warnings: vec![refusal.to_string()],
+            refusal: Some(refusal),
+        };
+    };
+    let mut warnings: Vec<String> = cycle(queue, others).into_iter().collect();
+    if compare_quotas && !queue.spec.parent_queue.is_empty() {
+        match beside_parent(queue, resources, others) {
+            Ok(found) => warnings.extend(found),
+            Err(refusal) => {
+                return Verdict {
+                    warnings,
+                    refusal: Some(refusal),
+                };
+            }
+        }
+    }
+    let has_children = |old: &Queue| !children(old).is_empty();
+    if compare_quotas && old.is_some_and(has_children) {
+        warnings.extend(beside_children(queue, resources, others));
+    }
+    Verdict {
+        warnings,
+        refusal: None,
+    }
+}
+
+/// Judges a queue that is to go.
+///
+/// # Errors
+/// [`Refusal::HasChildren`].
+pub fn check_deletion(queue: &Queue) -> Result<(), Refusal> {
+    let children = children(queue);
+    if children.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::HasChildren {
+        name: queue.metadata.name.clone(),
+        children: children.to_vec(),
+    })
+}
+
+fn children(queue: &Queue) -> &[String] {
+    let status = queue.status.as_ref();
+    status.map_or(&[], |status| status.child_queues.as_slice())
+}
+
+/// Says so when a queue is its own ancestor.
+fn cycle(queue: &Queue, others: &dyn Queues) -> Option<String> {
+    let own = queue.metadata.name.as_str();
+    let mut path = vec![own.to_owned()];
+    let mut at = queue.spec.parent_queue.clone();
+    while !at.is_empty() {
+        let is_known = path.contains(&at);
+        path.push(at.clone());
+        if is_known {
+            let found = at == own;
+            return found.then(|| {
+                format!(
+                    "queue {own} is its own ancestor ({}); nothing in it will be scheduled",
+                    path.join(" -> ")
+                )
+            });
+        }
+        at = others.find(&at)?.spec.parent_queue;
+    }
+    None
+}
+
+fn beside_parent(
+    queue: &Queue,
+    own: &Resources,
+    others: &dyn Queues,
+) -> Result<Vec<String>, Refusal> {
+    let name = &queue.spec.parent_queue;
+    let parent = others.find(name);
+    let parent = parent.ok_or_else(|| Refusal::NoParent(name.clone()))?;
+    let theirs = parent.spec.resources.as_ref();
+    let theirs = theirs.ok_or_else(|| Refusal::ParentWithoutResources(name.clone()))?;
+    let siblings = children(&parent)
+        .iter()
+        .filter(|child| **child != queue.metadata.name)
+        .filter_map(|child| others.find(child)?.spec.resources);
+    let total: f64 = own.cpu.quota + siblings.map(|sibling| sibling.cpu.quota).sum::<f64>();
+    let said = [
+        over(own.cpu.quota, theirs.cpu.quota, |child, parent| {
+            format!(
+                "child queue CPU quota ({child:.0}) exceeds parent queue {name} CPU quota ({parent:.0})"
+            )
+        }),
+        over(total, theirs.cpu.quota, |all, parent| {
+            format!(
+                "total children CPU quota ({all:.0}) exceeds parent queue {name} CPU quota ({parent:.0})"
+            )
+        }),
+        over(own.gpu.quota, theirs.gpu.quota, |child, parent| {
+            format!(
+                "child queue GPU quota ({child:.2}) exceeds parent queue {name} GPU quota ({parent:.2})"
+            )
+        }),
+        over(own.memory.quota, theirs.memory.quota, |child, parent| {
+            format!(
+                "child queue Memory quota ({child:.0}) exceeds parent queue {name} Memory quota ({parent:.0})"
+            )
+        }),
+    ];
+    Ok(said.into_iter().flatten().collect())
+}
+
+fn beside_children(queue: &Queue, own: &Resources, others: &dyn Queues) -> Vec<String> {
+    let mut said = Vec::new();
+    let (mut cpu, mut gpu, mut memory) = (0.0, 0.0, 0.0);
+    for name in children(queue) {
+        let Some(child) = others.find(name).and_then(|child| child.spec.resources) else {
+            continue;
+        };
+        cpu += child.cpu.quota;
+        gpu += child.gpu.quota;
+        memory += child.memory.quota;
+        said.extend(over(child.cpu.quota, own.cpu.quota, |child, own| {
+            format!("child queue {name} CPU quota ({child:.0}) exceeds parent CPU quota ({own:.0})")
+        }));
+    }
+    said.extend(over(cpu, own.cpu.quota, |all, own| {
+        format!("total children CPU quota ({all:.0}) exceeds parent CPU quota ({own:.0})")
+    }));
+    said.extend(over(gpu, own.gpu.quota, |all, own| {
+        format!("total children GPU quota ({all:.2}) exceeds parent GPU quota ({own:.2})")
+    }));
+    said.extend(over(memory, own.memory.quota, |all, own| {
+        format!("total children Memory quota ({all:.0}) exceeds parent Memory quota ({own:.0})")
+    }));
+    said
+}
+
+/// What to say when one quota is above another.
+fn over(below: f64, above: f64, say: impl Fn(f64, f64) -> String) -> Option<String> {
+    (below > above).then(|| say(below, above))
+}

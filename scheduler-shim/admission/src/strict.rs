@@ -1,0 +1,124 @@
+//! The strict mode: what KAI lets through and nobody can want.
+//!
+//! Off unless asked for, because a manifest that KAI takes must be taken. Every bound is a setting with a
+//! default that no sensible pod meets.
+
+use std::fmt;
+
+use apportion_abi::{Fraction, Share};
+
+use crate::names;
+use crate::pod::Pod;
+use crate::refusal::Refusal;
+use crate::request::{self, Asked};
+
+/// The bounds of the strict mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The smallest fraction, in parts per billion.
+    pub fraction: u32,
+    /// The least memory, in MiB.
+    pub memory: u64,
+    /// The most cards of one pod.
+    pub devices: u32,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            fraction: 1_000_000,
+            memory: 64,
+            devices: 16,
+        }
+    }
+}
+
+/// What the strict mode refuses, with the bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// A share of a card of another maker, or beside partitions.
+    Beside(String),
+    /// A fraction below what is useful; a value that leaves not even a byte is one.
+    Fraction(String, Bounds),
+    /// Memory below what a context alone takes.
+    Memory(String, Bounds),
+    /// More cards than a node has.
+    Devices(u32, Bounds),
+}
+
+impl fmt::Display for Strictness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Beside(resource) => {
+                write!(
+                    f,
+                    "cannot request a share of a GPU and {resource} in one pod"
+                )
+            }
+            Self::Fraction(given, bounds) => write!(
+                f,
+                "gpu-fraction {given} is below {}, the least that is accepted here",
+                f64::from(bounds.fraction) / 1e9
+            ),
+            Self::Memory(given, bounds) => write!(
+                f,
+                "a share of {given} is below {} MiB, the least that is accepted here",
+                bounds.memory
+            ),
+            Self::Devices(given, bounds) => write!(
+                f,
+                "gpu-fraction-num-devices {given} is above {}, the most that is accepted here",
+                bounds.devices
+            ),
+        }
+    }
+}
+
+/// Holds a pod that KAI takes against the bounds.
+///
+/// # Errors
+/// The first bound that it passes.
+pub fn check(pod: &Pod, bounds: Bounds) -> Result<(), Refusal> {
+    let refused = |why| Err(Refusal::Strict(Box::new(why)));
+    let asked = match request::read(pod) {
+        Err(Refusal::Fraction) => {
+            let given = pod.annotation(names::FRACTION).unwrap_or_default();
+            return refused(Strictness::Fraction(given.to_owned(), bounds));
+        }
+        read => read?,
+    };
+    if asked.is_empty() {
+        return Ok(());
+    }
+    if let Some(resource) = beside(pod) {
+        return refused(Strictness::Beside(resource));
+    }
+    for Asked { request, .. } in asked {
+        match request.share {
+            Share::Fraction(fraction) if is_below(fraction, bounds) => {
+                return refused(Strictness::Fraction(fraction.to_string(), bounds));
+            }
+            Share::Memory(bytes) if bytes.0 < bounds.memory << 20 => {
+                return refused(Strictness::Memory(bytes.to_string(), bounds));
+            }
+            Share::Fraction(_) | Share::Memory(_) | Share::Whole => {}
+        }
+        if request.devices > bounds.devices {
+            return refused(Strictness::Devices(request.devices, bounds));
+        }
+    }
+    Ok(())
+}
+
+fn is_below(fraction: Fraction, bounds: Bounds) -> bool {
+    fraction.parts_per_billion() < bounds.fraction
+}
+
+/// A resource that makes no sense beside a share.
+fn beside(pod: &Pod) -> Option<String> {
+    let limits = pod
+        .all_containers()
+        .flat_map(|container| container.resources.limits.keys());
+    let odd = |key: &&String| *key == names::WHOLE_AMD || key.starts_with(names::PARTITION);
+    limits.into_iter().find(odd).cloned()
+}

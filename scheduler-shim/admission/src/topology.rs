@@ -1,0 +1,80 @@
+//! Topologies: other names for levels must be names of nothing else.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+/// A topology, as far as the rules look at it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Topology {
+    /// What it says.
+    pub spec: Spec,
+}
+
+/// What a topology says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Spec {
+    /// Its levels, the coarsest first.
+    pub levels: Vec<Level>,
+}
+
+/// A level of a topology.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Level {
+    /// The label that nodes carry.
+    pub node_label: String,
+    /// Another name for it.
+    pub alias: String,
+}
+
+/// Why a topology is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid topology aliases: {0}")]
+pub struct Refusal(String);
+
+/// Judges a topology that is to be created, or what one is to become.
+///
+/// # Errors
+/// All wrong aliases at once.
+pub fn check(topology: &Topology) -> Result<(), Refusal> {
+    let levels = &topology.spec.levels;
+    let labels: BTreeSet<&str> = levels
+        .iter()
+        .map(|level| level.node_label.as_str())
+        .collect();
+    let aliases = levels.iter().map(|level| level.alias.as_str());
+    let aliases: Vec<&str> = aliases.filter(|alias| !alias.is_empty()).collect();
+    let mut seen = BTreeSet::new();
+    let repeated = aliases.iter().copied().filter(|alias| !seen.insert(*alias));
+    let repeated: Vec<&str> = repeated.collect();
+    let taken = aliases
+        .iter()
+        .copied()
+        .filter(|alias| labels.contains(alias));
+    let wrong = [
+        (
+            "aliases must be unique within the topology; duplicated",
+            repeated,
+        ),
+        (
+            "an alias must not equal a nodeLabel; conflicting",
+            taken.collect(),
+        ),
+    ];
+    let said: Vec<String> = wrong
+        .into_iter()
+        .filter(|(_, aliases)| !aliases.is_empty())
+        .map(|(what, mut aliases)| {
+            aliases.sort_unstable();
+            format!("{what}: [{}]", aliases.join(" "))
+        })
+        .collect();
+    if said.is_empty() {
+        Ok(())
+    } else {
+        Err(Refusal(said.join("; ")))
+    }
+}

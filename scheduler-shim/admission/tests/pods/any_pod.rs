@@ -1,0 +1,121 @@
+//! What holds for any pod.
+
+use apportion_admission::strict::Bounds;
+use apportion_admission::{
+    Delivery, Pod, Settings, is_shared, mutate, request, validate, validate_update,
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::build::{limited, settings};
+
+fn annotations() -> impl Strategy<Value = Value> {
+    let keys = prop::sample::select(vec![
+        "gpu-fraction",
+        "gpu-memory",
+        "gpu-fraction-num-devices",
+        "gpu-fraction-container-name",
+        "mps",
+        "nvidia.com/container.main.gpu-memory.limit",
+        "nvidia.com/container.side.gpu-memory.request",
+        "other",
+    ]);
+    let values = prop_oneof![
+        prop::sample::select(vec![
+            "0.5", "1", "2", "2000", "1Gi", "true", "main", "fetch", "NaN", "0x1p-1", ""
+        ])
+        .prop_map(str::to_owned),
+        "[0-9.eE+_-]{0,8}",
+        ".{0,12}",
+    ];
+    prop::collection::btree_map(keys.prop_map(str::to_owned), values, 0..4)
+        .prop_map(|map| json!(map))
+}
+
+fn pods() -> impl Strategy<Value = Pod> {
+    let limits = prop_oneof![
+        Just(json!({})),
+        Just(json!({"nvidia.com/gpu": "1"})),
+        Just(json!({"cpu": "1"}))
+    ];
+    (annotations(), limits).prop_map(|(annotations, limits)| limited(annotations, limits))
+}
+
+fn deliveries() -> impl Strategy<Value = Settings> {
+    let delivery = prop_oneof![
+        Just(Delivery::Slot("example.com/slot".to_owned())),
+        any::<bool>().prop_map(|with_memory_limit| Delivery::ConfigMaps { with_memory_limit }),
+    ];
+    (delivery, any::<bool>()).prop_map(|(delivery, block_visible_devices)| Settings {
+        delivery,
+        block_visible_devices,
+        runtime_class: Some("nvidia".to_owned()),
+        ..settings()
+    })
+}
+
+proptest! {
+    #[test]
+    fn completing_a_pod_twice_changes_nothing_more(pod in pods(), settings in deliveries(), chance: [u64; 2]) {
+        let mut once = pod;
+        if mutate(&mut once, &settings, chance[0]).is_ok() {
+            let mut twice = once.clone();
+            mutate(&mut twice, &settings, chance[1]).unwrap();
+            prop_assert_eq!(once, twice);
+        }
+    }
+
+    #[test]
+    fn completing_a_pod_does_not_change_the_judgement(pod in pods(), settings in deliveries(), chance: u64) {
+        let relaxed = Settings { block_visible_devices: false, ..settings.clone() };
+        let before = validate(&pod, &relaxed);
+        let mut after = pod;
+        if mutate(&mut after, &settings, chance).is_ok() {
+            prop_assert_eq!(validate(&after, &relaxed), before);
+        }
+    }
+
+    #[test]
+    fn a_pod_without_our_words_is_taken_as_it_is(pod in pods(), settings in deliveries()) {
+        let settings = Settings { block_visible_devices: false, ..settings };
+        if !is_shared(&pod) {
+            let mut after = pod.clone();
+            mutate(&mut after, &settings, 3).unwrap();
+            prop_assert_eq!(after, pod);
+        }
+    }
+
+    #[test]
+    fn what_is_taken_can_be_placed_or_is_too_small(pod in pods()) {
+        if validate(&pod, &settings()).is_ok() {
+            match request::read(&pod) {
+                Ok(asked) => prop_assert_eq!(asked.is_empty(), !is_shared(&pod)),
+                Err(why) => prop_assert!(validate(&pod, &Settings { strict: Some(Bounds::default()), ..settings() }).is_err(), "{}", why),
+            }
+        }
+    }
+
+    #[test]
+    fn the_strict_mode_only_refuses_more(pod in pods()) {
+        let strict = Settings { strict: Some(Bounds::default()), ..settings() };
+        if let Err(why) = validate(&pod, &settings()) {
+            prop_assert_eq!(validate(&pod, &strict), Err(why));
+        }
+    }
+
+    #[test]
+    fn a_bound_pod_may_change_anything_but_its_request(old in pods(), new in pods()) {
+        let mut old = old;
+        old.spec.node_name = "node-7".to_owned();
+        let asked = |pod: &Pod| {
+            let all = pod.metadata.annotations.clone();
+            all.into_iter().filter(|(key, _)| key != "other").collect::<Vec<_>>()
+        };
+        let is_frozen = validate_update(&old, &new, &settings()).is_err();
+        if asked(&old) != asked(&new) {
+            prop_assert!(is_frozen);
+        } else if old.spec.containers == new.spec.containers {
+            prop_assert!(!is_frozen);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The pod that the other files make variants of.
+
+use apportion_admission::{Delivery, Pod, Settings, validate};
+use serde_json::{Value, json};
+
+pub(crate) fn settings() -> Settings {
+    Settings {
+        sharing: true,
+        delivery: Delivery::Slot("example.com/slot".to_owned()),
+        block_visible_devices: false,
+        runtime_class: None,
+        strict: None,
+    }
+}
+
+pub(crate) fn pod(annotations: Value) -> Pod {
+    limited(annotations, json!({}))
+}
+
+pub(crate) fn limited(annotations: Value, limits: Value) -> Pod {
+    let json = json!({"metadata": {"name": "train-0", "namespace": "lab", "annotations": annotations},
+        "spec": {"schedulerName": "kai-scheduler", "initContainers": [{"name": "fetch"}],
+            "containers": [{"name": "main", "resources": {"limits": limits}}, {"name": "side"}]}});
+    Pod::read(&json).expect("it is a pod")
+}
+
+pub(crate) fn said(pod: &Pod, settings: &Settings) -> String {
+    validate(pod, settings).map_or_else(|refusal| refusal.to_string(), |()| String::new())
+}

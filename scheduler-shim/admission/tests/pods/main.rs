@@ -1,0 +1,6 @@
+//! Pods on their way in: KAI's table of rules, what a bound pod keeps, and what must hold for any pod.
+
+mod any_pod;
+mod build;
+mod rules;
+mod updates;

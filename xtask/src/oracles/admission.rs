@@ -1,0 +1,226 @@
+//! Who may come in: pods, queues, pod groups and topologies, with the answers and changes that KAI's webhooks make.
+//!
+//! A component of the case is a rule of the admission crate; what it says and what it changes are held against
+//! what is expected (`oracles/README.md`, section 5).
+
+use anyhow::{Result, bail};
+use apportion_admission::pod_group::{self, PodGroup};
+use apportion_admission::queue::{self, Queue};
+use apportion_admission::topology::{self, Topology};
+use apportion_admission::{
+    Pod, devices, fraction_container, is_shared, limit_memory, request, set_runtime_class,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::differs;
+
+mod checks;
+
+/// Stands in for chance.
+const ENTROPY: u64 = 0x1234_5678_9abc_def0;
+
+/// What a rule said.
+#[derive(Default)]
+struct Answer {
+    error: Option<String>,
+    warnings: Vec<String>,
+}
+
+impl Answer {
+    fn of<E: ToString>(result: std::result::Result<(), E>) -> Self {
+        Self {
+            error: result.err().map(|error| error.to_string()),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+pub(super) fn ask(case: &Value) -> Result<Option<String>> {
+    let component = case["component"].as_str().unwrap_or_default();
+    let operation = case["operation"].as_str().unwrap_or_default();
+    let expected = &case["expected"];
+    match (component, operation) {
+        ("podgroup", "validate") => return findings(case),
+        (_, "mutate") => {
+            let mut pod = Pod::read(&case["object"])?;
+            let result = mutate(component, &mut pod, &case["settings"])?;
+            let wrong = judge(&Answer::of(result), expected);
+            return Ok(wrong.or_else(|| checks::all(&pod, expected)));
+        }
+        _ => {}
+    }
+    let answer = match component {
+        "gpu_request" | "gpu_sharing" | "device_access" | "hamicore" | "runtime_class" => {
+            Answer::of(validate(
+                component,
+                &Pod::read(&case["object"])?,
+                &case["settings"],
+            )?)
+        }
+        "queue" => queue(operation, case)?,
+        "topology" if operation == "delete" => Answer::default(),
+        "topology" => Answer::of(topology::check(&Topology::deserialize(&case["object"])?)),
+        "podgroup" => {
+            let group = PodGroup::deserialize(&case["object"])?;
+            let verdict = pod_group::check(&group, operation == "update");
+            Answer {
+                error: verdict.refusal,
+                warnings: verdict.warnings,
+            }
+        }
+        other => bail!("unknown component {other}"),
+    };
+    Ok(judge(&answer, expected))
+}
+
+type Outcome = std::result::Result<(), apportion_admission::Refusal>;
+
+fn validate(component: &str, pod: &Pod, settings: &Value) -> Result<Outcome> {
+    Ok(match component {
+        "gpu_request" => request::check(pod),
+        "gpu_sharing" => apportion_admission::validate(pod, &switched(settings)),
+        "device_access" => devices::check(pod),
+        "hamicore" | "runtime_class" => Ok(()),
+        other => bail!("unknown component {other}"),
+    })
+}
+
+fn mutate(component: &str, pod: &mut Pod, settings: &Value) -> Result<Outcome> {
+    Ok(match component {
+        "gpu_sharing" => apportion_admission::mutate(pod, &switched(settings), ENTROPY),
+        "device_access" => devices::block(pod),
+        "hamicore" if is_shared(pod) && !pod.spec.containers.is_empty() => {
+            fraction_container(pod).and_then(|place| limit_memory(pod, place))
+        }
+        "hamicore" => Ok(()),
+        "runtime_class" => {
+            let class = settings["gpu_fraction_runtime_class_name"].as_str();
+            if let Some(class) = class.filter(|class| !class.is_empty()) {
+                set_runtime_class(pod, class);
+            }
+            Ok(())
+        }
+        other => bail!("unknown component {other}"),
+    })
+}
+
+/// A cluster where KAI binds, with nothing switched on but what the case says.
+fn switched(settings: &Value) -> apportion_admission::Settings {
+    apportion_admission::Settings {
+        sharing: settings["gpu_sharing_enabled"]
+            .as_bool()
+            .unwrap_or_default(),
+        delivery: apportion_admission::Delivery::ConfigMaps {
+            with_memory_limit: false,
+        },
+        block_visible_devices: false,
+        runtime_class: None,
+        strict: None,
+    }
+}
+
+fn queue(operation: &str, case: &Value) -> Result<Answer> {
+    let queue = Queue::deserialize(&case["object"])?;
+    if operation == "delete" {
+        return Ok(Answer::of(queue::check_deletion(&queue)));
+    }
+    let old = &case["old_object"];
+    let old = (!old.is_null())
+        .then(|| Queue::deserialize(old))
+        .transpose()?;
+    let verdict = queue::check(old.as_ref(), &queue, &|_: &str| None, false);
+    Ok(Answer {
+        error: verdict.refusal.map(|refusal| refusal.to_string()),
+        warnings: verdict.warnings,
+    })
+}
+
+fn findings(case: &Value) -> Result<Option<String>> {
+    let group = PodGroup::deserialize(&case["object"])?;
+    let found = pod_group::find(&group.spec);
+    let shown =
+        |mistake: &pod_group::Mistake| json!({"type": mistake.kind(), "text": mistake.to_string()});
+    let answer = json!({
+        "structural_error": found.structure.as_ref().map(shown),
+        "min_definition_errors": found.minimums.iter().map(shown).collect::<Vec<_>>(),
+    });
+    Ok(differs(&answer, &case["expected"]))
+}
+
+/// What is wrong with what a rule said.
+fn judge(answer: &Answer, expected: &Value) -> Option<String> {
+    let allowed = expected["allowed"].as_bool().unwrap_or(true);
+    if allowed != answer.error.is_none() {
+        return Some(format!(
+            "allowed should be {allowed}, said {:?}",
+            answer.error
+        ));
+    }
+    let error = answer.error.as_deref().unwrap_or_default();
+    if let Some(text) = expected["error"].as_str().filter(|text| *text != error) {
+        return Some(format!("said {error:?}, not {text:?}"));
+    }
+    for part in texts(&expected["error_contains"]) {
+        if !error.contains(part) {
+            return Some(format!("{error:?} does not contain {part:?}"));
+        }
+    }
+    match &expected["warnings"] {
+        Value::Array(_) if !answer.warnings.is_empty() => {
+            Some(format!("warned of {:?}", answer.warnings))
+        }
+        wanted => {
+            let missing = texts(&wanted["contains"]).find(|part| {
+                let mut warnings = answer.warnings.iter();
+                !warnings.any(|warning| warning.contains(part))
+            });
+            missing.map(|part| format!("no warning of {:?} contains {part:?}", answer.warnings))
+        }
+    }
+}
+
+/// The texts of a list; what is absent has none.
+fn texts(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(expected: Value) -> Value {
+        json!({"component": "gpu_request", "operation": "validate", "expected": expected,
+            "object": {"metadata": {"annotations": {"gpu-memory": "8Gi"}}, "spec": {"containers": [{}]}}})
+    }
+
+    #[test]
+    fn passes_what_is_so_and_nothing_else() {
+        let said = "gpu-memory annotation value must be a positive integer greater than 0";
+        for (expected, passes) in [
+            (json!({"allowed": false, "error": said}), true),
+            (json!({"allowed": false, "error": "another"}), false),
+            (json!({"allowed": true, "error": null}), false),
+            (
+                json!({"allowed": false, "error_contains": ["positive", "zero"]}),
+                false,
+            ),
+            (
+                json!({"allowed": false, "warnings": {"contains": ["positive"]}}),
+                false,
+            ),
+        ] {
+            let wrong = ask(&case(expected.clone())).expect("it can be asked");
+            assert_eq!(wrong.is_none(), passes, "{expected}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_component_that_nobody_knows_does_not_pass() {
+        assert!(ask(&json!({"component": "else", "operation": "validate"})).is_err());
+        assert!(ask(&json!({"component": "else", "operation": "mutate"})).is_err());
+    }
+}
