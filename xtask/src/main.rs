@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 use clap::Parser;
 
+mod chart;
 mod clients;
 mod cluster;
 mod deviations;
@@ -58,6 +59,12 @@ enum Task {
     },
     /// Check format, lints, documentation, licences and advisories.
     Lint,
+    /// Check the agent's chart, its plain manifests and its alerts (with `helm` and `promtool`).
+    Chart {
+        /// Write the plain manifests anew.
+        #[arg(long)]
+        update: bool,
+    },
     /// Run the benches; they print ratios.
     Bench {
         /// Arguments for the pairs, such as one section: calls, contention, starts.
@@ -119,6 +126,7 @@ fn perform(task: Task) -> Result<ExitCode> {
         Task::Cluster(task) => return cluster::perform(&workspace, task),
         Task::Test { args } => return suites::test(&workspace, &args),
         Task::Lint => lint::check(&workspace)?,
+        Task::Chart { update } => chart::check(&workspace, update)?,
         Task::Bench { args } => suites::bench(&workspace, &args)?,
         Task::Scenarios { dir, filter, json } => {
             let listed = Deviations::read(&workspace.root.join(DEVIATIONS))?;

@@ -170,3 +170,28 @@ fn the_readme_has_the_table_of_the_rows() {
         );
     }
 }
+
+/// Dashboards and alerts ask for what is served.
+#[test]
+fn every_metric_that_the_chart_asks_for_is_a_row() {
+    let chart =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime-class/chart/apportion-agent");
+    for file in [
+        "rules/apportion.yaml",
+        "dashboards/node.json",
+        "dashboards/pods.json",
+    ] {
+        let text = std::fs::read_to_string(chart.join(file)).unwrap();
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let asked: Vec<_> = words
+            .filter(|word| word.starts_with("apportion_"))
+            .collect();
+        assert!(asked.len() > 10, "{file} asks for nothing");
+        for name in asked {
+            assert!(
+                ROWS.iter().any(|row| row.name == name),
+                "{file} asks for {name}"
+            );
+        }
+    }
+}

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod book;
+mod chart;
 mod host;
 mod offenders;
 mod reconcile;

@@ -1,0 +1,140 @@
+//! The chart of the agent: that it is well-formed for every preset, that wrong values are refused, that the
+//! plain manifests beside it are what it renders, and that Prometheus takes its rules and proves them.
+//!
+//! `helm` and `promtool` are other people's programs and are not fetched here: `HELM` and `PROMTOOL` name
+//! them, or the `PATH` has them.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::steps::{run, succeeds, typed};
+use crate::workspace::Workspace;
+
+const CHART: &str = "runtime-class/chart/apportion-agent";
+const MANIFESTS: &str = "runtime-class/manifests";
+/// For which Kubernetes the manifests are rendered; nothing in them depends on it.
+const KUBERNETES: &str = "1.36.0";
+/// What must not be taken, one value each.
+const WRONG: &[&str] = &[
+    "policy=maim",
+    "simulatedGpus=-1",
+    "kubeletRoot=relative",
+    "metrics.port=0",
+    "nosuch=1",
+];
+/// Everything that is off unless asked for.
+const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,\
+                        metrics.dashboards.enabled=true,openshift.enabled=true,hostNetwork=true";
+/// The namespace of the plain manifests. The agent sees the host's processes and folders.
+const NAMESPACE: &str = "apportion-system";
+
+/// Checks the chart, and writes the plain manifests anew if `is_update`.
+pub(crate) fn check(workspace: &Workspace, is_update: bool) -> Result<()> {
+    let chart = workspace.root.join(CHART);
+    let helm = || Command::new(named("HELM", "helm"));
+    let presets = presets(&chart)?;
+    for (name, values) in &presets {
+        run(helm()
+            .args(["lint", "--strict", "--quiet"])
+            .arg(&chart)
+            .args(values))?;
+        let fresh = render(
+            helm()
+                .args(template(&chart))
+                .arg("--include-crds")
+                .args(values),
+        )?;
+        let path = workspace.root.join(MANIFESTS).join(format!("{name}.yaml"));
+        compare(&path, &format!("{}{fresh}", namespace()), is_update)?;
+    }
+    render(helm().args(template(&chart)).args(["--set", OPTIONAL]))?;
+    for wrong in WRONG {
+        if succeeds(helm().args(template(&chart)).args(["--set", wrong])) {
+            bail!("the chart takes {wrong}");
+        }
+    }
+    check_rules(&chart.join("rules"))?;
+    println!(
+        "chart: {} presets, {} wrong values refused",
+        presets.len(),
+        WRONG.len()
+    );
+    Ok(())
+}
+
+fn check_rules(rules: &Path) -> Result<()> {
+    let promtool = || {
+        let mut promtool = Command::new(named("PROMTOOL", "promtool"));
+        promtool.current_dir(rules);
+        promtool
+    };
+    run(promtool().args(["check", "rules", "apportion.yaml"]))?;
+    run(promtool().args(["test", "rules", "apportion.test.yaml"]))
+}
+
+fn named(variable: &str, usual: &str) -> OsString {
+    env::var_os(variable).unwrap_or_else(|| usual.into())
+}
+
+/// Each set of values with the name of its manifest; the first is the chart's own.
+fn presets(chart: &Path) -> Result<Vec<(String, Vec<OsString>)>> {
+    let folder = chart.join("presets");
+    let mut presets = vec![("default".to_owned(), Vec::new())];
+    let mut paths: Vec<PathBuf> = fs::read_dir(&folder)
+        .and_then(|entries| entries.map(|entry| entry.map(|e| e.path())).collect())
+        .with_context(|| format!("failed to read {}", folder.display()))?;
+    paths.sort();
+    for path in paths {
+        let name = path.file_stem().context("a preset without a name")?;
+        let name = name.to_string_lossy().into_owned();
+        presets.push((name, vec!["--values".into(), path.into()]));
+    }
+    Ok(presets)
+}
+
+fn template(chart: &Path) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["template".into(), "apportion".into(), chart.into()];
+    let more = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES];
+    words.extend(more.map(OsString::from));
+    words
+}
+
+fn namespace() -> String {
+    format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n  labels:\n    \
+         pod-security.kubernetes.io/enforce: privileged\n"
+    )
+}
+
+fn render(helm: &mut Command) -> Result<String> {
+    let output = helm
+        .output()
+        .with_context(|| format!("failed to start {}", typed(helm)))?;
+    if !output.status.success() {
+        bail!(
+            "{}: {}",
+            typed(helm),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    String::from_utf8(output.stdout).context("helm rendered no text")
+}
+
+fn compare(path: &Path, fresh: &str, is_update: bool) -> Result<()> {
+    if is_update {
+        return fs::write(path, fresh)
+            .with_context(|| format!("failed to write {}", path.display()));
+    }
+    if fs::read_to_string(path).unwrap_or_default() != fresh {
+        bail!(
+            "{} is stale: run cargo xtask chart --update",
+            path.display()
+        );
+    }
+    Ok(())
+}
