@@ -54,6 +54,12 @@ impl Amounts {
         Self::of_each(|resource| rounded(self[resource] - other[resource]))
     }
 
+    /// So many times as much.
+    #[must_use]
+    pub fn times(self, count: f64) -> Self {
+        Self::of_each(|resource| rounded(self[resource] * count))
+    }
+
     /// Whether no resource is above its bound.
     #[must_use]
     pub fn within(self, bounds: Self) -> bool {

@@ -23,6 +23,7 @@ pub mod queue_order;
 pub mod reclaimable;
 pub mod share;
 pub mod tree;
+pub mod usage;
 
 mod actions;
 mod ahead;

@@ -1,0 +1,235 @@
+//! What queues used in the past, as parts of what the cluster had, so that a share can be fair over time.
+//!
+//! The window is cut into buckets that hold card-seconds (and the like) of each queue and of the cluster.
+//! Old buckets fall out of a sliding window one by one and out of a tumbling one all at once; with a
+//! half-life a bucket counts for half as much when it is that old. What a queue used is its sum over the
+//! buckets divided by the cluster's: 24 of 100 card-hours are 0.24. Nothing but sums is kept, so the whole
+//! store is small enough to be written down with each change and read back after a restart.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::amounts::{Amounts, Resource};
+
+/// How far back usage counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// The time of this length that ends now.
+    Sliding(Duration),
+    /// The time since the last multiple of `length` after `start`.
+    Tumbling {
+        /// When the first window began.
+        start: Duration,
+        /// How long each is.
+        length: Duration,
+    },
+}
+
+impl Window {
+    /// A week, as KAI has it.
+    pub const WEEK: Self = Self::Sliding(Duration::from_secs(7 * 24 * 3600));
+
+    const fn length(self) -> Duration {
+        match self {
+            Self::Sliding(length) | Self::Tumbling { length, .. } => length,
+        }
+    }
+
+    /// When the window that `now` is in began.
+    fn began(self, now: Duration) -> Duration {
+        match self {
+            Self::Sliding(length) => now.saturating_sub(length),
+            Self::Tumbling { start, length } => {
+                let since = now.saturating_sub(start).as_nanos();
+                let into = since.checked_rem(length.as_nanos()).unwrap_or(0);
+                now.saturating_sub(Duration::from_nanos(
+                    u64::try_from(into).unwrap_or(u64::MAX),
+                ))
+            }
+        }
+    }
+}
+
+/// Sums over a part of the window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bucket {
+    /// When it began.
+    pub start: Duration,
+    /// When the last of it was noted.
+    pub end: Duration,
+    /// What the cluster had, times seconds.
+    pub capacity: Amounts,
+    /// What each queue held, times seconds.
+    pub held: BTreeMap<String, Amounts>,
+}
+
+/// What queues used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Usage {
+    /// How far back it counts.
+    pub window: Window,
+    /// How old usage is when it counts for half; never where not given.
+    pub half_life: Option<Duration>,
+    /// The sums, oldest first.
+    pub buckets: Vec<Bucket>,
+}
+
+impl Usage {
+    /// Into how many buckets the window is cut.
+    const BUCKETS: u32 = 168;
+
+    /// Nothing was used yet.
+    #[must_use]
+    pub const fn new(window: Window, half_life: Option<Duration>) -> Self {
+        Self {
+            window,
+            half_life,
+            buckets: Vec::new(),
+        }
+    }
+
+    /// Notes that from `from` until `to` the queues held this and the cluster had that.
+    pub fn note(
+        &mut self,
+        from: Duration,
+        to: Duration,
+        held: &BTreeMap<String, Amounts>,
+        capacity: Amounts,
+    ) {
+        let mut at = from.max(self.window.began(to));
+        while at < to {
+            let end = self.bucket_at(at).min(to);
+            let seconds = end.saturating_sub(at).as_secs_f64();
+            if let Some(bucket) = self.buckets.last_mut() {
+                bucket.end = end;
+                bucket.capacity = bucket.capacity.plus(capacity.times(seconds));
+                for (queue, amounts) in held {
+                    let sum = bucket.held.entry(queue.clone()).or_default();
+                    *sum = sum.plus(amounts.times(seconds));
+                }
+            }
+            at = end;
+        }
+        let began = self.window.began(to);
+        self.buckets.retain(|bucket| bucket.end > began);
+    }
+
+    /// Makes the bucket that holds `at` the last, and returns when it is full.
+    fn bucket_at(&mut self, at: Duration) -> Duration {
+        let length = (self.window.length() / Self::BUCKETS).max(Duration::from_secs(1));
+        let is_full = self
+            .buckets
+            .last()
+            .is_none_or(|last| at >= last.start + length);
+        if is_full {
+            self.buckets.push(Bucket {
+                start: at,
+                end: at,
+                ..Bucket::default()
+            });
+        }
+        let start = self.buckets.last().map_or(at, |last| last.start);
+        start + length
+    }
+
+    /// What a queue used until `now`, as a part of what the cluster had: CPU, memory, GPU.
+    #[must_use]
+    pub fn of(&self, queue: &str, now: Duration) -> [f64; 3] {
+        let began = self.window.began(now);
+        let (mut used, mut had) = (Amounts::default(), Amounts::default());
+        for bucket in self.buckets.iter().filter(|bucket| bucket.end > began) {
+            let weight = self.weight(bucket, now);
+            let held = bucket.held.get(queue).copied().unwrap_or_default();
+            used = used.plus(held.times(weight));
+            had = had.plus(bucket.capacity.times(weight));
+        }
+        Resource::ALL.map(|resource| {
+            if had[resource] > 0.0 {
+                used[resource] / had[resource]
+            } else {
+                0.0
+            }
+        })
+    }
+
+    /// How much a bucket still counts, by the age of its middle.
+    fn weight(&self, bucket: &Bucket, now: Duration) -> f64 {
+        let Some(half_life) = self.half_life.filter(|half_life| !half_life.is_zero()) else {
+            return 1.0;
+        };
+        let middle = (bucket.start + bucket.end) / 2;
+        let age = now.saturating_sub(middle).as_secs_f64();
+        0.5_f64.powf(age / half_life.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn cards(count: f64) -> Amounts {
+        Amounts::new(0.0, 0.0, count)
+    }
+
+    fn held(queue: &str, count: f64) -> BTreeMap<String, Amounts> {
+        [(queue.to_owned(), cards(count))].into()
+    }
+
+    #[test]
+    fn a_part_of_the_card_hours_is_that_part_of_the_cluster() {
+        let mut usage = Usage::new(Window::WEEK, None);
+        usage.note(HOUR, HOUR * 3, &held("a", 6.0), cards(10.0));
+        usage.note(HOUR * 3, HOUR * 11, &held("a", 1.5), cards(10.0));
+        let [cpu, memory, gpu] = usage.of("a", HOUR * 11);
+        assert!((gpu - 0.24).abs() < 1e-9, "{gpu}");
+        assert_eq!((cpu, memory, usage.of("b", HOUR * 11)[2]), (0.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn what_is_older_than_a_sliding_window_does_not_count() {
+        let mut usage = Usage::new(Window::Sliding(HOUR * 10), None);
+        usage.note(Duration::ZERO, HOUR, &held("a", 10.0), cards(10.0));
+        usage.note(HOUR, HOUR * 30, &held("b", 10.0), cards(10.0));
+        assert_eq!(usage.of("a", HOUR * 30)[2], 0.0);
+        assert_eq!(usage.of("b", HOUR * 30)[2], 1.0);
+        assert!(usage.buckets.len() <= 169, "{}", usage.buckets.len());
+    }
+
+    #[test]
+    fn a_tumbling_window_forgets_all_at_once() {
+        let window = Window::Tumbling {
+            start: HOUR,
+            length: HOUR * 10,
+        };
+        let mut usage = Usage::new(window, None);
+        usage.note(HOUR, HOUR * 6, &held("a", 10.0), cards(10.0));
+        assert_eq!(usage.of("a", HOUR * 10)[2], 1.0);
+        assert_eq!(usage.of("a", HOUR * 11)[2], 0.0);
+    }
+
+    #[test]
+    fn usage_counts_for_half_when_it_is_a_half_life_old() {
+        let mut usage = Usage::new(Window::WEEK, Some(HOUR * 24));
+        usage.note(Duration::ZERO, HOUR, &held("a", 10.0), cards(10.0));
+        usage.note(HOUR * 24, HOUR * 25, &held("b", 10.0), cards(10.0));
+        let (old, new) = (usage.of("a", HOUR * 25)[2], usage.of("b", HOUR * 25)[2]);
+        assert!((old * 2.0 - new).abs() < 1e-9, "{old} and {new}");
+        assert!((old + new - 1.0).abs() < 1e-9, "{old} and {new}");
+    }
+
+    #[test]
+    fn a_store_that_is_read_back_says_the_same() {
+        let mut usage = Usage::new(Window::WEEK, Some(HOUR));
+        usage.note(Duration::ZERO, HOUR * 5, &held("a", 3.0), cards(10.0));
+        let mut again = Usage {
+            buckets: usage.buckets.clone(),
+            ..Usage::new(Window::WEEK, Some(HOUR))
+        };
+        for usage in [&mut usage, &mut again] {
+            usage.note(HOUR * 5, HOUR * 6, &held("a", 9.0), cards(10.0));
+        }
+        assert_eq!(usage.of("a", HOUR * 6), again.of("a", HOUR * 6));
+    }
+}

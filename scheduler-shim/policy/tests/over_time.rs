@@ -1,0 +1,109 @@
+//! What is fair over time: queues that can't have the cluster together have it in turns.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use apportion_abi::Bytes;
+use apportion_policy::amounts::Amounts;
+use apportion_policy::cluster::{Cards, Group, Job, Node, PodSet, Queue, Quota, Task};
+use apportion_policy::usage::{Usage, Window};
+use apportion_policy::{Cluster, Decision, step};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const CARDS: i64 = 16;
+
+fn queue(name: &str, weight: f64, used: [f64; 3]) -> Queue {
+    Queue {
+        name: name.to_owned(),
+        parent: None,
+        created: Duration::ZERO,
+        priority: 100,
+        cpu: Quota::UNLIMITED,
+        memory: Quota::UNLIMITED,
+        gpu: Quota {
+            deserved: 0.0,
+            limit: -1.0,
+            weight,
+        },
+        usage: used,
+        preempt_min_runtime: None,
+        reclaim_min_runtime: None,
+    }
+}
+
+/// A job that wants every card.
+fn job(queue: &str, created: Duration) -> Job {
+    Job {
+        name: queue.to_owned(),
+        queue: queue.to_owned(),
+        is_preemptible: true,
+        created,
+        root: Group {
+            sets: vec![PodSet {
+                name: "default".to_owned(),
+                min_available: 1,
+                topology: None,
+            }],
+            ..Group::default()
+        },
+        tasks: vec![Task {
+            name: format!("{queue}-0"),
+            set: "default".to_owned(),
+            cards: Cards::Whole(CARDS),
+            ..Task::default()
+        }],
+        ..Job::default()
+    }
+}
+
+/// How many of the hours each of two queues of these weights gets, when both always want everything.
+fn hours(weights: [f64; 2], hours: u32) -> [u32; 2] {
+    let names = ["a", "b"];
+    let mut usage = Usage::new(Window::WEEK, Some(HOUR * 48));
+    let mut had = [0, 0];
+    for hour in 0..hours {
+        let now = HOUR * hour;
+        let queues = names
+            .iter()
+            .zip(weights)
+            .map(|(name, weight)| queue(name, weight, usage.of(name, now)));
+        let cluster = Cluster {
+            nodes: vec![Node {
+                name: "node".to_owned(),
+                pods: 10,
+                cards: CARDS,
+                card_memory: Bytes::from_mib(1000),
+                ..Node::default()
+            }],
+            queues: queues.collect(),
+            jobs: names.map(|name| job(name, now)).into(),
+            ..Cluster::default()
+        };
+        let mut held = BTreeMap::new();
+        for decision in step(now, &cluster) {
+            if let Decision::Bind { job, .. } = decision {
+                held.insert(job.clone(), Amounts::new(0.0, 0.0, CARDS as f64));
+                for (name, had) in names.iter().zip(&mut had) {
+                    *had += u32::from(*name == job);
+                }
+            }
+        }
+        let capacity = Amounts::new(0.0, 0.0, CARDS as f64);
+        usage.note(now, now + HOUR, &held, capacity);
+    }
+    had
+}
+
+#[test]
+fn two_queues_of_one_weight_have_the_cluster_for_half_of_the_time_each() {
+    let [a, b] = hours([1.0, 1.0], 100);
+    assert_eq!(a + b, 100);
+    assert!(a.abs_diff(b) <= 10, "{a} and {b}");
+}
+
+#[test]
+fn a_queue_of_twice_the_weight_has_it_for_longer_but_not_always() {
+    let [a, b] = hours([2.0, 1.0], 100);
+    assert_eq!(a + b, 100);
+    assert!(a >= 55 && b >= 10, "{a} and {b}");
+}
