@@ -11,6 +11,7 @@ use apportion_abi::{Bytes, CardUuid, place};
 use apportion_ledger::{
     Allocation, AllocationId, Effect, Event, Health, Ledger, Refusal, State, Time,
 };
+use apportion_nri::{News, Rules};
 use apportion_proto::v1;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::MissedTickBehavior;
@@ -26,11 +27,14 @@ use crate::members::Members;
 use crate::namespace::Namespaces;
 use crate::notice;
 use crate::options::Options;
+use crate::places::Places;
 use crate::probe::Probe;
 use crate::request::Request;
 use crate::reserve::Reserves;
+use crate::second_lock::SecondLock;
 use crate::view::{self, Counts, View};
 
+mod attribute;
 mod learn;
 mod perform;
 mod respond;
@@ -55,6 +59,7 @@ pub(crate) struct Agent {
     accounts: BTreeMap<AllocationId, Account>,
     members: Members,
     namespaces: Namespaces,
+    places: Places,
     reserves: Reserves,
     /// The probe that runs, with when it must be done and the sample that will show it.
     probe: Option<learn::Running>,
@@ -71,6 +76,8 @@ pub(crate) struct Agent {
     slots: BTreeMap<AllocationId, Vec<Slot>>,
     sampled: Option<(Instant, u64)>,
     counts: Counts,
+    /// The container runtime's question before each container, where it asks.
+    second_lock: Option<SecondLock>,
     metrics_address: String,
     views: watch::Sender<Arc<View>>,
     events: broadcast::Sender<v1::Event>,
@@ -106,6 +113,7 @@ impl Agent {
             ledger,
             accounts: BTreeMap::new(),
             namespaces: Namespaces::new(),
+            places: Places::new(),
             probe: None,
             ended_probes: Vec::new(),
             waiting: Vec::new(),
@@ -116,6 +124,7 @@ impl Agent {
             slots: BTreeMap::new(),
             sampled: None,
             counts: Counts::default(),
+            second_lock: None,
             metrics_address: String::new(),
             views: watch::channel(Arc::new(view)).0,
             events: broadcast::channel(EVENTS).0,
@@ -167,6 +176,7 @@ impl Agent {
                 readings = self.driver.next() => self.read(readings),
                 ready = learn::ready(&mut self.probe) => self.probe_ready(ready),
                 Some(request) = requests.recv() => self.respond(request),
+                news = SecondLock::next(self.second_lock.as_mut()) => self.hear(news),
                 _ = tick.tick() => {
                     self.tick();
                     if self.is_idle(&contact) {
@@ -179,6 +189,29 @@ impl Agent {
         // Who comes from here on finds no socket and starts another agent.
         self.instance.unlist();
         self.save();
+    }
+
+    /// Lets the container runtime ask before each container, where the options name its socket.
+    pub(crate) fn lock_twice(&mut self) -> std::io::Result<()> {
+        let options = self.options.second_lock.clone();
+        let Some(socket) = options.socket else {
+            return Ok(());
+        };
+        let rules = Rules {
+            mode: options.mode,
+            exempt: options.exempt,
+            accounts: self.instance.path(place::ACCOUNTS).display().to_string(),
+        };
+        self.second_lock = Some(SecondLock::start(socket, rules)?);
+        self.show();
+        Ok(())
+    }
+
+    fn hear(&mut self, news: News) {
+        if let Some(lock) = &mut self.second_lock {
+            lock.hear(news);
+        }
+        self.show();
     }
 
     fn tick(&mut self) {

@@ -20,12 +20,14 @@ mod metrics;
 mod namespace;
 mod notice;
 mod options;
+mod places;
 mod privilege;
 mod probe;
 mod procfs;
 mod publish;
 mod request;
 mod reserve;
+mod second_lock;
 mod service;
 mod stop;
 mod view;
@@ -119,6 +121,9 @@ async fn run(options: Options) -> Result<(), Failure> {
     let mut agent = Agent::new(options, instance, driver);
     agent.set_metrics_address(address.clone());
     agent.look().await;
+    agent
+        .lock_twice()
+        .map_err(|error| Failure::running(&error, "see ulimit -u"))?;
 
     let contact = Arc::new(Contact::new());
     let (requests, requested) = mpsc::channel(QUEUE);

@@ -12,6 +12,10 @@ use apportion_ledger::OffenderPolicy;
 
 use crate::failure::Failure;
 
+mod second_lock;
+
+pub(crate) use second_lock::SecondLock;
+
 /// The NVML that the system's loader finds.
 const SYSTEM_NVML: &str = "libnvidia-ml.so.1";
 
@@ -158,6 +162,10 @@ const ROWS: &[Row] = &[
     },
 ];
 
+fn rows() -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().chain(second_lock::ROWS)
+}
+
 /// Where metrics are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metrics {
@@ -184,6 +192,7 @@ pub(crate) struct Options {
     pub(crate) idle_exit: Option<Duration>,
     /// The node to publish for; `None`: publish nothing.
     pub(crate) node: Option<String>,
+    pub(crate) second_lock: SecondLock,
     pub(crate) log: tracing::Level,
     pub(crate) is_json: bool,
 }
@@ -221,7 +230,7 @@ pub(crate) fn parse(
         || env(place::ENV_SIM_SOCKET).is_some_and(|s| !s.is_empty());
     let mut options = defaults(is_simulated);
     let mut mistakes = Vec::new();
-    for row in ROWS {
+    for row in rows() {
         if let Some(text) = env(row.env).filter(|text| !text.is_empty()) {
             // The folder that the environment names is that of the machine's instance.
             let text = match is_simulated && row.flag == "--dir" {
@@ -240,7 +249,7 @@ pub(crate) fn parse(
         if flag == "--sim" {
             continue;
         }
-        let Some(row) = ROWS.iter().find(|row| row.flag == flag) else {
+        let Some(row) = rows().find(|row| row.flag == flag) else {
             mistakes.push(format!("{argument:?} is no option of this program"));
             continue;
         };
@@ -279,6 +288,7 @@ fn defaults(is_simulated: bool) -> Options {
         tick: Duration::from_millis(250),
         idle_exit: None,
         node: None,
+        second_lock: SecondLock::default(),
         log: tracing::Level::INFO,
         is_json: false,
     }
@@ -289,7 +299,7 @@ fn help() -> String {
         "apportion-agent: owns this machine's GPUs, gives shares of them away and makes the shares hold\n\n\
          Usage: apportion-agent [OPTIONS]\n\nOptions:\n",
     );
-    for row in ROWS {
+    for row in rows() {
         let _ = writeln!(text, "  {} <{}>\n        {}", row.flag, row.form, row.help);
         let _ = writeln!(
             text,
@@ -366,9 +376,6 @@ mod tests {
     #[test]
     fn the_help_names_every_setting() {
         let text = help();
-        assert!(
-            ROWS.iter()
-                .all(|row| text.contains(row.flag) && text.contains(row.env))
-        );
+        assert!(rows().all(|row| text.contains(row.flag) && text.contains(row.env)));
     }
 }

@@ -87,6 +87,11 @@ pub(crate) fn account_of(pid: u32) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(entry.to_vec())))
 }
 
+/// The control groups of the process, one line for each hierarchy.
+pub(crate) fn cgroup(pid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()
+}
+
 /// Whether the process has a file of that inode mapped; where its maps cannot be read, it may have.
 pub(crate) fn has_mapped(pid: u32, inode: u64) -> bool {
     let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else {

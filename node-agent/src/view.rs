@@ -11,6 +11,7 @@ use apportion_proto::v1;
 use crate::account::Account;
 use crate::driver::{FoundCard, Reading};
 use crate::procfs;
+use crate::second_lock;
 use crate::wire;
 
 /// The latest picture.
@@ -32,6 +33,8 @@ pub(crate) struct Counts {
     pub(crate) refused: BTreeMap<&'static str, u64>,
     pub(crate) adopted: u64,
     pub(crate) notices: BTreeMap<NoticeKind, u64>,
+    /// What the container runtime was told; none where it does not ask.
+    pub(crate) second_lock: Option<second_lock::Counts>,
 }
 
 /// One card at the latest sample.

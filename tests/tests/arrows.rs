@@ -91,8 +91,10 @@ const MAP: &[Crate] = &[
         name: "apportion-agent",
         knows: &[
             "apportion-abi",
+            "apportion-cgroup",
             "apportion-crds",
             "apportion-ledger",
+            "apportion-nri",
             "apportion-proto",
             "apportion-runtime-class",
         ],

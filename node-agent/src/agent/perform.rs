@@ -133,6 +133,9 @@ impl Agent {
 
     /// Makes a new picture for everyone who looks.
     pub(super) fn show(&self) {
+        if let Some(lock) = &self.second_lock {
+            lock.show(&self.ledger);
+        }
         let list = self.picture();
         let is_ready = self.sampled.is_some() && self.driver.silence() <= SILENCE;
         let sampled = self.sampled.map(|(at, _)| at);
@@ -140,7 +143,10 @@ impl Agent {
             list,
             sampled,
             is_ready,
-            counts: self.counts.clone(),
+            counts: Counts {
+                second_lock: self.second_lock.as_ref().map(|lock| lock.counts.clone()),
+                ..self.counts.clone()
+            },
         };
         self.views.send_replace(Arc::new(view));
     }

@@ -45,7 +45,10 @@ impl Agent {
             for slot in slots {
                 // A descendant of somebody else's owner is that owner's, whatever is written here; and
                 // a slot alone, which its program can write as it likes, makes nobody else a member.
-                if self.members.owner_of(slot.process).is_none() && self.has_mapped(id, slot) {
+                if self.owner_of(slot.process).is_none()
+                    && self.may_join(slot.process, id)
+                    && self.has_mapped(id, slot)
+                {
                     self.members.join(slot.process, id);
                 }
             }
@@ -122,7 +125,7 @@ impl Agent {
         card: CardUuid,
         nvml: Option<Bytes>,
     ) -> ProcessSample {
-        let owner = self.members.owner_of(process);
+        let owner = self.owner_of(process);
         let claimed = owner.as_ref().and_then(|id| {
             let at = self.accounts.get(id)?.position(card)?;
             let slot = self

@@ -125,6 +125,10 @@ pub(super) const ROWS: &[Row] = rows! {
         Of::Labels(&["result", "reason"], grants);
     Counter "apportion_offences_total" "Processes found exceeding or bypassing, by kind"
         Of::Labels(&["kind"], offences);
+    Gauge "apportion_nri_connected" "Whether the container runtime asks before it creates a container"
+        Of::Labels(&[], nri_connected);
+    Counter "apportion_nri_verdicts_total" "Containers judged for the runtime, by what was done and why"
+        Of::Labels(&["verdict", "reason"], nri_verdicts);
     Counter "apportion_series_dropped_total" "Series left out of scrapes because there were too many"
         Of::Node(|f| number(f.dropped));
     Gauge "apportion_gpu_info" "The card's product and its position"
@@ -233,6 +237,23 @@ fn offences(facts: &Facts) -> Vec<Sample> {
         (vec![(*word).to_owned()], number(count))
     };
     OFFENCES.iter().map(of).collect()
+}
+
+fn nri_connected(facts: &Facts) -> Vec<Sample> {
+    let lock = facts.view.counts.second_lock.iter();
+    lock.map(|lock| (Vec::new(), flag(lock.is_connected)))
+        .collect()
+}
+
+fn nri_verdicts(facts: &Facts) -> Vec<Sample> {
+    let lock = facts.view.counts.second_lock.iter();
+    let of = |((verdict, reason), count): (&(&str, &str), &u64)| {
+        (
+            vec![(*verdict).to_owned(), (*reason).to_owned()],
+            number(*count),
+        )
+    };
+    lock.flat_map(|lock| lock.verdicts.iter().map(of)).collect()
 }
 
 fn gpu_info(facts: &Facts) -> Vec<Sample> {

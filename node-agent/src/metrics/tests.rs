@@ -122,6 +122,7 @@ fn no_label_is_a_pid_or_a_sentence() {
         "pod_uid",
         "source",
         "state",
+        "verdict",
     ];
     for row in ROWS {
         for label in row.labels() {

@@ -8,6 +8,8 @@ mod book;
 mod chart;
 mod host;
 mod offenders;
+mod pods;
 mod reconcile;
 mod recovery;
+mod runtime;
 mod start;

@@ -1,0 +1,74 @@
+//! The settings of the question that the container runtime asks before each container.
+
+use std::path::PathBuf;
+
+use apportion_nri::Mode;
+
+use super::Row;
+
+/// Whose containers may reach a GPU without a grant, unless an option says otherwise.
+const INFRASTRUCTURE: [&str; 3] = ["kube-system", "gpu-operator", "nvidia-gpu-operator"];
+
+/// The settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SecondLock {
+    /// The container runtime's plugin socket; none: it is not asked to ask.
+    pub(crate) socket: Option<PathBuf>,
+    pub(crate) mode: Mode,
+    /// The namespaces of the infrastructure.
+    pub(crate) exempt: Vec<String>,
+}
+
+impl Default for SecondLock {
+    fn default() -> Self {
+        Self {
+            socket: None,
+            mode: Mode::Audit,
+            exempt: INFRASTRUCTURE.map(str::to_owned).to_vec(),
+        }
+    }
+}
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        flag: "--nri-socket",
+        env: "APPORTION_NRI_SOCKET",
+        form: "PATH",
+        default: "none: the container runtime is not asked to ask",
+        help: "the container runtime's plugin socket, such as /var/run/nri/nri.sock",
+        set: |options, text| {
+            options.second_lock.socket = Some(PathBuf::from(text));
+            !text.is_empty()
+        },
+    },
+    Row {
+        flag: "--nri-policy",
+        env: "APPORTION_NRI_POLICY",
+        form: "audit or enforce",
+        default: "audit",
+        help: "what is done with a container that would reach a GPU without a grant",
+        set: |options, text| {
+            options.second_lock.mode = match text {
+                "audit" => Mode::Audit,
+                "enforce" => Mode::Enforce,
+                _ => return false,
+            };
+            true
+        },
+    },
+    Row {
+        flag: "--nri-exempt-namespaces",
+        env: "APPORTION_NRI_EXEMPT_NAMESPACES",
+        form: "names, separated by commas, or none",
+        default: "kube-system,gpu-operator,nvidia-gpu-operator",
+        help: "whose containers may reach a GPU without a grant",
+        set: |options, text| {
+            options.second_lock.exempt = match text {
+                "none" => Vec::new(),
+                names => names.split(',').map(str::to_owned).collect(),
+            };
+            let exempt = &options.second_lock.exempt;
+            exempt.iter().all(|name| !name.is_empty())
+        },
+    },
+];

@@ -1,0 +1,174 @@
+//! The container runtime's question before each container, answered beside the agent's loop.
+//!
+//! A runtime waits two seconds and then goes on without the plugin for good. So the plugin has a thread
+//! of its own, judges by the latest book that it was shown, and tells the loop afterwards. Which
+//! containers exist is kept from what it tells: it is how a container's id becomes a name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::{io, thread};
+
+use apportion_abi::names::ENV_GRANT;
+use apportion_abi::workload::Workload;
+use apportion_ledger::{Allocation, Ledger, Owner, State};
+use apportion_nri::{Asked, Granted, Grants, Mode, News, Plugin, Rules, Verdict, judge};
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+/// Who the plugin is to the runtime, and when it is asked among others.
+const NAME: &str = "apportion";
+const INDEX: &str = "10";
+/// How many news may wait for the loop.
+const NEWS: usize = 1024;
+
+/// The plugin, as the loop sees it.
+#[derive(Debug)]
+pub(crate) struct SecondLock {
+    rules: Rules,
+    grants: watch::Sender<Arc<Grants>>,
+    news: mpsc::Receiver<News>,
+    /// By the runtime's id.
+    containers: BTreeMap<String, Asked>,
+    pub(crate) counts: Counts,
+}
+
+/// What it has done.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) is_connected: bool,
+    /// By what was done and why; one that nothing is wrong with has no reason.
+    pub(crate) verdicts: BTreeMap<(&'static str, &'static str), u64>,
+}
+
+impl SecondLock {
+    /// Starts the plugin.
+    pub(crate) fn start(socket: PathBuf, rules: Rules) -> io::Result<Self> {
+        let (grants, known) = watch::channel(Arc::new(Grants::new()));
+        let (told, news) = mpsc::channel(NEWS);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let plugin = Plugin {
+            socket,
+            name: NAME.to_owned(),
+            index: INDEX.to_owned(),
+            rules: rules.clone(),
+        };
+        let named = thread::Builder::new().name("nri".to_owned());
+        named.spawn(move || runtime.block_on(apportion_nri::run(plugin, known, told)))?;
+        Ok(Self {
+            rules,
+            grants,
+            news,
+            containers: BTreeMap::new(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Shows it the book.
+    pub(crate) fn show(&self, ledger: &Ledger) {
+        let grants = ledger.allocations().into_iter().filter_map(granted);
+        let grants: Grants = grants.collect();
+        self.grants.send_if_modified(|known| {
+            let is_other = **known != grants;
+            if is_other {
+                *known = Arc::new(grants);
+            }
+            is_other
+        });
+    }
+
+    /// The next news; none ever where there is no plugin. Dropping the future loses nothing.
+    pub(crate) async fn next(lock: Option<&mut Self>) -> News {
+        let news = match lock {
+            Some(lock) => lock.news.recv().await,
+            None => None,
+        };
+        match news {
+            Some(news) => news,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes news in.
+    pub(crate) fn hear(&mut self, news: News) {
+        match news {
+            News::Synchronized(running) => self.find(running),
+            News::Judged(asked, verdict) => {
+                tell(&asked, &verdict);
+                self.count(&verdict);
+                if !matches!(verdict, Verdict::Refuse(_)) {
+                    self.containers.insert(asked.id.clone(), asked);
+                }
+            }
+            News::Removed(asked) => drop(self.containers.remove(&asked.id)),
+            News::Disconnected => self.counts.is_connected = false,
+        }
+    }
+
+    /// The name of a container of a pod, by the runtime's id.
+    pub(crate) fn container(&self, pod: &str, id: &str) -> Option<&str> {
+        let known = self.containers.get(id)?;
+        (known.pod == pod).then_some(known.name.as_str())
+    }
+
+    /// Everything that runs now, and nothing that was there before. What should not run was created while
+    /// nobody was asked.
+    fn find(&mut self, running: Vec<Asked>) {
+        self.counts.is_connected = true;
+        let grants = self.grants.borrow().clone();
+        let rules = Rules {
+            mode: Mode::Audit,
+            ..self.rules.clone()
+        };
+        let before: BTreeSet<String> = self.containers.keys().cloned().collect();
+        for asked in running.iter().filter(|asked| !before.contains(&asked.id)) {
+            let verdict = judge(asked, &grants, &rules);
+            tell(asked, &verdict);
+            if !matches!(verdict, Verdict::Admit(_)) {
+                self.count(&verdict);
+            }
+        }
+        info!(containers = running.len(), "Runtime told what runs");
+        let by_id = |asked: Asked| (asked.id.clone(), asked);
+        self.containers = running.into_iter().map(by_id).collect();
+    }
+
+    fn count(&mut self, verdict: &Verdict) {
+        let words = match verdict {
+            Verdict::Admit(_) => ("admit", ""),
+            Verdict::Audit(reason) => ("audit", reason.word()),
+            Verdict::Refuse(reason) => ("refuse", reason.word()),
+        };
+        *self.counts.verdicts.entry(words).or_default() += 1;
+    }
+}
+
+/// An allocation of a pod, as the plugin must know it.
+fn granted(allocation: &Allocation) -> Option<(String, Granted)> {
+    let State::Allocated(Owner::Pod(pod)) = &allocation.state else {
+        return None;
+    };
+    let container = Workload::of(&allocation.name).map(|workload| workload.container);
+    let container = container.filter(|name| !name.is_empty());
+    let granted = Granted {
+        pod: pod.clone(),
+        container: container.map(str::to_owned),
+        env: vec![(ENV_GRANT.to_owned(), allocation.id.0.clone())],
+    };
+    Some((allocation.id.0.clone(), granted))
+}
+
+fn tell(asked: &Asked, verdict: &Verdict) {
+    let (namespace, pod, container) = (&asked.namespace, &asked.pod_name, &asked.name);
+    match verdict {
+        Verdict::Admit(_) => {}
+        Verdict::Audit(reason) => {
+            warn!(%namespace, %pod, %container, %reason, "Container would be refused by enforcement");
+        }
+        Verdict::Refuse(reason) => {
+            warn!(%namespace, %pod, %container, %reason, "Container refused");
+        }
+    }
+}

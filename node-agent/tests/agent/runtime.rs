@@ -1,0 +1,113 @@
+//! The agent and a container runtime that asks it before each container.
+
+#[path = "../../nri/tests/runtime/fake.rs"]
+mod fake;
+
+use apportion_nri::wire::{CdiDevice, ContainerAdjustment, PodSandbox};
+use apportion_proto::v1::{CommitRequest, Holder, holder};
+
+use crate::host::*;
+use fake::{Runtime, container};
+
+/// Every event that a runtime of today knows.
+const EVENTS: i32 = (1 << 14) - 1;
+const UID: &str = "6f1c2d3e-4b5a-4978-8a6b-1c2d3e4f5a6b";
+
+fn pod(namespace: &str, uid: &str) -> PodSandbox {
+    PodSandbox {
+        namespace: namespace.to_owned(),
+        ..fake::pod(uid)
+    }
+}
+
+async fn grant(client: &mut apportion_proto::AgentClient, name: &str, pod: &str) -> String {
+    let allocation = allocate(client, name, 1000).await.expect("it fits");
+    let commit = CommitRequest {
+        id: allocation.id.clone(),
+        holder: Some(Holder {
+            kind: Some(holder::Kind::PodUid(pod.to_owned())),
+        }),
+    };
+    client.commit(commit).await.expect("it is reserved");
+    allocation.id
+}
+
+#[tokio::test]
+async fn an_enforcing_agent_lets_the_runtime_create_the_granted_container_and_no_other() {
+    let host = Host::new(1);
+    let socket = host.instance().with_extension("nri");
+    let runtime = Runtime::listen(&socket, EVENTS);
+    let path = socket.display().to_string();
+    let options = ["--nri-socket", &path, "--nri-policy", "enforce"];
+    let (agent, mut client) = host.agent(&options).await;
+    let mut asking = runtime.accept(&[]).await;
+    eventually("it shows that it is asked", async || {
+        (host.metric("apportion_nri_connected", "") == Some(1.0)).then_some(())
+    })
+    .await;
+
+    let id = grant(&mut client, "team/train-0/main", UID).await;
+    let granted = container("main", &[&format!("APPORTION_GRANT={id}")]);
+    assert_eq!(asking.create(&pod("team", UID), &granted).await, Ok(None));
+    let other = asking.create(&pod("team", "another"), &granted).await;
+    assert!(
+        other
+            .unwrap_err()
+            .contains("was given to another container")
+    );
+    let side = container("side", &[&format!("APPORTION_GRANT={id}")]);
+    let side = asking.create(&pod("team", UID), &side).await;
+    assert!(side.unwrap_err().contains("was given to another container"));
+
+    let all = container("main", &["NVIDIA_VISIBLE_DEVICES=all"]);
+    let refused = asking.create(&pod("team", "another"), &all).await;
+    assert!(refused.unwrap_err().contains("has no grant"));
+    assert_eq!(
+        asking.create(&pod("kube-system", "plugin"), &all).await,
+        Ok(None)
+    );
+    let added = ContainerAdjustment {
+        cdi_devices: vec![CdiDevice {
+            name: "nvidia.com/gpu=0".to_owned(),
+        }],
+        ..ContainerAdjustment::default()
+    };
+    let plain = container("main", &[]);
+    let refused = asking
+        .validate(&pod("team", "another"), &plain, added)
+        .await;
+    assert!(refused.is_some_and(|reason| reason.contains("has no grant")));
+    let series = "apportion_nri_verdicts_total{verdict=\"refuse\",reason=\"no_grant\"}";
+    eventually("the veto is counted", async || {
+        (host.metric(series, "") == Some(2.0)).then_some(())
+    })
+    .await;
+
+    drop(asking);
+    eventually("it shows that it is not asked", async || {
+        (host.metric("apportion_nri_connected", "") == Some(0.0)).then_some(())
+    })
+    .await;
+    drop(agent);
+}
+
+#[tokio::test]
+async fn an_auditing_agent_refuses_nothing_and_counts_also_what_was_created_meanwhile() {
+    let host = Host::new(1);
+    let socket = host.instance().with_extension("nri");
+    let runtime = Runtime::listen(&socket, EVENTS);
+    let path = socket.display().to_string();
+    let (_agent, _client) = host.agent(&["--nri-socket", &path]).await;
+    let all = container("main", &["NVIDIA_VISIBLE_DEVICES=all"]);
+    let mut asking = runtime.accept(std::slice::from_ref(&all)).await;
+    let series = "apportion_nri_verdicts_total{verdict=\"audit\",reason=\"no_grant\"}";
+    eventually("what runs is judged", async || {
+        (host.metric(series, "") == Some(1.0)).then_some(())
+    })
+    .await;
+    assert_eq!(asking.create(&pod("team", "another"), &all).await, Ok(None));
+    eventually("what is created is judged", async || {
+        (host.metric(series, "") == Some(2.0)).then_some(())
+    })
+    .await;
+}
