@@ -163,9 +163,10 @@ fn status(folder: &Folder) -> ExitCode {
 /// One line that tells this cluster from others.
 fn described(cluster: &Cluster) -> String {
     format!(
-        "cluster {} (Kubernetes {}, API server on 127.0.0.1:{}, in {})",
+        "cluster {} (Kubernetes {}, {} simulated cards, API server on 127.0.0.1:{}, in {})",
         cluster.folder().name(),
         cluster.kubernetes(),
+        cluster.gpus(),
         cluster.apiserver_port(),
         cluster.folder().path().display(),
     )
@@ -201,6 +202,7 @@ fn test(workspace: &Workspace, folder: &Folder, shape: &Shape, args: &[String]) 
             "apportion-cluster",
             "--features",
             "suites",
+            "--tests",
             "--no-fail-fast",
         ])
         .env(CLUSTER, folder.path())

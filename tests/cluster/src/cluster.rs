@@ -24,8 +24,6 @@ pub(crate) struct Record {
     pub(crate) kubernetes: String,
     pub(crate) ports: Ports,
     pub(crate) gpus: u32,
-    pub(crate) nodes: u32,
-    /// The folders with the programs: Kubernetes', then the others'.
     pub(crate) kubectl: PathBuf,
     pub(crate) crictl: PathBuf,
     pub(crate) ctr: PathBuf,
@@ -138,6 +136,12 @@ impl Cluster {
     #[must_use]
     pub fn kubernetes(&self) -> &str {
         &self.record.kubernetes
+    }
+
+    /// How many simulated cards the machine has.
+    #[must_use]
+    pub fn gpus(&self) -> u32 {
+        self.record.gpus
     }
 
     /// Where the API server listens on 127.0.0.1.

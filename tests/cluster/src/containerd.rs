@@ -63,7 +63,6 @@ snapshotter = "{SNAPSHOTTER}"
 sandbox = "{pause}"
 
 [plugins."io.containerd.cri.v1.runtime"]
-cdi_spec_dirs = [{cdi}]
 restrict_oom_score_adj = {restrict}
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = [{cni_programs}]
@@ -80,7 +79,7 @@ stream_server_port = "0"
 
 [plugins."io.containerd.nri.v1.nri"]
 disable = false
-socket_path = {nri}
+socket_path = "/run/nri/nri.sock"
 plugin_path = {nri_plugins}
 plugin_config_path = {nri_settings}
 "#,
@@ -89,12 +88,10 @@ plugin_config_path = {nri_settings}
         socket = quoted(&folder.containerd_socket()),
         ttrpc = below("containerd/ttrpc.sock"),
         pause = image::PAUSE,
-        cdi = quoted(&folder.cdi()),
         restrict = !may_adjust_oom(),
         cni = below("cni"),
         cni_programs = below("cni/bin"),
         shim = quoted(shim),
-        nri = quoted(&folder.nri_socket()),
         nri_plugins = below("nri/plugins"),
         nri_settings = below("nri/conf.d"),
     )

@@ -63,34 +63,34 @@ impl Folder {
         self.path.join("kubeconfig")
     }
 
-    /// containerd's socket.
+    /// containerd's socket (in `/run/containerd` on the node).
     #[must_use]
     pub fn containerd_socket(&self) -> PathBuf {
         self.path.join("containerd/containerd.sock")
     }
 
-    /// The socket that NRI plugins connect to.
+    /// The socket that NRI plugins connect to (in `/run/nri` on the node).
     #[must_use]
     pub fn nri_socket(&self) -> PathBuf {
-        self.path.join("containerd/nri.sock")
+        self.path.join("nri/nri.sock")
     }
 
-    /// Where containerd looks for CDI files.
+    /// Where containerd looks for CDI files (`/run/cdi` on the node).
     #[must_use]
     pub fn cdi(&self) -> PathBuf {
         self.path.join("cdi")
     }
 
-    /// The kubelet's own folder, with `device-plugins`, `pod-resources` and `pods`.
+    /// The kubelet's own folder (`/var/lib/kubelet` on the node), with `device-plugins`, `pod-resources` and `pods`.
     #[must_use]
     pub fn kubelet(&self) -> PathBuf {
         self.path.join("kubelet")
     }
 
-    /// The socket of the simulated cards.
+    /// The socket of the simulated cards (in `/run/apportion` on the node).
     #[must_use]
     pub fn cards(&self) -> PathBuf {
-        self.path.join("cards/simd.sock")
+        self.path.join("apportion/sim/driver.sock")
     }
 
     /// The log of the server `name`.

@@ -16,7 +16,6 @@ pub(crate) fn settings(folder: &Folder) -> PathBuf {
 
 /// Writes it.
 pub(crate) fn write(folder: &Folder, ports: &Ports) -> Result<()> {
-    let below = |path: &str| folder.path().join(path);
     let endpoint = format!("unix://{}", folder.containerd_socket().display());
     let settings = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -40,8 +39,7 @@ pub(crate) fn write(folder: &Folder, ports: &Ports) -> Result<()> {
         "failSwapOn": false,
         "makeIPTablesUtilChains": false,
         "oomScoreAdj": 0,
-        "podLogsDir": below("pods"),
-        "volumePluginDir": below("kubelet/volume-plugins"),
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "syncFrequency": "10s",
         "imageGCHighThresholdPercent": 100,
         "evictionHard": {

@@ -1,4 +1,4 @@
-//! What a cluster has left on the machine: processes, mounts, control groups and links.
+//! What a cluster has left on the machine: processes, mounts and control groups.
 //!
 //! All of them carry the folder's path or the cluster's name, which nothing else on the machine does.
 
@@ -15,8 +15,6 @@ use nix::unistd::Pid;
 use crate::folder::Folder;
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
-/// Where the kubelet links the logs of containers, on every machine.
-const LINKS: &str = "/var/log/containers";
 /// How long killed processes may take to leave their control groups.
 const PATIENCE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(20);
@@ -33,10 +31,7 @@ pub fn leftovers(folder: &Folder) -> Vec<String> {
     let groups = control_groups(folder)
         .into_iter()
         .map(|path| format!("control group {}", path.display()));
-    let links = links(folder)
-        .into_iter()
-        .map(|path| format!("link {}", path.display()));
-    processes.chain(mounts).chain(groups).chain(links).collect()
+    processes.chain(mounts).chain(groups).collect()
 }
 
 /// Makes the group that the kubelet puts its pods below, in every hierarchy.
@@ -48,16 +43,13 @@ pub(crate) fn make_control_groups(folder: &Folder) -> Result<()> {
     Ok(())
 }
 
-/// Kills the processes, then takes down the mounts and links.
+/// Kills the processes, then takes down the mounts.
 pub(crate) fn end(folder: &Folder) {
     for (pid, _) in processes(folder) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
     for path in mounts(folder).iter().rev() {
         let _ = umount2(path, MntFlags::MNT_DETACH);
-    }
-    for link in links(folder) {
-        let _ = fs::remove_file(link);
     }
 }
 
@@ -121,14 +113,6 @@ fn mounts(folder: &Folder) -> Vec<PathBuf> {
     places
         .map(PathBuf::from)
         .filter(|place| place.starts_with(folder.path()))
-        .collect()
-}
-
-fn links(folder: &Folder) -> Vec<PathBuf> {
-    let entries = fs::read_dir(LINKS).into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path());
-    paths
-        .filter(|path| fs::read_link(path).is_ok_and(|to| to.starts_with(folder.path())))
         .collect()
 }
 

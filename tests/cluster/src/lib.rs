@@ -24,13 +24,16 @@ mod kubelet;
 mod leftovers;
 mod node;
 mod ports;
+mod room;
 mod server;
 mod servers;
 mod sysctls;
 mod up;
+mod wait;
 
 pub use cluster::{Cluster, State};
 pub use down::down;
 pub use folder::Folder;
 pub use leftovers::leftovers;
 pub use up::{Wanted, up};
+pub use wait::eventually;

@@ -32,8 +32,8 @@ const ROWS: &[Row] = &[
         missing: "ldd is missing, which finds the libraries for the images; hint: apt-get install libc-bin",
     },
     Row {
-        is_there: || runs("mount"),
-        missing: "mount is missing, which the kubelet calls; hint: apt-get install mount",
+        is_there: || ["mount", "unshare", "nsenter"].into_iter().all(runs),
+        missing: "mount, unshare or nsenter is missing; hint: apt-get install mount util-linux",
     },
     Row {
         is_there: || env::var_os("KUBEBUILDER_ASSETS").is_some() || runs("go"),

@@ -12,6 +12,7 @@ use crate::folder::Folder;
 use crate::kubeconfig;
 use crate::kubelet;
 use crate::ports::Ports;
+use crate::room;
 
 /// What the commands are made from.
 pub(crate) struct Plan<'a> {
@@ -121,25 +122,26 @@ impl Plan<'_> {
         command
     }
 
+    /// The first of the node's own processes: it furnishes the room that the others enter.
     pub(crate) fn containerd(&self) -> Command {
         let mut command = self.command("containerd");
         option(&mut command, "config", containerd::settings(self.folder));
-        command
+        room::furnished(self.folder, &command)
     }
 
     /// The node's address is ours to say (`external`): loopback, with a network or without.
-    pub(crate) fn kubelet(&self) -> Command {
+    pub(crate) fn kubelet(&self, containerd: i32) -> Command {
         let mut command = self.client("kubelet");
         option(&mut command, "config", kubelet::settings(self.folder));
         option(&mut command, "hostname-override", self.folder.name());
-        option(&mut command, "root-dir", self.folder.kubelet());
+        option(&mut command, "root-dir", room::KUBELET);
         option(
             &mut command,
             "cert-dir",
             self.folder.path().join("certificates"),
         );
         option(&mut command, "cloud-provider", "external");
-        command
+        room::entered(containerd, &command)
     }
 
     fn client(&self, name: &str) -> Command {

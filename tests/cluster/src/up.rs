@@ -20,7 +20,7 @@ use crate::ports::Ports;
 use crate::server::Server;
 use crate::servers::Plan;
 use crate::sysctls::Sysctls;
-use crate::{certificates, containerd, image, kubeconfig, kubelet, node};
+use crate::{certificates, containerd, image, kubeconfig, kubelet, node, room};
 
 /// How long a server may take until it serves, on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -56,7 +56,6 @@ pub fn up(folder: &Folder, wanted: &Wanted, binaries: &Binaries) -> Result<Clust
             kubernetes: binaries.kubernetes.clone(),
             ports: Ports::pick()?,
             gpus: wanted.gpus,
-            nodes: 1 + wanted.silent_nodes,
             kubectl: binaries.path("kubectl").into(),
             crictl: binaries.path("crictl").into(),
             ctr: binaries.path("ctr").into(),
@@ -87,7 +86,7 @@ impl Start<'_> {
         self.start("cards", self.cards())?;
         self.start("etcd", plan.etcd())?;
         self.start("kube-apiserver", plan.apiserver())?;
-        self.start("containerd", plan.containerd())?;
+        let containerd = self.start("containerd", plan.containerd())?;
         let mut cluster = self.cluster()?;
         self.wait("kube-apiserver", || {
             Ok(cluster.kubectl(&["get", "--raw", "/readyz"]).is_ok())
@@ -101,7 +100,7 @@ impl Start<'_> {
 
         node::announce(&cluster)?;
         let _found = Sysctls::remember();
-        self.start("kubelet", plan.kubelet())?;
+        self.start("kubelet", plan.kubelet(containerd))?;
         self.wait("kubelet", || node::is_ready(&cluster))?;
         node::add_silent(&cluster, self.wanted.silent_nodes)?;
         self.wait("kube-controller-manager", || {
@@ -115,11 +114,9 @@ impl Start<'_> {
 
     fn write_files(&self) -> Result<()> {
         let (folder, ports) = (self.folder, &self.record.ports);
-        for path in ["logs", "cards", "containerd", "cdi", "kubelet", "pods"] {
-            let path = folder.path().join(path);
-            fs::create_dir_all(&path)
-                .with_context(|| format!("failed to make {}", path.display()))?;
-        }
+        let logs = folder.path().join("logs");
+        fs::create_dir_all(&logs).with_context(|| format!("failed to make {}", logs.display()))?;
+        room::prepare(folder)?;
         leftovers::make_control_groups(folder)?;
         certificates::make(folder)?;
         kubeconfig::write(folder, ports, "admin", &folder.kubeconfig())?;
@@ -138,11 +135,13 @@ impl Start<'_> {
     }
 
     /// Starts one server and records it at once, so that `down` finds it even if we are killed.
-    fn start(&mut self, name: &str, mut command: Command) -> Result<()> {
+    fn start(&mut self, name: &str, mut command: Command) -> Result<i32> {
         self.interrupt.check()?;
         let server = Server::start(name, &mut command, &self.folder.log(name))?;
+        let pid = server.pid;
         self.record.servers.push(server);
-        self.record.write(self.folder)
+        self.record.write(self.folder)?;
+        Ok(pid)
     }
 
     /// Waits until `seen`; every server that was started must stay alive meanwhile.

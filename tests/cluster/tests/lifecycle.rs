@@ -1,0 +1,129 @@
+//! A cluster comes and goes whole. It runs beside the one of the other suites, as two people's clusters do.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use apportion_cluster::binaries::{self, Binaries};
+use apportion_cluster::{Cluster, Folder, State, Wanted, down, eventually, image, leftovers, up};
+use serde_json::json;
+
+#[test]
+fn what_is_left_of_a_broken_cluster_is_found_and_removed() {
+    let place = tempfile::Builder::new().prefix("apc-").tempdir().unwrap();
+    let folder = Folder::new(&place.path().join("c")).unwrap();
+    let cluster = up(&folder, &wanted(), &programs()).unwrap();
+    assert_eq!(cluster.state(), State::Up);
+    start_pod(&cluster);
+    assert!(!leftovers(&folder).is_empty());
+    assert!(!traces(&folder).is_empty());
+
+    // The two that would have cleaned up behind the pod.
+    for name in ["kubelet", "containerd"] {
+        let (_, pid) = cluster.servers().find(|server| server.0 == name).unwrap();
+        let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
+        assert!(killed.unwrap().success());
+    }
+    eventually("the cluster is half there", || {
+        cluster.state() == State::Half(vec!["containerd".into(), "kubelet".into()])
+    });
+
+    down(&folder).unwrap();
+    assert_eq!(leftovers(&folder), Vec::<String>::new());
+    // A killed process is seen until its new parent has waited for it.
+    eventually("all traces are gone", || traces(&folder).is_empty());
+    assert!(!folder.path().exists());
+}
+
+#[test]
+fn a_second_up_finds_the_first() {
+    let first = Cluster::of_tests();
+    let second = up(first.folder(), &wanted(), &programs()).unwrap();
+    assert!(first.servers().eq(second.servers()));
+}
+
+#[test]
+fn a_server_that_cannot_start_leaves_nothing_running() {
+    let place = tempfile::Builder::new().prefix("apc-").tempdir().unwrap();
+    let folder = Folder::new(&place.path().join("c")).unwrap();
+    let wanted = Wanted {
+        staged: place.path().join("no-such-tree"),
+        ..wanted()
+    };
+    let error = format!("{:#}", up(&folder, &wanted, &programs()).unwrap_err());
+    assert!(error.contains("failed to start cards"), "{error}");
+    assert_eq!(leftovers(&folder), Vec::<String>::new());
+    down(&folder).unwrap();
+}
+
+fn start_pod(cluster: &Cluster) {
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stays"},
+        "spec": {
+            "hostNetwork": true,
+            "containers": [{
+                "name": "main",
+                "image": image::VICTIM,
+                "imagePullPolicy": "Never",
+                "command": ["/bin/sleep", "1000"],
+            }],
+        },
+    });
+    cluster.apply(&pod).expect("the API server takes a pod");
+    let phase = ["get", "pod", "stays", "-o", "jsonpath={.status.phase}"];
+    eventually("the pod runs", || {
+        cluster
+            .kubectl(&phase)
+            .is_ok_and(|phase| phase == "Running")
+    });
+}
+
+/// Processes that live in the cluster's control groups, and mounts that some process sees below its folder:
+/// looked for in another way than `leftovers` does.
+fn traces(folder: &Folder) -> Vec<String> {
+    let processes = fs::read_dir("/proc")
+        .expect("Linux has /proc")
+        .flatten()
+        .map(|entry| entry.path());
+    let told = processes.flat_map(|process| {
+        let within = |file: &str, what: &str| {
+            let text = fs::read_to_string(process.join(file)).unwrap_or_default();
+            text.contains(what)
+                .then(|| format!("{}: {what}", process.join(file).display()))
+        };
+        let path = folder.path().display().to_string();
+        [within("cgroup", folder.name()), within("mountinfo", &path)]
+    });
+    told.flatten().collect()
+}
+
+fn wanted() -> Wanted {
+    let test = env::current_exe().expect("a running program has a path");
+    Wanted {
+        silent_nodes: 0,
+        gpus: 1,
+        staged: env::var_os("APPORTION_STAGED")
+            .map(PathBuf::from)
+            .unwrap_or_default(),
+        victims: test
+            .ancestors()
+            .nth(2)
+            .map(Path::to_owned)
+            .unwrap_or_default(),
+    }
+}
+
+/// Those of the cluster that runs.
+fn programs() -> Binaries {
+    let version = Cluster::of_tests().kubernetes().to_owned();
+    let minor = version
+        .trim_start_matches('v')
+        .rsplit_once('.')
+        .map(|(minor, _)| minor.to_owned());
+    let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kubernetes");
+    binaries::find(&modules, minor.as_deref())
+        .expect("the programs were built for the cluster that runs")
+}
