@@ -2,7 +2,8 @@
 //! the slots of the dead.
 //!
 //! The programs write `usage` and may damage it; nothing that is read there is used as an index or a
-//! length, and files that changed their size or place are not looked at again.
+//! length. Files that changed their size or place are not looked at again, and one that is cut while it is
+//! looked at costs nobody anything: both are mapped guarded (`apportion_abi::account`).
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -76,7 +77,7 @@ impl Account {
     /// The account in a folder, if it is a whole one.
     pub(crate) fn adopt(folder: PathBuf) -> Option<Self> {
         let limits = LimitsMap::adopt(&c_path(&folder, place::LIMITS_FILE)?).ok()?;
-        let usage = UsageMap::open(&c_path(&folder, place::USAGE_FILE)?).ok()?;
+        let usage = UsageMap::adopt(&c_path(&folder, place::USAGE_FILE)?).ok()?;
         let is_whole = usage.cards() == limits.cards().len();
         is_whole.then(|| Self::from_parts(folder, limits, usage))
     }
@@ -266,9 +267,10 @@ impl Account {
         }
     }
 
-    /// Touching a mapped page beyond a shortened file ends a process; a changed file is left alone.
+    /// A changed file is left alone, and so is one that was changed back.
     fn is_in_place(&self) -> bool {
-        self.identity.is_some() && identity(&self.folder) == self.identity
+        let is_damaged = self.limits.is_damaged() || self.usage.is_damaged();
+        !is_damaged && self.identity.is_some() && identity(&self.folder) == self.identity
     }
 }
 

@@ -74,6 +74,8 @@ pub(crate) struct Agent {
     followed: Instant,
     readings: BTreeMap<CardUuid, Reading>,
     slots: BTreeMap<AllocationId, Vec<Slot>>,
+    /// Where the next round goes on that looks up who claims to be in an account.
+    turn: usize,
     sampled: Option<(Instant, u64)>,
     counts: Counts,
     /// The container runtime's question before each container, where it asks.
@@ -122,6 +124,7 @@ impl Agent {
             followed: Instant::now(),
             readings: BTreeMap::new(),
             slots: BTreeMap::new(),
+            turn: 0,
             sampled: None,
             counts: Counts::default(),
             second_lock: None,

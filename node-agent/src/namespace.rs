@@ -1,9 +1,11 @@
 //! From the pid that a process calls itself by to the process.
 //!
 //! A process in a container registers the pid of its own pid namespace. If that is the agent's, the pid
-//! is the process; otherwise it is looked for among all processes, once.
+//! is the process; otherwise it is looked for among all processes, once. What is written in an account can
+//! name thousands who never were, so all processes are looked through seldom enough to cost little.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use apportion_abi::account::Registration;
 use apportion_ledger::ProcessId;
@@ -11,11 +13,20 @@ use apportion_ledger::ProcessId;
 use crate::account::Resolved;
 use crate::procfs;
 
+/// Looking through all processes takes at most one part in so many of the time.
+const SHARE: u32 = 20;
+
+/// A namespace, a pid in it and a start time.
+type Key = (u64, u32, u64);
+
 /// The pid namespaces of the machine, as far as they were needed.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
     own: Option<u64>,
-    known: HashMap<(u64, u32, u64), ProcessId>,
+    known: HashMap<Key, ProcessId>,
+    /// What the last look through all processes found, and when there may be another.
+    seen: HashMap<Key, ProcessId>,
+    next_look: Instant,
 }
 
 impl Namespaces {
@@ -23,6 +34,8 @@ impl Namespaces {
         Self {
             own: procfs::pid_namespace(std::process::id()),
             known: HashMap::new(),
+            seen: HashMap::new(),
+            next_look: Instant::now(),
         }
     }
 
@@ -39,7 +52,7 @@ impl Namespaces {
                 start: who.start_time,
             },
             Some(known) => *known,
-            None => match procfs::find_in_namespace(key.0, key.1, key.2) {
+            None => match self.look(key) {
                 Some(found) => *self.known.entry(key).or_insert(found),
                 None => return Resolved::Unknown,
             },
@@ -49,6 +62,19 @@ impl Namespaces {
         }
         self.known.remove(&key);
         Resolved::Dead
+    }
+
+    /// Looks for a process in another namespace than ours.
+    fn look(&mut self, key: Key) -> Option<ProcessId> {
+        let begun = Instant::now();
+        if !self.seen.contains_key(&key) && begun >= self.next_look {
+            let all = procfs::in_other_namespaces(self.own).into_iter();
+            let keyed = all.map(|(space, pid, process)| ((space, pid, process.start), process));
+            self.seen = keyed.collect();
+            let took = begun.elapsed().max(Duration::from_millis(1));
+            self.next_look = begun + took * SHARE;
+        }
+        self.seen.get(&key).copied()
     }
 
     /// A process that could not read its own start time (it has no `/proc`), or is just entering: its pid

@@ -27,6 +27,10 @@ const fn row(kind: NoticeKind) -> (Loudness, &'static str) {
         NoticeKind::Overlimit => (Warn, "Allocation uses more than its limit"),
         NoticeKind::Ungranted => (Warn, "Process uses a card that it was not granted"),
         NoticeKind::Killed => (Warn, "Process killed"),
+        NoticeKind::Damaged => (
+            Warn,
+            "Account is gone or damaged, its limit is held to NVML alone",
+        ),
         NoticeKind::CardFound => (Info, "Card found"),
         NoticeKind::CardUnhealthy => (Warn, "Card does not answer as it should"),
         NoticeKind::CardLost => (Warn, "Card lost"),

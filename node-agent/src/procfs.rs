@@ -109,14 +109,14 @@ pub(crate) fn pid_namespace(pid: u32) -> Option<u64> {
         .map(|found| found.ino())
 }
 
-/// The process which calls itself `inner` in a pid namespace below ours.
-pub(crate) fn find_in_namespace(namespace: u64, inner: u32, start: u64) -> Option<ProcessId> {
-    let matches = |process: &ProcessId| {
-        process.start == start
-            && pid_namespace(process.pid) == Some(namespace)
-            && innermost_pid(process.pid) == Some(inner)
+/// All processes whose own pid is counted in another namespace than `own`, with the namespace and that pid.
+pub(crate) fn in_other_namespaces(own: Option<u64>) -> Vec<(u64, u32, ProcessId)> {
+    let told = |process: ProcessId| {
+        let namespace = pid_namespace(process.pid).filter(|found| Some(*found) != own)?;
+        Some((namespace, innermost_pid(process.pid)?, process))
     };
-    all().into_iter().filter_map(live).find(matches)
+    let live = all().into_iter().filter_map(live);
+    live.filter_map(told).collect()
 }
 
 /// Changes with each start of the machine; pids and start times mean nothing across it.

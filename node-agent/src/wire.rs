@@ -174,6 +174,7 @@ pub(crate) fn event_kind(kind: NoticeKind) -> v1::EventKind {
         NoticeKind::Overlimit => v1::EventKind::Overlimit,
         NoticeKind::Ungranted => v1::EventKind::Ungranted,
         NoticeKind::Killed => v1::EventKind::Killed,
+        NoticeKind::Damaged => v1::EventKind::Damaged,
         NoticeKind::CardFound => v1::EventKind::CardFound,
         NoticeKind::CardUnhealthy => v1::EventKind::CardUnhealthy,
         NoticeKind::CardLost => v1::EventKind::CardLost,

@@ -181,6 +181,8 @@ pub enum NoticeKind {
     Ungranted,
     /// A process was killed for one of these three.
     Killed,
+    /// The files of an account are gone or damaged; what its processes do is seen from outside only.
+    Damaged,
     /// A card is there.
     CardFound,
     /// A card is not to be given out.

@@ -43,6 +43,8 @@ impl Ledger {
                 continue;
             };
             let mut found = Vec::new();
+            let is_missing = |grant: &Grant| grant.enforcement == Enforcement::Missing;
+            let was_damaged = allocation.grants.iter().any(is_missing);
             for seen in &sample.cards {
                 found.extend(ungranted(allocation, seen));
                 let Some(grant) = allocation.grant_mut(seen.card) else {
@@ -70,6 +72,14 @@ impl Ledger {
                     .grants
                     .iter_mut()
                     .for_each(|grant| grant.enforcement = Enforcement::Missing);
+                if !was_damaged {
+                    effects.push(Effect::Notice(Notice {
+                        kind: NoticeKind::Damaged,
+                        allocation: Some((account.id.clone(), allocation.name.clone())),
+                        card: None,
+                        process: None,
+                    }));
+                }
             }
             effects.extend(self.punish(&account.id, found));
         }

@@ -316,8 +316,12 @@ fn a_damaged_account_is_shown_as_missing() {
         unreachable!("a sample is sampled")
     };
     sample.accounts[0].is_sound = false;
-    let _ = ledger.apply(Time(0), Event::Sampled(sample));
+    let told = [NoticeKind::Damaged];
+    let effects = ledger.apply(Time(0), Event::Sampled(sample.clone()));
+    assert_eq!(notices(&effects), told);
     assert_eq!(enforcement(&ledger, &id), Enforcement::Missing);
+    let effects = ledger.apply(Time(1), Event::Sampled(sample));
+    assert_eq!(notices(&effects), [], "it is told once");
 }
 
 #[test]

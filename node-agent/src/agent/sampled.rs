@@ -4,6 +4,9 @@ use super::*;
 use crate::procfs;
 use apportion_ledger::{AccountSample, CardSample, ProcessSample, Sample};
 
+/// How many processes that claim to be in an account are looked up in one round.
+const STRANGERS: usize = 16;
+
 impl Agent {
     /// Enters what the driver answered.
     pub(super) fn read(&mut self, readings: Readings) {
@@ -42,7 +45,7 @@ impl Agent {
             slots.insert(id.clone(), account.end(&mut self.namespaces));
         }
         for (id, slots) in &slots {
-            for slot in slots {
+            for slot in self.strangers(slots) {
                 // A descendant of somebody else's owner is that owner's, whatever is written here; and
                 // a slot alone, which its program can write as it likes, makes nobody else a member.
                 if self.owner_of(slot.process).is_none()
@@ -54,6 +57,18 @@ impl Agent {
             }
         }
         self.slots = slots;
+    }
+
+    /// The slots whose process is no member yet: a few at a time, in turns, as anything can be written
+    /// there and each is looked up in many places.
+    fn strangers<'a>(&mut self, slots: &'a [Slot]) -> Vec<&'a Slot> {
+        self.turn = self.turn.wrapping_add(STRANGERS);
+        let is_stranger = |slot: &&Slot| !self.members.contains(slot.process);
+        let mut strangers: Vec<_> = slots.iter().filter(is_stranger).collect();
+        let first = self.turn % strangers.len().max(1);
+        strangers.rotate_left(first);
+        strangers.truncate(STRANGERS);
+        strangers
     }
 
     fn has_mapped(&self, id: &AllocationId, slot: &Slot) -> bool {

@@ -98,6 +98,7 @@ fn row(kind: v1::EventKind) -> Option<(&'static str, EventType)> {
         Kind::Overlimit => Some(("GpuLimitExceeded", EventType::Warning)),
         Kind::Ungranted => Some(("GpuNotGranted", EventType::Warning)),
         Kind::Killed => Some(("GpuProcessKilled", EventType::Warning)),
+        Kind::Damaged => Some(("GpuAccountDamaged", EventType::Warning)),
         Kind::CardUnhealthy => Some(("GpuUnhealthy", EventType::Warning)),
         Kind::CardLost => Some(("GpuLost", EventType::Warning)),
         Kind::CardHealthy => Some(("GpuHealthy", EventType::Normal)),

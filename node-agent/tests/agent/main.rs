@@ -7,6 +7,7 @@
 mod book;
 mod chart;
 mod host;
+mod hostile;
 mod offenders;
 mod pods;
 mod reconcile;

@@ -23,6 +23,8 @@
 //! The code that charges is generic over nothing and runs unchanged under `loom`
 //! (`--cfg loom`, see `tests/loom.rs`).
 
+#[cfg(not(loom))]
+mod guard;
 mod layout;
 mod limits;
 #[cfg(not(loom))]

@@ -3,7 +3,10 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may")]
 
 use std::ffi::CString;
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use apportion_abi::account::{
@@ -299,4 +302,42 @@ fn many_chargers_never_hold_more_than_the_limit() {
         }
     });
     assert_eq!(account.claimed(), 0);
+}
+
+/// What was read is zero, and the account that was cut is the only one that is damaged.
+#[test]
+fn a_file_that_is_cut_under_a_guarded_mapping_reads_as_zero() {
+    let (cut, whole) = (account(1), account(1));
+    let owner = whole.enter(7);
+    assert_eq!(whole.charge(owner, 3), Charge::Granted);
+    let held = UsageMap::adopt(&c_path(&cut.dir.join("usage"))).unwrap();
+    assert_eq!(cut.charge(cut.enter(7), 5), Charge::Granted);
+    assert_eq!(held.usage().claimed(0), Bytes::from_mib(5));
+    let file = File::options().write(true).open(cut.dir.join("usage"));
+    file.unwrap().set_len(0).unwrap();
+    assert!(!held.is_damaged());
+    assert_eq!(held.usage().claimed(0), Bytes::ZERO);
+    assert_eq!(held.usage().processes().count(), 0);
+    assert!(held.is_damaged());
+    assert!(!whole.usage.is_damaged());
+    assert_eq!(whole.claimed(), 3);
+}
+
+#[test]
+fn a_bus_error_elsewhere_is_what_it_was() {
+    const INSIDE: &str = "APPORTION_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_some() {
+        let guarded = account(1);
+        let other = UsageMap::open(&c_path(&guarded.dir.join("usage"))).unwrap();
+        let file = File::options().write(true).open(guarded.dir.join("usage"));
+        file.unwrap().set_len(0).unwrap();
+        let _ = other.usage().claimed(0);
+        unreachable!("an unguarded mapping of nothing was read");
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["a_bus_error_elsewhere_is_what_it_was", "--exact"])
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{output:?}");
 }

@@ -551,6 +551,8 @@ pub enum EventKind {
     CardUnhealthy = 12,
     CardLost = 13,
     CardHealthy = 14,
+    /// The files of an account are gone or damaged; what its processes do is seen from outside only.
+    Damaged = 15,
 }
 impl EventKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -574,6 +576,7 @@ impl EventKind {
             Self::CardUnhealthy => "EVENT_KIND_CARD_UNHEALTHY",
             Self::CardLost => "EVENT_KIND_CARD_LOST",
             Self::CardHealthy => "EVENT_KIND_CARD_HEALTHY",
+            Self::Damaged => "EVENT_KIND_DAMAGED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -594,6 +597,7 @@ impl EventKind {
             "EVENT_KIND_CARD_UNHEALTHY" => Some(Self::CardUnhealthy),
             "EVENT_KIND_CARD_LOST" => Some(Self::CardLost),
             "EVENT_KIND_CARD_HEALTHY" => Some(Self::CardHealthy),
+            "EVENT_KIND_DAMAGED" => Some(Self::Damaged),
             _ => None,
         }
     }

@@ -5,13 +5,15 @@
 //! before anything is read through the mapping; a file that is not exactly right is an error, never a
 //! guess. Files are created complete under a temporary name and renamed, so no reader sees a half.
 //!
-//! A program can damage its own `usage` file; see the agent for what it does with implausible numbers.
+//! A program can damage its own `usage` file, and truncate it: the agent maps it guarded (`guard`), the
+//! program does not, as it would only spite itself.
 
 use core::ffi::CStr;
 use core::fmt;
 use core::ptr::NonNull;
 use core::slice;
 
+use super::guard::Guard;
 use super::layout::{
     AtomicU64, CardLimit, CardUse, Header, LAYOUT_VERSION, LIMITS_MAGIC, MAX_CARDS, SLOTS,
     SlotCard, SlotHead, USAGE_MAGIC,
@@ -66,6 +68,7 @@ pub struct NewCard {
 struct Mapping {
     start: NonNull<u8>,
     size: usize,
+    guard: Option<Guard>,
 }
 
 // SAFETY: a mapping is plain memory of atomics; nothing in it belongs to one thread.
@@ -75,6 +78,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Its range may be another's as soon as it is unmapped.
+        drop(self.guard.take());
         // SAFETY: `start` and `size` are what `mmap` returned and was asked for; nobody else unmaps them.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.size) };
     }
@@ -138,25 +143,34 @@ impl Fd {
             )
         };
         match NonNull::new(start.cast::<u8>()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Mapping { start, size }),
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => {
+                let guard = None;
+                Ok(Mapping { start, size, guard })
+            }
             _ => Err(errno("mmap")),
         }
     }
 }
 
 impl Mapping {
-    fn open(
+    fn open<const IS_GUARDED: bool>(
         path: &CStr,
         magic: u64,
         flags: i32,
-        protection: i32,
     ) -> Result<(Self, usize), OpenError> {
         let fd = Fd::open(path, flags, 0)?;
         let size = fd.size()?;
         if size < size_of::<Header>() {
             return Err(OpenError::NotAnAccount);
         }
-        let mapping = fd.map(size, protection)?;
+        let protection = match flags & libc::O_ACCMODE {
+            libc::O_RDWR => libc::PROT_READ | libc::PROT_WRITE,
+            _ => libc::PROT_READ,
+        };
+        let mut mapping = fd.map(size, protection)?;
+        if IS_GUARDED {
+            mapping.guard()?;
+        }
         let header = mapping.header();
         if header.magic != magic {
             return Err(OpenError::NotAnAccount);
@@ -171,6 +185,16 @@ impl Mapping {
         } else {
             Err(OpenError::NotAnAccount)
         }
+    }
+
+    fn guard(&mut self) -> Result<(), OpenError> {
+        let guard = Guard::new(self.start.as_ptr(), self.size);
+        self.guard = Some(guard.ok_or(OpenError::System("guard", libc::ENOSPC))?);
+        Ok(())
+    }
+
+    fn is_damaged(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_damaged)
     }
 
     /// Maps a new file of the right size for writing; the caller fills it and calls `publish`.
@@ -197,7 +221,8 @@ impl Mapping {
         if unsafe { libc::ftruncate(fd.0, size as libc::off_t) } != 0 {
             return Err(errno("ftruncate"));
         }
-        let mapping = fd.map(size, libc::PROT_READ | libc::PROT_WRITE)?;
+        let mut mapping = fd.map(size, libc::PROT_READ | libc::PROT_WRITE)?;
+        mapping.guard()?;
         let header = Header {
             magic: 0,
             version: LAYOUT_VERSION,
@@ -264,17 +289,16 @@ impl LimitsMap {
     /// # Errors
     /// The file cannot be opened or mapped, or is not a `limits` file of this layout.
     pub fn open(path: &CStr) -> Result<Self, OpenError> {
-        let (mapping, cards) = Mapping::open(path, LIMITS_MAGIC, libc::O_RDONLY, libc::PROT_READ)?;
+        let (mapping, cards) = Mapping::open::<false>(path, LIMITS_MAGIC, libc::O_RDONLY)?;
         Ok(Self { mapping, cards })
     }
 
-    /// Maps an existing file for writing, as an agent does that takes over from another.
+    /// Maps an existing file for writing, guarded, as an agent does that takes over from another.
     ///
     /// # Errors
     /// As [`LimitsMap::open`].
     pub fn adopt(path: &CStr) -> Result<Self, OpenError> {
-        let writable = libc::PROT_READ | libc::PROT_WRITE;
-        let (mapping, cards) = Mapping::open(path, LIMITS_MAGIC, libc::O_RDWR, writable)?;
+        let (mapping, cards) = Mapping::open::<true>(path, LIMITS_MAGIC, libc::O_RDWR)?;
         Ok(Self { mapping, cards })
     }
 
@@ -299,6 +323,12 @@ impl LimitsMap {
         })
     }
 
+    /// Whether the file was cut under the mapping, which then shows zeroes for good.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.mapping.is_damaged()
+    }
+
     /// The cards, in the order in which the account names them.
     #[must_use]
     pub fn cards(&self) -> &[CardLimit] {
@@ -319,9 +349,24 @@ impl UsageMap {
     /// # Errors
     /// The file cannot be opened or mapped, or is not a `usage` file of this layout.
     pub fn open(path: &CStr) -> Result<Self, OpenError> {
-        let writable = libc::PROT_READ | libc::PROT_WRITE;
-        let (mapping, cards) = Mapping::open(path, USAGE_MAGIC, libc::O_RDWR, writable)?;
+        let (mapping, cards) = Mapping::open::<false>(path, USAGE_MAGIC, libc::O_RDWR)?;
         Ok(Self { mapping, cards })
+    }
+
+    /// As [`UsageMap::open`], guarded, as the agent does. A link is not followed.
+    ///
+    /// # Errors
+    /// As [`UsageMap::open`].
+    pub fn adopt(path: &CStr) -> Result<Self, OpenError> {
+        let flags = libc::O_RDWR | libc::O_NOFOLLOW;
+        let (mapping, cards) = Mapping::open::<true>(path, USAGE_MAGIC, flags)?;
+        Ok(Self { mapping, cards })
+    }
+
+    /// Whether the file was cut under the mapping, which then shows zeroes for good.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.mapping.is_damaged()
     }
 
     /// Creates a new, empty file for so many cards (mode 0666: the program may run as another user
