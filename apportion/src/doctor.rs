@@ -1,5 +1,7 @@
 //! `apportion doctor`: what is found, what is missing, and what to do about it.
 
+use std::path::Path;
+
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -8,6 +10,7 @@ use crate::output;
 use crate::table::{Column, Side, lay_out};
 
 mod checks;
+mod node;
 
 /// One thing that was looked at.
 #[derive(Debug, Serialize)]
@@ -81,6 +84,11 @@ const COLUMNS: &[Column<Finding>] = &[
         side: Side::Left,
     },
 ];
+
+/// Looks at the node of a cluster whose file system is below `root`.
+pub(crate) fn node(json: bool, root: &Path) -> Result<(), Failure> {
+    node::doctor(json, root)
+}
 
 /// Looks at everything and prints it; that something is missing is a failure.
 pub(crate) fn doctor(json: bool, is_simulated: bool) -> Result<(), Failure> {

@@ -60,7 +60,8 @@ fn perform(options: Options) -> Result<(), Failure> {
         Command::Resize(resize) => resize::resize(&resize, options.sim),
         Command::Completions { shell } => completions(shell),
         Command::Hooks(which) => hooks::hooks(&which),
-        Command::Doctor(format) => doctor::doctor(format.json, options.sim),
+        Command::Doctor(what) if what.node => doctor::node(what.format.json, &what.root),
+        Command::Doctor(what) => doctor::doctor(what.format.json, options.sim),
         Command::Demo => demo::demo(options.sim),
         Command::Detach { log, command } => detach::detach(&log, &command),
     }

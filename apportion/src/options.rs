@@ -39,7 +39,7 @@ pub(crate) enum Command {
     /// List the driver functions that a limited program reaches through Apportion.
     Hooks(Hooks),
     /// Say what is found on this machine, what is missing and what to do.
-    Doctor(Format),
+    Doctor(Doctor),
     /// Let two programs share a card and show that each stays within its limit.
     Demo,
     /// Print the completions for a shell.
@@ -57,6 +57,19 @@ pub(crate) enum Command {
         #[arg(required = true, trailing_var_arg = true)]
         command: Vec<OsString>,
     },
+}
+
+/// What to look at.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    pub(crate) format: Format,
+    /// Look at this machine as a node of a cluster, and say which values of the chart to set.
+    #[arg(long)]
+    pub(crate) node: bool,
+    /// The node's file system, where it is not this one (/proc/1/root in the agent's pod).
+    #[arg(long, value_name = "DIR", default_value = "/", requires = "node")]
+    pub(crate) root: std::path::PathBuf,
 }
 
 /// The size of a share and what it is for.

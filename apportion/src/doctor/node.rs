@@ -1,0 +1,205 @@
+//! `apportion doctor --node`: what a node of a cluster is like, how containers will get their limits on it,
+//! and which values of the chart to set.
+//!
+//! It only reads, and asks the node's own programs for their versions; a node's runtime is never configured
+//! by us. `--root` names the node's file system where it is not ours: `/proc/1/root` in the agent's pod.
+//! What is found is one value ([`facts::Facts`]), what follows from it is a pure function
+//! ([`choice::choose`]).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{COLUMNS, Finding, State};
+use crate::failure::Failure;
+use crate::output;
+use crate::table::lay_out;
+
+mod choice;
+mod containerd;
+mod facts;
+mod host;
+
+use choice::Choice;
+use facts::{Facts, Selinux, Support};
+use host::Host;
+
+/// Everything that is printed.
+#[derive(Serialize)]
+struct Report {
+    findings: Vec<Finding>,
+    #[serde(flatten)]
+    choice: Choice,
+}
+
+/// Looks at the node below `root` and prints it; that a limit cannot be delivered is a failure.
+pub(super) fn doctor(json: bool, root: &Path) -> Result<(), Failure> {
+    let report = report(root);
+    if json {
+        output::json(&report)?
+    } else {
+        output::all(&text(&report))?
+    }
+    let missing = report.findings.iter();
+    let missing: Vec<_> = missing
+        .filter(|finding| finding.state == State::Missing)
+        .map(|finding| finding.check)
+        .collect();
+    match missing.as_slice() {
+        [] => Ok(()),
+        missing => Err(Failure::new(format!("not ready: {}", missing.join(", ")))),
+    }
+}
+
+fn report(root: &Path) -> Report {
+    let facts = facts::look(&Host::at(root));
+    let choice = choice::choose(&facts);
+    let mut findings = findings(&facts);
+    findings.push(Finding::good(
+        "mode",
+        format!("{}: {}", choice.mode, choice.reason),
+    ));
+    Report { findings, choice }
+}
+
+fn text(report: &Report) -> String {
+    let mut text = lay_out(COLUMNS, &report.findings);
+    for finding in &report.findings {
+        if let Some(todo) = &finding.todo {
+            text.push_str(&format!("{}: {todo}\n", finding.check));
+        }
+    }
+    let values: &BTreeMap<_, _> = &report.choice.values;
+    match (&report.choice.preset, values.is_empty()) {
+        (None, true) => text.push_str("chart: no value has to be set\n"),
+        (preset, _) => {
+            text.push_str("chart:");
+            if let Some(preset) = preset {
+                text.push_str(&format!(" --values presets/{preset}.yaml"));
+            }
+            for (name, value) in values {
+                text.push_str(&format!(" --set {name}={value}"));
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut findings = vec![Finding::good("system", facts.system.as_str())];
+    findings.push(match &facts.kubernetes {
+        Some(version) => Finding::good("kubernetes", version),
+        None => Finding::note(
+            "kubernetes",
+            "no kubelet was found",
+            "run this on a node, or with --root",
+        ),
+    });
+    findings.push(match &facts.kubelet_root {
+        Some(root) if facts.is_noexec => Finding::missing(
+            "kubelet",
+            format!("{root} is mounted noexec"),
+            "a library below it can't be loaded: mount it with exec",
+        ),
+        Some(root) => Finding::good("kubelet", root),
+        None => Finding::missing(
+            "kubelet",
+            "no device-plugins folder",
+            "name the kubelet's root in kubeletRoot",
+        ),
+    });
+    findings.push(runtime(facts));
+    findings.push(support(
+        "cdi",
+        facts.runtime.cdi,
+        "grants are delivered as environment, mounts and devices instead",
+    ));
+    findings.push(support(
+        "nri",
+        facts.runtime.nri,
+        "containers without a grant are seen by the driver's word only",
+    ));
+    findings.push(nvidia(facts));
+    findings.push(driver(facts));
+    findings.push(match facts.selinux {
+        Selinux::Off => Finding::good("selinux", "off"),
+        Selinux::Permissive => Finding::good("selinux", "permissive"),
+        Selinux::Enforcing => Finding::good("selinux", "enforcing"),
+    });
+    findings.push(Finding::good("cgroup", format!("version {}", facts.cgroup)));
+    if facts.has_nvidia_plugin {
+        findings.push(Finding::note(
+            "device plugin",
+            "NVIDIA's serves this node",
+            "two owners of the cards give them away twice: turn it off on this node",
+        ));
+    }
+    findings
+}
+
+fn runtime(facts: &Facts) -> Finding {
+    let runtime = &facts.runtime;
+    match (&runtime.name, &runtime.version) {
+        (Some(name), Some(version)) => Finding::good("runtime", format!("{name} {version}")),
+        (Some(name), None) => Finding::note(
+            "runtime",
+            format!("{name}, of unknown version"),
+            "its version decides whether it knows CDI and NRI; the kubelet reports it in kubectl get nodes -o wide",
+        ),
+        (None, _) => Finding::missing(
+            "runtime",
+            "neither containerd nor CRI-O",
+            "run this on a node, or with --root",
+        ),
+    }
+}
+
+fn support(check: &'static str, support: Support, otherwise: &str) -> Finding {
+    match support {
+        Support::On => Finding::good(check, "on"),
+        Support::Off => Finding::note(check, "off", otherwise),
+        Support::Absent => Finding::note(check, "the runtime is too old for it", otherwise),
+        Support::Unknown => Finding::note(check, "unknown", otherwise),
+    }
+}
+
+fn nvidia(facts: &Facts) -> Finding {
+    let runtime = &facts.runtime;
+    if !runtime.is_nvidia_default {
+        let found = match runtime.has_nvidia {
+            true => "there, and not the default",
+            false => "none",
+        };
+        return Finding::good("nvidia runtime", found);
+    }
+    match facts.is_hardened {
+        true => Finding::good(
+            "nvidia runtime",
+            "the default, and heeds no environment of unprivileged pods",
+        ),
+        false => Finding::note(
+            "nvidia runtime",
+            "the default: any container that sets NVIDIA_VISIBLE_DEVICES gets cards",
+            "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in its config.toml, or guard namespaces",
+        ),
+    }
+}
+
+fn driver(facts: &Facts) -> Finding {
+    match &facts.driver {
+        Some(driver) => Finding::good(
+            "driver",
+            format!("{}/{}", driver.root.trim_end_matches('/'), driver.libraries),
+        ),
+        None => Finding::note(
+            "driver",
+            "no libnvidia-ml.so.1",
+            "install the NVIDIA driver, or set simulatedGpus",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

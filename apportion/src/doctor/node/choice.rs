@@ -1,0 +1,160 @@
+//! What follows from a node's facts: how grants are delivered, and which values of the chart say so. Pure.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::facts::{Distribution, Facts, Selinux, Support};
+
+/// How containers get their limits on a node.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Choice {
+    /// The way in: `cdi`, or `mounts` where the runtime has no CDI.
+    pub(super) mode: &'static str,
+    /// Why.
+    pub(super) reason: String,
+    /// The chart's values for such a node, if they are usual.
+    pub(super) preset: Option<&'static str>,
+    /// What has to be set beyond them.
+    pub(super) values: BTreeMap<&'static str, String>,
+}
+
+/// What the presets of the chart set; a test holds this against the files.
+pub(super) struct Preset {
+    pub(super) name: &'static str,
+    pub(super) runtime_class: &'static str,
+    pub(super) driver_root: &'static str,
+    pub(super) driver_libraries: &'static str,
+    pub(super) privileged: bool,
+    pub(super) se_linux_type: &'static str,
+    pub(super) simulated_gpus: u32,
+}
+
+const NONE: Preset = Preset {
+    name: "",
+    runtime_class: "",
+    driver_root: "",
+    driver_libraries: "usr/lib64",
+    privileged: false,
+    se_linux_type: "",
+    simulated_gpus: 0,
+};
+
+pub(super) const PRESETS: [Preset; 5] = [
+    Preset {
+        name: "gke",
+        driver_root: "/home/kubernetes/bin/nvidia",
+        driver_libraries: "lib64",
+        privileged: true,
+        ..NONE
+    },
+    Preset {
+        name: "eks",
+        ..NONE
+    },
+    Preset {
+        name: "openshift",
+        runtime_class: "nvidia",
+        driver_root: "/run/nvidia/driver",
+        se_linux_type: "spc_t",
+        ..NONE
+    },
+    Preset {
+        name: "k3s",
+        runtime_class: "nvidia",
+        ..NONE
+    },
+    Preset {
+        name: "kind",
+        simulated_gpus: 2,
+        ..NONE
+    },
+];
+
+fn preset(distribution: Distribution) -> &'static Preset {
+    match distribution {
+        Distribution::Gke => &PRESETS[0],
+        Distribution::Eks => &PRESETS[1],
+        Distribution::OpenShift => &PRESETS[2],
+        Distribution::K3s => &PRESETS[3],
+        Distribution::Kind => &PRESETS[4],
+        Distribution::Other => &NONE,
+    }
+}
+
+/// What follows.
+pub(super) fn choose(facts: &Facts) -> Choice {
+    let preset = preset(facts.distribution);
+    let (mode, reason) = mode(facts);
+    Choice {
+        mode,
+        reason,
+        preset: Some(preset.name).filter(|name| !name.is_empty()),
+        values: values(facts, preset),
+    }
+}
+
+fn mode(facts: &Facts) -> (&'static str, String) {
+    let runtime = &facts.runtime;
+    let name = runtime.name.unwrap_or("the runtime");
+    let version = runtime.version.as_deref().unwrap_or("of unknown version");
+    let lock = match runtime.nri {
+        Support::On => "NRI is the second lock",
+        Support::Off | Support::Absent | Support::Unknown => "there is no NRI for a second lock",
+    };
+    match runtime.cdi {
+        Support::On => (
+            "cdi",
+            format!("{name} {version} resolves CDI devices, {lock}"),
+        ),
+        Support::Off => ("mounts", format!("CDI is off in {name} {version}, {lock}")),
+        Support::Absent => ("mounts", format!("{name} {version} has no CDI, {lock}")),
+        Support::Unknown => (
+            "mounts",
+            format!("whether {name} has CDI is not known, {lock}"),
+        ),
+    }
+}
+
+fn values(facts: &Facts, preset: &Preset) -> BTreeMap<&'static str, String> {
+    let mut values = BTreeMap::new();
+    let mut set = |name: &'static str, value: &str, usual: &str| {
+        if value != usual {
+            values.insert(name, value.to_owned());
+        }
+    };
+    if let Some(root) = &facts.kubelet_root {
+        set("kubeletRoot", root, "/var/lib/kubelet");
+    }
+    let runtime = &facts.runtime;
+    let class = if runtime.has_nvidia && !runtime.is_nvidia_default {
+        "nvidia"
+    } else {
+        ""
+    };
+    match &facts.driver {
+        None if preset.simulated_gpus > 0 => {}
+        None => set("simulatedGpus", "1", "0"),
+        Some(driver) => {
+            set("simulatedGpus", "0", &preset.simulated_gpus.to_string());
+            set("runtimeClassName", class, preset.runtime_class);
+            // Where no runtime brings the device files, the agent opens them itself.
+            let is_privileged = !runtime.has_nvidia;
+            set(
+                "privileged",
+                &is_privileged.to_string(),
+                &preset.privileged.to_string(),
+            );
+            let is_brought = runtime.has_nvidia && driver.root == "/";
+            let root = if is_brought { "" } else { driver.root };
+            set("driverRoot", root, preset.driver_root);
+            if !root.is_empty() {
+                set("driverLibraries", driver.libraries, preset.driver_libraries);
+            }
+        }
+    }
+    if facts.selinux == Selinux::Enforcing {
+        set("seLinuxOptions.type", "spc_t", preset.se_linux_type);
+    }
+    values
+}

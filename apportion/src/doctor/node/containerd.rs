@@ -1,0 +1,98 @@
+//! What a containerd makes of its configuration: files that import others, keys that moved between
+//! versions, and defaults that changed with them.
+
+use toml::{Table, Value};
+
+use super::facts::Support;
+use super::host::Host;
+
+/// What matters of the configuration.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Config {
+    pub(super) enables_cdi: Option<bool>,
+    pub(super) disables_nri: Option<bool>,
+    pub(super) default_runtime: Option<String>,
+    pub(super) runtimes: Vec<String>,
+}
+
+/// Reads `path` and what it imports; a later file wins.
+pub(super) fn read(host: &Host, path: &str) -> Config {
+    let mut config = Config::default();
+    for text in texts(host, path) {
+        // A file that containerd would not take either says nothing.
+        if let Ok(table) = text.parse::<Table>() {
+            config.add(&table);
+        }
+    }
+    config
+}
+
+fn texts(host: &Host, path: &str) -> Vec<String> {
+    let Some(text) = host.text(path) else {
+        return Vec::new();
+    };
+    let table = text.parse::<Table>().unwrap_or_default();
+    let imports = table.get("imports").and_then(Value::as_array);
+    let imports = imports.into_iter().flatten().filter_map(Value::as_str);
+    let imported: Vec<_> = imports.flat_map(|import| imported(host, import)).collect();
+    std::iter::once(text).chain(imported).collect()
+}
+
+/// The files of an import: one, or those of a folder (`/etc/containerd/conf.d/*.toml`).
+fn imported(host: &Host, import: &str) -> Vec<String> {
+    let Some((folder, "*.toml")) = import.rsplit_once('/') else {
+        return host.text(import).into_iter().collect();
+    };
+    let names = host.names(folder).into_iter();
+    names
+        .filter(|name| name.ends_with(".toml"))
+        .filter_map(|name| host.text(&format!("{folder}/{name}")))
+        .collect()
+}
+
+impl Config {
+    /// The plugins are called otherwise in each version of the format; the keys are not.
+    fn add(&mut self, table: &Table) {
+        let plugins = table.get("plugins").and_then(Value::as_table);
+        for (name, plugin) in plugins.into_iter().flatten() {
+            let Some(plugin) = plugin.as_table() else {
+                continue;
+            };
+            if name.ends_with(".nri") {
+                self.disables_nri = flag(plugin, "disable").or(self.disables_nri);
+            } else if name.contains("cri") {
+                self.enables_cdi = flag(plugin, "enable_cdi").or(self.enables_cdi);
+                self.add_runtimes(plugin);
+            }
+        }
+    }
+
+    fn add_runtimes(&mut self, plugin: &Table) {
+        let Some(containerd) = plugin.get("containerd").and_then(Value::as_table) else {
+            return;
+        };
+        if let Some(name) = containerd
+            .get("default_runtime_name")
+            .and_then(Value::as_str)
+        {
+            self.default_runtime = Some(name.to_owned());
+        }
+        let runtimes = containerd.get("runtimes").and_then(Value::as_table);
+        self.runtimes
+            .extend(runtimes.into_iter().flatten().map(|(name, _)| name.clone()));
+    }
+
+    /// Version 1.7 learned CDI, version 2 turned it on.
+    pub(super) fn cdi(&self, version: Option<(u32, u32)>) -> Support {
+        Support::of(version, self.enables_cdi)
+    }
+
+    /// Version 1.7 learned NRI, version 2 turned it on.
+    pub(super) fn nri(&self, version: Option<(u32, u32)>) -> Support {
+        Support::of(version, self.disables_nri.map(|disabled| !disabled))
+    }
+}
+
+fn flag(table: &Table, key: &str) -> Option<bool> {
+    table.get(key).and_then(Value::as_bool)
+}

@@ -1,0 +1,265 @@
+//! What a node is like. Every fact has one place where it is looked for, or a short list of them.
+
+use super::containerd::{self, Config};
+use super::host::Host;
+
+/// What a node is like.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) system: String,
+    pub(super) distribution: Distribution,
+    pub(super) kubernetes: Option<String>,
+    pub(super) kubelet_root: Option<String>,
+    /// Whether nothing below the kubelet's root may be executed or mapped as code.
+    pub(super) is_noexec: bool,
+    pub(super) runtime: Runtime,
+    /// Whether NVIDIA's runtime heeds no environment of unprivileged pods.
+    pub(super) is_hardened: bool,
+    pub(super) driver: Option<Driver>,
+    pub(super) selinux: Selinux,
+    pub(super) cgroup: u8,
+    pub(super) has_nvidia_plugin: bool,
+}
+
+/// Whose node it is, where that makes a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Distribution {
+    Gke,
+    Eks,
+    OpenShift,
+    K3s,
+    Kind,
+    Other,
+}
+
+/// The container runtime.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Runtime {
+    pub(super) name: Option<&'static str>,
+    pub(super) version: Option<String>,
+    pub(super) cdi: Support,
+    pub(super) nri: Support,
+    pub(super) has_nvidia: bool,
+    pub(super) is_nvidia_default: bool,
+}
+
+/// Whether the runtime does something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Support {
+    On,
+    Off,
+    /// It is older than that.
+    Absent,
+    Unknown,
+}
+
+impl Support {
+    /// For what containerd 1.7 learned and containerd 2 turned on.
+    pub(super) fn of(version: Option<(u32, u32)>, configured: Option<bool>) -> Self {
+        match (version, configured) {
+            (Some(version), _) if version < (1, 7) => Self::Absent,
+            (_, Some(true)) => Self::On,
+            (_, Some(false)) => Self::Off,
+            (Some(version), None) if version >= (2, 0) => Self::On,
+            (Some(_), None) => Self::Off,
+            (None, None) => Self::Unknown,
+        }
+    }
+}
+
+/// Where the driver's libraries are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Driver {
+    pub(super) root: &'static str,
+    pub(super) libraries: &'static str,
+}
+
+/// Whether SELinux decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Selinux {
+    Off,
+    Permissive,
+    Enforcing,
+}
+
+const KUBELET_ROOTS: [&str; 3] = [
+    "/var/lib/kubelet",
+    "/var/lib/k0s/kubelet",
+    "/var/snap/microk8s/common/var/lib/kubelet",
+];
+const KUBELETS: [&str; 5] = [
+    "/usr/bin/kubelet",
+    "/usr/local/bin/kubelet",
+    "/home/kubernetes/bin/kubelet",
+    "/usr/local/bin/k3s",
+    "/usr/bin/k3s",
+];
+const K3S: &str = "/var/lib/rancher/k3s/agent";
+/// The file that containerd is started with, the most special first.
+const CONTAINERD_CONFIGS: [&str; 2] = [
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/etc/containerd/config.toml",
+];
+const CONTAINERDS: [&str; 4] = [
+    "/var/lib/rancher/k3s/data/current/bin/containerd",
+    "/usr/bin/containerd",
+    "/usr/local/bin/containerd",
+    "/home/kubernetes/bin/containerd",
+];
+const CRIO: [&str; 2] = ["/usr/bin/crio", "/usr/local/bin/crio"];
+const DRIVERS: [(&str, &str); 7] = [
+    ("/run/nvidia/driver", "usr/lib64"),
+    ("/run/nvidia/driver", "usr/lib/x86_64-linux-gnu"),
+    ("/home/kubernetes/bin/nvidia", "lib64"),
+    ("/", "usr/lib64"),
+    ("/", "usr/lib/x86_64-linux-gnu"),
+    ("/", "usr/lib/aarch64-linux-gnu"),
+    ("/", "usr/lib/wsl/lib"),
+];
+const TOOLKIT: [&str; 2] = [
+    "/etc/nvidia-container-runtime/config.toml",
+    "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
+];
+
+/// Looks.
+pub(super) fn look(host: &Host) -> Facts {
+    let release = host.text("/etc/os-release").unwrap_or_default();
+    let kubelet_root = host.first(&KUBELET_ROOTS).map(str::to_owned);
+    let plugins = kubelet_root.iter();
+    let has_nvidia_plugin = plugins
+        .flat_map(|root| host.names(&format!("{root}/device-plugins")))
+        .any(|name| name.starts_with("nvidia") && name.ends_with(".sock"));
+    let mounts = host.text("/proc/1/mounts").unwrap_or_default();
+    Facts {
+        system: field(&release, "PRETTY_NAME").unwrap_or_else(|| "unknown".to_owned()),
+        distribution: distribution(host, &release),
+        kubernetes: host.version(&KUBELETS),
+        is_noexec: kubelet_root
+            .as_deref()
+            .is_some_and(|root| is_noexec(&mounts, root)),
+        kubelet_root,
+        runtime: runtime(host),
+        is_hardened: is_hardened(host),
+        driver: driver(host),
+        selinux: selinux(host),
+        cgroup: if host.has("/sys/fs/cgroup/cgroup.controllers") {
+            2
+        } else {
+            1
+        },
+        has_nvidia_plugin,
+    }
+}
+
+fn distribution(host: &Host, release: &str) -> Distribution {
+    let id = field(release, "ID").unwrap_or_default();
+    match id.as_str() {
+        _ if host.has("/kind") => Distribution::Kind,
+        _ if host.has(K3S) => Distribution::K3s,
+        "cos" => Distribution::Gke,
+        "amzn" if host.has("/etc/eks") => Distribution::Eks,
+        "rhcos" => Distribution::OpenShift,
+        _ => Distribution::Other,
+    }
+}
+
+/// A value of `os-release`.
+fn field(release: &str, name: &str) -> Option<String> {
+    let of = |line: &str| {
+        Some(
+            line.strip_prefix(name)?
+                .strip_prefix('=')?
+                .trim_matches('"')
+                .to_owned(),
+        )
+    };
+    release.lines().find_map(of)
+}
+
+/// The options of the mount that `path` is on.
+fn is_noexec(mounts: &str, path: &str) -> bool {
+    let mount = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        let at = words.next()?.to_owned();
+        let options = words.nth(1)?.to_owned();
+        std::path::Path::new(path)
+            .starts_with(&at)
+            .then_some((at, options))
+    };
+    // Of mounts on one place the last one counts.
+    let of = mounts
+        .lines()
+        .filter_map(mount)
+        .max_by_key(|(at, _)| at.len());
+    of.is_some_and(|(_, options)| options.split(',').any(|option| option == "noexec"))
+}
+
+fn runtime(host: &Host) -> Runtime {
+    if host.first(&CRIO).is_some() {
+        let defaults = host
+            .text("/etc/crio/crio.conf.d/99-nvidia.conf")
+            .unwrap_or_default();
+        return Runtime {
+            name: Some("cri-o"),
+            version: host.version(&CRIO),
+            cdi: Support::On,
+            nri: Support::On,
+            has_nvidia: defaults.contains("[crio.runtime.runtimes.nvidia]"),
+            is_nvidia_default: defaults.contains("default_runtime = \"nvidia\""),
+        };
+    }
+    let config = host.first(&CONTAINERD_CONFIGS);
+    let name = config.or(host.first(&CONTAINERDS)).map(|_| "containerd");
+    let version = host.version(&CONTAINERDS);
+    let config = config.map_or_else(Config::default, |path| containerd::read(host, path));
+    let numbers = version.as_deref().and_then(major_minor);
+    Runtime {
+        name,
+        cdi: config.cdi(numbers),
+        nri: config.nri(numbers),
+        has_nvidia: config.runtimes.iter().any(|name| name == "nvidia"),
+        is_nvidia_default: config.default_runtime.as_deref() == Some("nvidia"),
+        version,
+    }
+}
+
+fn major_minor(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+fn is_hardened(host: &Host) -> bool {
+    let config = host.first(&TOOLKIT).and_then(|path| host.text(path));
+    let config = config
+        .and_then(|text| text.parse::<toml::Table>().ok())
+        .unwrap_or_default();
+    let key = "accept-nvidia-visible-devices-envvar-when-unprivileged";
+    config.get(key).and_then(toml::Value::as_bool) == Some(false)
+}
+
+fn driver(host: &Host) -> Option<Driver> {
+    let is_there = |root: &str, libraries: &str| {
+        host.has(&format!(
+            "{}/{libraries}/libnvidia-ml.so.1",
+            root.trim_end_matches('/')
+        ))
+    };
+    let mut found = DRIVERS
+        .into_iter()
+        .filter(|(root, libraries)| is_there(root, libraries));
+    found
+        .next()
+        .map(|(root, libraries)| Driver { root, libraries })
+}
+
+fn selinux(host: &Host) -> Selinux {
+    match host
+        .text("/sys/fs/selinux/enforce")
+        .as_deref()
+        .map(str::trim)
+    {
+        Some("1") => Selinux::Enforcing,
+        Some(_) => Selinux::Permissive,
+        None => Selinux::Off,
+    }
+}

@@ -1,0 +1,216 @@
+//! Hosts as their distributions make them, each a small tree of files: what is said of them, and what to set.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use tempfile::TempDir;
+
+use super::choice::PRESETS;
+use super::*;
+
+/// Lays out a tree: `== PATH` begins a file, `#` before the first one is a comment. A script is a program.
+fn host(tree: &str) -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for file in tree.split("== /").skip(1) {
+        let (path, text) = file.split_once('\n').unwrap();
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        if text.starts_with("#!") {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+    root
+}
+
+struct Expected {
+    tree: &'static str,
+    runtime: &'static str,
+    kubernetes: &'static str,
+    mode: &'static str,
+    preset: Option<&'static str>,
+    values: &'static [(&'static str, &'static str)],
+    missing: &'static [&'static str],
+    notes: &'static [&'static str],
+}
+
+const HOSTS: &[Expected] = &[
+    Expected {
+        tree: include_str!("hosts/gke-cos.tree"),
+        runtime: "containerd 2.0.6",
+        kubernetes: "1.33.4-gke.1134000",
+        mode: "cdi",
+        preset: Some("gke"),
+        values: &[],
+        missing: &[],
+        notes: &["device plugin"],
+    },
+    Expected {
+        tree: include_str!("hosts/eks-al2023.tree"),
+        runtime: "containerd 1.7.27",
+        kubernetes: "1.33.4-eks-3abbec1",
+        mode: "cdi",
+        preset: Some("eks"),
+        values: &[],
+        missing: &[],
+        notes: &["nri", "nvidia runtime"],
+    },
+    Expected {
+        tree: include_str!("hosts/openshift.tree"),
+        runtime: "cri-o 1.32.8",
+        kubernetes: "1.32.8",
+        mode: "cdi",
+        preset: Some("openshift"),
+        values: &[],
+        missing: &[],
+        notes: &["device plugin"],
+    },
+    Expected {
+        tree: include_str!("hosts/k3s.tree"),
+        runtime: "containerd 2.0.5-k3s2",
+        kubernetes: "1.33.4+k3s1",
+        mode: "cdi",
+        preset: Some("k3s"),
+        values: &[],
+        missing: &[],
+        notes: &[],
+    },
+    Expected {
+        tree: include_str!("hosts/kind.tree"),
+        runtime: "containerd 2.1.4",
+        kubernetes: "1.34.0",
+        mode: "cdi",
+        preset: Some("kind"),
+        values: &[],
+        missing: &[],
+        notes: &["driver"],
+    },
+    Expected {
+        tree: include_str!("hosts/debian-12.tree"),
+        runtime: "containerd 1.6.20~ds1",
+        kubernetes: "1.31.13",
+        mode: "mounts",
+        preset: None,
+        values: &[
+            ("driverLibraries", "usr/lib/x86_64-linux-gnu"),
+            ("driverRoot", "/"),
+            ("privileged", "true"),
+        ],
+        missing: &[],
+        notes: &["cdi", "nri"],
+    },
+    Expected {
+        tree: include_str!("hosts/debian-13.tree"),
+        runtime: "containerd 1.7.24~ds1",
+        kubernetes: "1.34.1",
+        mode: "cdi",
+        preset: None,
+        values: &[("runtimeClassName", "nvidia")],
+        missing: &["kubelet"],
+        notes: &["nri"],
+    },
+];
+
+#[test]
+fn every_usual_host_is_told_what_to_set() {
+    for expected in HOSTS {
+        let root = host(expected.tree);
+        let report = report(root.path());
+        let system = &report.findings[0].found;
+        let found = |check: &str| {
+            let of = report
+                .findings
+                .iter()
+                .find(|finding| finding.check == check);
+            of.map(|finding| finding.found.clone()).unwrap()
+        };
+        let in_state = |state: State| -> Vec<_> {
+            let of = report
+                .findings
+                .iter()
+                .filter(|finding| finding.state == state);
+            of.map(|finding| finding.check).collect()
+        };
+        assert_eq!(found("runtime"), expected.runtime, "{system}");
+        assert_eq!(found("kubernetes"), expected.kubernetes, "{system}");
+        assert_eq!(report.choice.mode, expected.mode, "{system}");
+        assert_eq!(report.choice.preset, expected.preset, "{system}");
+        let values = report
+            .choice
+            .values
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()));
+        assert_eq!(values.collect::<Vec<_>>(), expected.values, "{system}");
+        assert_eq!(in_state(State::Missing), expected.missing, "{system}");
+        assert_eq!(in_state(State::Note), expected.notes, "{system}");
+    }
+}
+
+#[test]
+fn the_text_ends_with_what_to_type() {
+    let debian = host(HOSTS[6].tree);
+    let text = text(&report(debian.path()));
+    assert!(
+        text.ends_with("chart: --set runtimeClassName=nvidia\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("kubelet: a library below it can't be loaded"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_machine_that_is_no_node_is_told_so() {
+    let root = tempfile::tempdir().unwrap();
+    let report = report(root.path());
+    let missing = report
+        .findings
+        .iter()
+        .filter(|of| of.state == State::Missing);
+    assert_eq!(missing.count(), 2);
+    assert_eq!(report.choice.mode, "mounts");
+}
+
+/// What is known here of the chart's presets is what they set.
+#[test]
+fn the_presets_are_those_of_the_chart() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../runtime-class/chart/apportion-agent/presets");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), PRESETS.len());
+    for preset in &PRESETS {
+        let text = fs::read_to_string(folder.join(format!("{}.yaml", preset.name))).unwrap();
+        let values: serde_json::Value = serde_norway::from_str(&text).unwrap();
+        let text = |name: &str, usual: &str| values[name].as_str().unwrap_or(usual).to_owned();
+        assert_eq!(
+            text("runtimeClassName", ""),
+            preset.runtime_class,
+            "{}",
+            preset.name
+        );
+        assert_eq!(
+            text("driverRoot", ""),
+            preset.driver_root,
+            "{}",
+            preset.name
+        );
+        assert_eq!(
+            text("driverLibraries", "usr/lib64"),
+            preset.driver_libraries,
+            "{}",
+            preset.name
+        );
+        assert_eq!(
+            values["privileged"] == true,
+            preset.privileged,
+            "{}",
+            preset.name
+        );
+        let gpus = values["simulatedGpus"].as_u64().unwrap_or_default();
+        assert_eq!(gpus, u64::from(preset.simulated_gpus), "{}", preset.name);
+        let label = values["seLinuxOptions"]["type"]
+            .as_str()
+            .unwrap_or_default();
+        assert_eq!(label, preset.se_linux_type, "{}", preset.name);
+    }
+}
