@@ -7,5 +7,17 @@
 #![forbid(unsafe_code)]
 
 mod gpu_node;
+pub mod kai;
+mod pod_group;
+mod queue;
+mod topology;
 
 pub use gpu_node::{CardHealth, GpuCard, GpuHolder, GpuNode, GpuNodeSpec, GpuNodeStatus, Totals};
+pub use kai::{Amounts, ConditionStatus};
+pub use pod_group::{
+    PodGroup, PodGroupCondition, PodGroupSpec, PodGroupStatus, Preemptibility, QuotaDetails,
+    ResourcesStatus, SchedulingCondition, SubGroup, TopologyConstraint, UnschedulableDetails,
+    UnschedulableExplanation,
+};
+pub use queue::{Queue, QueueCondition, QueueResource, QueueResources, QueueSpec, QueueStatus};
+pub use topology::{Topology, TopologyLevel, TopologySpec};

@@ -3,22 +3,28 @@
 
 use std::path::Path;
 
-use apportion_crds::GpuNode;
+use apportion_crds::{GpuNode, kai};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 
 /// Each kind, and from where it is installed.
-fn manifests() -> Vec<(CustomResourceDefinition, &'static str)> {
-    vec![(
-        GpuNode::crd(),
-        "../../runtime-class/chart/apportion-agent/crds/gpunodes.apportion.dev.yaml",
-    )]
+fn manifests() -> Vec<(CustomResourceDefinition, String)> {
+    let agent = "../../runtime-class/chart/apportion-agent/crds";
+    let scheduler = "../../scheduler-shim/manifests/crds";
+    let ours = [(GpuNode::crd(), agent)];
+    let kais = kai::manifests().into_iter().map(|kind| (kind, scheduler));
+    let all = ours.into_iter().chain(kais);
+    all.map(|(kind, folder)| {
+        let name = kind.metadata.name.clone().unwrap_or_default();
+        (kind, format!("{folder}/{name}.yaml"))
+    })
+    .collect()
 }
 
 #[test]
 fn the_committed_manifests_are_fresh() {
     for (kind, path) in manifests() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&path);
         let fresh = serde_norway::to_string(&kind).unwrap();
         if std::env::var_os("UPDATE_CRDS").is_some() {
             std::fs::write(&path, &fresh).unwrap();
@@ -39,4 +45,32 @@ fn a_gpu_node_is_of_the_cluster_and_has_a_short_name() {
     assert_eq!(spec.names.short_names, Some(vec!["gpun".to_owned()]));
     let version = &spec.versions[0];
     assert!(version.subresources.as_ref().unwrap().status.is_some());
+}
+
+#[test]
+fn kais_kinds_say_no_more_than_kais_manifests() {
+    for kind in kai::manifests() {
+        let text = serde_json::to_string(&kind).unwrap();
+        for unsaid in [
+            "\"nullable\"",
+            "\"default\"",
+            "\"double\"",
+            "\"int64\"",
+            "\"uint32\"",
+        ] {
+            assert!(!text.contains(unsaid), "{unsaid} in {text}");
+        }
+    }
+}
+
+#[test]
+fn a_queue_has_kais_columns_and_may_come_without_a_spec() {
+    let queue = kai::manifests().remove(0);
+    let version = &queue.spec.versions[0];
+    let columns = version.additional_printer_columns.as_ref().unwrap();
+    let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(names, ["Priority", "Parent", "Children", "DisplayName"]);
+    let schema = version.schema.as_ref().unwrap();
+    let root = schema.open_api_v3_schema.as_ref().unwrap();
+    assert_eq!(root.required, None);
 }
