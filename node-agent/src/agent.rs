@@ -13,9 +13,10 @@ use apportion_ledger::{
 };
 use apportion_nri::{News, Rules};
 use apportion_proto::v1;
+use tokio::net::UnixListener;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::MissedTickBehavior;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::account::{Account, Slot};
 use crate::checkpoint;
@@ -53,6 +54,7 @@ const EVENTS: usize = 256;
 pub(crate) struct Agent {
     options: Options,
     instance: Instance,
+    listeners: mpsc::Sender<UnixListener>,
     boot_id: String,
     driver: Driver,
     ledger: Ledger,
@@ -94,7 +96,13 @@ pub(crate) struct Shown {
 
 impl Agent {
     /// Takes over where an earlier agent of this instance stopped.
-    pub(crate) fn new(options: Options, instance: Instance, driver: Driver) -> Self {
+    /// Where it listens anew, it says so to `listeners`.
+    pub(crate) fn new(
+        options: Options,
+        instance: Instance,
+        driver: Driver,
+        listeners: mpsc::Sender<UnixListener>,
+    ) -> Self {
         let boot_id = crate::procfs::boot_id();
         let path = instance.path(place::CHECKPOINT);
         let restored = restore::load(&path, &boot_id);
@@ -110,6 +118,7 @@ impl Agent {
             members: Members::new(instance.path(place::ACCOUNTS)),
             options,
             instance,
+            listeners,
             boot_id,
             driver,
             ledger,
@@ -228,10 +237,26 @@ impl Agent {
             self.followed = Instant::now();
         }
         self.give_up_probe();
+        self.keep_socket();
         if self.driver.silence() > SILENCE {
             self.doubt_cards();
         }
         self.sample();
+    }
+
+    /// Listens anew if somebody took the socket's name away: who comes would wait for an agent that holds
+    /// the lock and that nobody can reach.
+    fn keep_socket(&mut self) {
+        if self.instance.is_listed() {
+            return;
+        }
+        match self.instance.listen() {
+            Ok(listener) => {
+                warn!("Socket was gone, the agent listens anew");
+                let _ = self.listeners.try_send(listener);
+            }
+            Err(problem) => debug!(problem = chain(&problem), "Socket is gone"),
+        }
     }
 
     /// Watches every owner. One that owns a second allocation belongs to that one, and when it leaves it,

@@ -2,11 +2,11 @@
 //!
 //! The lock is held for as long as the agent lives and is the kernel's to release, so a killed agent
 //! leaves nothing that must be cleaned up before the next one starts. The socket's name may be left
-//! behind; whoever has the lock may take it over.
+//! behind; whoever has the lock may take it over, and listens anew where somebody took it away.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use apportion_abi::place;
@@ -37,6 +37,8 @@ pub(crate) enum InstanceError {
 pub(crate) struct Instance {
     dir: PathBuf,
     _lock: File,
+    /// The socket as it was made: device and inode.
+    socket: Option<(u64, u64)>,
 }
 
 impl Instance {
@@ -68,7 +70,11 @@ impl Instance {
             .map_err(|_| InstanceError::Taken(dir.clone()))?;
         let accounts = dir.join(place::ACCOUNTS);
         make_folder(&accounts, mode).map_err(failed(&accounts))?;
-        Ok(Self { dir, _lock: lock })
+        Ok(Self {
+            dir,
+            _lock: lock,
+            socket: None,
+        })
     }
 
     /// A file or folder of the instance.
@@ -82,7 +88,7 @@ impl Instance {
     }
 
     /// Listens at the agent's socket, for this user and root.
-    pub(crate) fn listen(&self) -> Result<UnixListener, InstanceError> {
+    pub(crate) fn listen(&mut self) -> Result<UnixListener, InstanceError> {
         let path = self.path(place::AGENT_SOCKET);
         let failed = |source| InstanceError::Listen {
             path: path.clone(),
@@ -91,7 +97,13 @@ impl Instance {
         remove(&path).map_err(failed)?;
         let listener = UnixListener::bind(&path).map_err(failed)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(failed)?;
+        self.socket = identity(&path);
         Ok(listener)
+    }
+
+    /// Whether who comes now finds the socket.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.socket.is_some() && identity(&self.path(place::AGENT_SOCKET)) == self.socket
     }
 
     /// Takes the socket's name away, so that who comes now starts another agent.
@@ -105,6 +117,11 @@ impl Instance {
 fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -131,11 +148,13 @@ mod tests {
     #[tokio::test]
     async fn the_name_of_a_killed_agents_socket_is_taken_over() {
         let folder = tempfile::tempdir().unwrap();
-        let instance = Instance::take(folder.path()).unwrap();
+        let mut instance = Instance::take(folder.path()).unwrap();
         drop(instance.listen().unwrap());
         assert!(instance.path(place::AGENT_SOCKET).exists());
         assert!(instance.listen().is_ok());
+        assert!(instance.is_listed());
         instance.unlist();
         assert!(!instance.path(place::AGENT_SOCKET).exists());
+        assert!(!instance.is_listed());
     }
 }

@@ -90,7 +90,7 @@ fn serve(options: Options) -> Result<(), Failure> {
 }
 
 async fn run(options: Options) -> Result<(), Failure> {
-    let instance = Instance::take(&options.dir).map_err(|error| {
+    let mut instance = Instance::take(&options.dir).map_err(|error| {
         Failure::running(
             &error,
             "name another folder with --dir, or stop the agent that serves it",
@@ -118,7 +118,8 @@ async fn run(options: Options) -> Result<(), Failure> {
     })?;
     let socket = instance.path(place::AGENT_SOCKET);
     let node = options.node.clone();
-    let mut agent = Agent::new(options, instance, driver);
+    let (listeners, listening) = mpsc::channel(1);
+    let mut agent = Agent::new(options, instance, driver, listeners.clone());
     agent.set_metrics_address(address.clone());
     agent.look().await;
     agent
@@ -140,7 +141,9 @@ async fn run(options: Options) -> Result<(), Failure> {
         contact: contact.clone(),
     };
     let (left_here, left) = tokio::sync::oneshot::channel::<()>();
-    let served = tokio::spawn(service::serve(service, listener, async {
+    // There is room for one, and it is the first.
+    let _ = listeners.try_send(listener);
+    let served = tokio::spawn(service::serve(service, listening, async {
         drop(left.await)
     }));
     info!(socket = %socket.display(), metrics = address, "Agent serves");

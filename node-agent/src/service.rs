@@ -1,15 +1,16 @@
 //! The gRPC service on the Unix socket: who is asking is the kernel's word, requests that change go to
 //! the agent's loop, and those that read are answered from the latest view.
 
+use std::io;
 use std::sync::Arc;
 
 use apportion_proto::v1;
 use apportion_proto::v1::agent_server::{Agent, AgentServer};
 use apportion_proto::v1::watch_reply::Item;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
@@ -30,18 +31,43 @@ pub(crate) struct Service {
     pub(crate) contact: Arc<Contact>,
 }
 
-/// Serves on the socket until `left`, and then until the open requests have ended.
+/// Serves on the latest of the sockets until `left`, and then until the open requests have ended.
 pub(crate) async fn serve(
     service: Service,
-    listener: UnixListener,
+    listeners: mpsc::Receiver<UnixListener>,
     left: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let service = AgentServer::with_interceptor(service, authorise);
-    let incoming = UnixListenerStream::new(listener);
+    let (connections, incoming) = mpsc::channel(1);
+    tokio::spawn(accept(listeners, connections));
     Server::builder()
         .add_service(service)
-        .serve_with_incoming_shutdown(incoming, left)
+        .serve_with_incoming_shutdown(ReceiverStream::new(incoming), left)
         .await
+}
+
+/// Passes on who connects, until nobody serves them.
+async fn accept(
+    mut listeners: mpsc::Receiver<UnixListener>,
+    connections: mpsc::Sender<io::Result<UnixStream>>,
+) {
+    let Some(mut current) = listeners.recv().await else {
+        return;
+    };
+    loop {
+        let accepted = tokio::select! {
+            () = connections.closed() => return,
+            Some(next) = listeners.recv() => {
+                current = next;
+                continue;
+            }
+            accepted = current.accept() => accepted,
+        };
+        let accepted = accepted.map(|(stream, _)| stream);
+        if connections.send(accepted).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Lets the agent's own user and root through.

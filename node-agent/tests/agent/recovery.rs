@@ -138,3 +138,17 @@ async fn an_agent_that_is_asked_to_leave_keeps_every_account() {
     let (_agent, mut client) = host.agent(&[]).await;
     assert!(find(&mut client, &allocation.id).await.is_some());
 }
+
+#[tokio::test]
+async fn a_socket_that_somebody_deletes_comes_back() {
+    let host = Host::new(1);
+    let (_agent, mut before) = host.agent(&[]).await;
+    let socket = host.instance().join("agent.sock");
+    for _ in 0..2 {
+        fs::remove_file(&socket).unwrap();
+        let mut after = host.client().await;
+        assert_eq!(list(&mut after).await.cards.len(), 1);
+    }
+    let _ = allocate(&mut before, "goes on", 100).await.unwrap();
+    assert_eq!(list(&mut host.client().await).await.allocations.len(), 1);
+}
