@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use apportion_abi::account::NewCard;
 use apportion_abi::{Bytes, CardUuid, place};
 use apportion_ledger::{
-    Allocation, AllocationId, Effect, Event, Health, Ledger, Refusal, State, Time,
+    Allocation, AllocationId, Effect, Event, Health, Ledger, Refusal, SlotEvent, State, Time,
 };
 use apportion_nri::{News, Rules};
 use apportion_proto::v1;
@@ -21,6 +21,7 @@ use tracing::{debug, error, info, warn};
 use crate::account::{Account, Slot};
 use crate::checkpoint;
 use crate::contact::Contact;
+use crate::delivery::Delivery;
 use crate::driver::{Driver, Reading, Readings};
 use crate::failure::chain;
 use crate::instance::Instance;
@@ -36,6 +37,7 @@ use crate::second_lock::SecondLock;
 use crate::view::{self, Counts, View};
 
 mod attribute;
+mod deliver;
 mod learn;
 mod perform;
 mod respond;
@@ -83,12 +85,14 @@ pub(crate) struct Agent {
     /// The container runtime's question before each container, where it asks.
     second_lock: Option<SecondLock>,
     metrics_address: String,
+    /// How containers get their grants, where there is a kubelet.
+    delivery: Option<Delivery>,
     views: watch::Sender<Arc<View>>,
     events: broadcast::Sender<v1::Event>,
 }
 
 /// Where others see what the agent knows.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Shown {
     pub(crate) views: watch::Receiver<Arc<View>>,
     pub(crate) events: broadcast::Sender<v1::Event>,
@@ -138,6 +142,7 @@ impl Agent {
             counts: Counts::default(),
             second_lock: None,
             metrics_address: String::new(),
+            delivery: None,
             views: watch::channel(Arc::new(view)).0,
             events: broadcast::channel(EVENTS).0,
         };

@@ -57,6 +57,8 @@ pub(crate) struct FoundCard {
     pub(crate) index: u32,
     pub(crate) model: String,
     pub(crate) capacity: Capacity,
+    /// The number of its device file, where it has one.
+    pub(crate) minor: Option<u32>,
 }
 
 /// A card at one moment.
@@ -224,6 +226,7 @@ fn found_card(nvml: &Nvml, index: u32) -> Result<Option<FoundCard>, NvmlError> {
         index,
         model: device.name()?,
         capacity,
+        minor: device.minor_number().ok(),
     }))
 }
 

@@ -8,12 +8,15 @@ mod account;
 mod agent;
 mod checkpoint;
 mod contact;
+mod delivery;
 mod driver;
 mod durable;
 mod exits;
 mod failure;
 mod http;
 mod instance;
+mod kubelet;
+mod library;
 mod log;
 mod members;
 mod metrics;
@@ -29,6 +32,7 @@ mod request;
 mod reserve;
 mod second_lock;
 mod service;
+mod specs;
 mod stop;
 mod view;
 mod wire;
@@ -43,6 +47,7 @@ use tracing::info;
 
 use crate::agent::Agent;
 use crate::contact::Contact;
+use crate::delivery::Delivery;
 use crate::driver::Driver;
 use crate::failure::{EXIT_DONE, Failure};
 use crate::instance::Instance;
@@ -117,9 +122,17 @@ async fn run(options: Options) -> Result<(), Failure> {
         )
     })?;
     let socket = instance.path(place::AGENT_SOCKET);
+    let delivery = match &options.kubelet_dir {
+        Some(dir) => Some(
+            Delivery::prepare(dir, &options, instance.dir()).map_err(|error| {
+                Failure::running(&error, "the agent writes below --kubelet-dir and --cdi-dir")
+            })?,
+        ),
+        None => None,
+    };
     let node = options.node.clone();
     let (listeners, listening) = mpsc::channel(1);
-    let mut agent = Agent::new(options, instance, driver, listeners.clone());
+    let mut agent = Agent::new(options.clone(), instance, driver, listeners.clone());
     agent.set_metrics_address(address.clone());
     agent.look().await;
     agent
@@ -129,6 +142,16 @@ async fn run(options: Options) -> Result<(), Failure> {
     let contact = Arc::new(Contact::new());
     let (requests, requested) = mpsc::channel(QUEUE);
     let shown = agent.shown();
+    if let Some((delivery, dir)) = delivery.zip(options.kubelet_dir.clone()) {
+        kubelet::serve(
+            dir,
+            &options,
+            requests.clone(),
+            shown.clone(),
+            delivery.offers(),
+        );
+        agent.deliver(delivery);
+    }
     if let Some(listener) = metrics {
         tokio::spawn(http::serve(listener, shown.views.clone()));
     }

@@ -19,6 +19,7 @@ const ANCESTORS: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Members {
     of: HashMap<ProcessId, AllocationId>,
+    pods: HashMap<AllocationId, String>,
     accounts: PathBuf,
     pub(crate) exits: Exits,
 }
@@ -28,6 +29,7 @@ impl Members {
     pub(crate) fn new(accounts: PathBuf) -> Self {
         Self {
             of: HashMap::new(),
+            pods: HashMap::new(),
             accounts,
             exits: Exits::new(),
         }
@@ -37,6 +39,11 @@ impl Members {
     pub(crate) fn join(&mut self, process: ProcessId, id: &AllocationId) {
         self.of.insert(process, id.clone());
         self.exits.watch(process);
+    }
+
+    /// Enters a pod: the containers in it that have the account belong to the allocation.
+    pub(crate) fn enter_pod(&mut self, pod: String, id: &AllocationId) {
+        self.pods.insert(id.clone(), pod);
     }
 
     /// Whether the process belongs to some allocation.
@@ -63,6 +70,7 @@ impl Members {
         for process in self.of(id) {
             self.leave(process);
         }
+        self.pods.remove(id);
     }
 
     /// Enters all children of all members, and theirs.
@@ -101,7 +109,8 @@ impl Members {
         let folder = self.accounts.join(&id.0);
         let own = std::process::id();
         let named = |process: &ProcessId| {
-            process.pid != own && procfs::account_of(process.pid).is_some_and(|path| path == folder)
+            let is_named = || procfs::account_of(process.pid).is_some_and(|path| path == folder);
+            process.pid != own && (self.is_contained(process.pid, id) || is_named())
         };
         let found: Vec<_> = procfs::all()
             .into_iter()
@@ -123,6 +132,21 @@ impl Members {
         let live = ancestors.take(ANCESTORS).filter_map(procfs::live);
         live.filter_map(|ancestor| self.of.get(&ancestor).cloned())
             .next()
+    }
+
+    /// Whether the process runs in a container that has the account, and not in the pod's sandbox.
+    fn is_contained(&self, pid: u32, id: &AllocationId) -> bool {
+        let is_its_pod = |groups: String| {
+            let place = apportion_cgroup::place(&groups);
+            place.is_some_and(|place| {
+                self.pods
+                    .get(id)
+                    .is_some_and(|pod| pod == place.pod.as_str())
+            })
+        };
+        !self.pods.is_empty()
+            && procfs::cgroup(pid).is_some_and(is_its_pod)
+            && procfs::has_account(pid)
     }
 
     fn named(&self, process: ProcessId) -> Option<AllocationId> {

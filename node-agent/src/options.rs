@@ -12,6 +12,7 @@ use apportion_ledger::OffenderPolicy;
 
 use crate::failure::Failure;
 
+mod kubelet;
 mod second_lock;
 
 pub(crate) use second_lock::SecondLock;
@@ -130,8 +131,8 @@ const ROWS: &[Row] = &[
         flag: "--node-name",
         env: "APPORTION_NODE_NAME",
         form: "a node of the cluster",
-        default: "none: nothing is published",
-        help: "publish the cards' state and events for this node, with the cluster's usual configuration",
+        default: "none: the API server is left alone",
+        help: "publish the cards' state and events for this node, and read its pods, with the cluster's usual configuration",
         set: |options, text| {
             options.node = Some(text.to_owned());
             !text.is_empty()
@@ -162,8 +163,18 @@ const ROWS: &[Row] = &[
     },
 ];
 
+/// Every setting with a value.
 fn rows() -> impl Iterator<Item = &'static Row> {
-    ROWS.iter().chain(second_lock::ROWS)
+    ROWS.iter().chain(second_lock::ROWS).chain(kubelet::ROWS)
+}
+
+/// What becomes of a pod that holds a slot and was placed by nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unplaced {
+    /// It does not start.
+    Deny,
+    /// It gets what it asks for on this node, where it is.
+    LocalFit,
 }
 
 /// Where metrics are served.
@@ -195,6 +206,13 @@ pub(crate) struct Options {
     pub(crate) second_lock: SecondLock,
     pub(crate) log: tracing::Level,
     pub(crate) is_json: bool,
+    /// `None`: there is no kubelet.
+    pub(crate) kubelet_dir: Option<PathBuf>,
+    pub(crate) cdi_dir: PathBuf,
+    pub(crate) slots: u16,
+    pub(crate) unplaced: Unplaced,
+    /// Whether containers get `/etc/ld.so.preload`.
+    pub(crate) has_preload_list: bool,
 }
 
 /// What the command line asks for.
@@ -291,6 +309,11 @@ fn defaults(is_simulated: bool) -> Options {
         second_lock: SecondLock::default(),
         log: tracing::Level::INFO,
         is_json: false,
+        kubelet_dir: None,
+        cdi_dir: PathBuf::from("/var/run/cdi"),
+        slots: 128,
+        unplaced: Unplaced::Deny,
+        has_preload_list: true,
     }
 }
 

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use apportion_abi::place::ENV_ACCOUNT;
+use apportion_abi::place::{CONTAINER_ACCOUNT, ENV_ACCOUNT, LIMITS_FILE};
 use apportion_ledger::ProcessId;
 
 /// The fields of `/proc/PID/stat` that matter here.
@@ -90,6 +90,11 @@ pub(crate) fn account_of(pid: u32) -> Option<PathBuf> {
 /// The control groups of the process, one line for each hierarchy.
 pub(crate) fn cgroup(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()
+}
+
+/// Whether the process sees an account at the place where containers have theirs.
+pub(crate) fn has_account(pid: u32) -> bool {
+    fs::exists(format!("/proc/{pid}/root{CONTAINER_ACCOUNT}/{LIMITS_FILE}")).unwrap_or(false)
 }
 
 /// Whether the process has a file of that inode mapped; where its maps cannot be read, it may have.

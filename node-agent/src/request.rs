@@ -1,10 +1,12 @@
 //! What the service asks of the agent's loop. Reading needs no request: the view is there for all.
 
 use apportion_abi::Ask;
-use apportion_ledger::{AllocationId, Owner, Proposal};
+use apportion_ledger::{AllocationId, Owner, Proposal, SlotId};
 use apportion_proto::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
+
+use crate::kubelet::{Holder, Seen};
 
 /// Where an answer goes.
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, Status>>;
@@ -16,4 +18,19 @@ pub(crate) enum Request {
     Commit(AllocationId, Owner, Answer<v1::CommitReply>),
     Release(AllocationId, Answer<v1::ReleaseReply>),
     Resize(AllocationId, Vec<Ask>, Answer<v1::ResizeReply>),
+    /// The kubelet gives a slot to a container.
+    Handed(SlotId),
+    /// A container on a slot of this pod is about to start.
+    Prepare(SlotId, Holder, Answer<Prepared>),
+    /// The kubelet was looked at.
+    Seen(Seen),
+}
+
+/// Whether a container may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prepared {
+    /// Its grant is there.
+    Granted,
+    /// Its pod has no allocation.
+    Unplaced,
 }

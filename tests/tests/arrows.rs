@@ -179,7 +179,11 @@ const MAP: &[Crate] = &[
 ];
 
 /// Crates that may know all others: they only look.
-const ONLOOKERS: &[&str] = &["apportion-tests", "apportion-benches"];
+const ONLOOKERS: &[&str] = &[
+    "apportion-tests",
+    "apportion-kubelet-tests",
+    "apportion-benches",
+];
 
 /// The two floors on which the network and its runtime are known.
 const WIRE: &[&str] = &["tokio", "tonic", "prost", "kube"];

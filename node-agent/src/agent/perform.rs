@@ -108,6 +108,8 @@ impl Agent {
     fn close_account(&mut self, id: &AllocationId) {
         self.accounts.remove(id);
         self.slots.remove(id);
+        // An end is never refused.
+        let _ = self.apply_slots(SlotEvent::Gone(id.clone()));
         self.members.dissolve(id);
         let folder = self.account_folder(id);
         if let Err(problem) = std::fs::remove_dir_all(&folder) {

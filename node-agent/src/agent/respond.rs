@@ -22,6 +22,11 @@ impl Agent {
             Request::Commit(id, owner, answer) => drop(answer.send(self.commit(id, owner))),
             Request::Release(id, answer) => drop(answer.send(self.release(id))),
             Request::Resize(id, asks, answer) => drop(answer.send(self.resize(id, asks))),
+            Request::Handed(slot) => self.handed(slot),
+            Request::Prepare(slot, holder, answer) => {
+                drop(answer.send(self.prepare(slot, &holder)));
+            }
+            Request::Seen(seen) => self.kubelet_seen(seen),
         }
     }
 
@@ -77,7 +82,7 @@ impl Agent {
         }
     }
 
-    fn commit(
+    pub(super) fn commit(
         &mut self,
         id: AllocationId,
         owner: apportion_ledger::Owner,
@@ -87,9 +92,12 @@ impl Agent {
             owner: owner.clone(),
         });
         answered(outcome)?;
-        if let apportion_ledger::Owner::Process(process) = owner {
-            self.members.join(process, &id);
-            self.members.follow();
+        match owner {
+            apportion_ledger::Owner::Process(process) => {
+                self.members.join(process, &id);
+                self.members.follow();
+            }
+            apportion_ledger::Owner::Pod(pod) => self.members.enter_pod(pod, &id),
         }
         self.show();
         Ok(v1::CommitReply {

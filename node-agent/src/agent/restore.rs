@@ -98,11 +98,13 @@ impl Agent {
             .ledger
             .allocation(&id)
             .map(|allocation| allocation.state.clone());
-        if let Some(State::Allocated(Owner::Process(owner))) = state {
-            match crate::procfs::is_live(owner) {
+        match state {
+            Some(State::Allocated(Owner::Process(owner))) => match crate::procfs::is_live(owner) {
                 true => self.members.join(owner, &id),
                 false => self.apply_quietly(Event::OwnerGone { id: id.clone() }),
-            }
+            },
+            Some(State::Allocated(Owner::Pod(pod))) => self.members.enter_pod(pod, &id),
+            Some(State::Reserved { .. } | State::Draining) | None => {}
         }
         self.members.follow();
         self.end_if_empty(&id);

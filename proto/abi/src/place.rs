@@ -42,6 +42,8 @@ pub const METRICS_ADDRESS: &str = "metrics.addr";
 pub const CHECKPOINT: &str = "checkpoint.json";
 /// The context reserves that were learned.
 pub const RESERVES: &str = "reserves.json";
+/// What containers get as `/etc/ld.so.preload`.
+pub const PRELOAD_LIST: &str = "preload.list";
 /// One folder per allocation.
 pub const ACCOUNTS: &str = "accounts";
 /// The simulated driver's socket, in the simulated instance's folder.

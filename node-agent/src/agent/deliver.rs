@@ -1,0 +1,264 @@
+//! From what the kubelet says to what its containers find: a slot gets its grant when the container that
+//! holds it is about to start, and loses it when the pod has left.
+
+use apportion_abi::{CardUuid, Share, Workload};
+use apportion_ledger::{Owner, Slot as SlotState, SlotEffect, SlotId};
+use apportion_runtime_class::cdi::{self, Described, Label};
+use apportion_runtime_class::{Grant, GrantedCard, Target, edits};
+use tonic::Status;
+use tracing::debug;
+
+use super::*;
+use crate::delivery::{self, Delivery};
+use crate::kubelet::{Holder, Seen};
+use crate::request::Prepared;
+
+impl Agent {
+    /// Takes over the grants of the agent before and delivers from here on.
+    pub(crate) fn deliver(&mut self, mut delivery: Delivery) {
+        for label in delivery.specs.found() {
+            match self.found_slot(&label) {
+                Some(event) => {
+                    delivery.shown.insert(label.pod);
+                    let _ = delivery.slots.apply(event);
+                }
+                None => {
+                    info!(
+                        slot = label.slot,
+                        pod = label.pod,
+                        "Grant of before removed"
+                    );
+                    delivery.specs.remove(&label.slot);
+                }
+            }
+        }
+        delivery.offer();
+        self.delivery = Some(delivery);
+    }
+
+    /// A grant on disk is good while its pod has the allocation.
+    fn found_slot(&self, label: &Label) -> Option<SlotEvent> {
+        let slot = label.slot.parse().ok()?;
+        let id = AllocationId(label.allocation.clone());
+        let owner = State::Allocated(Owner::Pod(label.pod.clone()));
+        let allocation = self.ledger.allocation(&id)?;
+        (allocation.state == owner).then(|| SlotEvent::Found {
+            slot,
+            pod: label.pod.clone(),
+            allocation: id,
+        })
+    }
+
+    pub(super) fn handed(&mut self, slot: SlotId) {
+        if let Err(problem) = self.apply_slots(SlotEvent::Handed(slot)) {
+            warn!(%slot, problem = problem.message(), "The kubelet gives out what was not offered");
+        }
+    }
+
+    /// Makes sure that a container of the pod finds the pod's grant, whole.
+    pub(super) fn prepare(&mut self, slot: SlotId, holder: &Holder) -> Result<Prepared, Status> {
+        let Some((id, is_reserved)) = self.placed(holder) else {
+            return Ok(Prepared::Unplaced);
+        };
+        if is_reserved {
+            self.commit(id.clone(), Owner::Pod(holder.pod.clone()))?;
+        }
+        self.check(&id, holder)?;
+        if let Some(delivery) = &mut self.delivery {
+            delivery.shown.insert(holder.pod.clone());
+        }
+        let pod = holder.pod.clone();
+        self.apply_slots(SlotEvent::Prepare {
+            slot,
+            pod,
+            allocation: id,
+        })?;
+        Ok(Prepared::Granted)
+    }
+
+    /// The holder's allocation, and whether it is still a reservation in the pod's name: who placed the
+    /// pod commits it after binding, and the kubelet may be faster. An allocation is the whole pod's, or
+    /// that of the container which it names.
+    fn placed(&self, holder: &Holder) -> Option<(AllocationId, bool)> {
+        let owner = State::Allocated(Owner::Pod(holder.pod.clone()));
+        let is_its = |allocation: &&&Allocation| {
+            let container =
+                Workload::of(&allocation.name).map_or("", |workload| workload.container);
+            container.is_empty() || holder.containers.contains(container)
+        };
+        let all = self.ledger.allocations();
+        let committed = all
+            .iter()
+            .filter(is_its)
+            .find(|allocation| allocation.state == owner);
+        let reserved = all.iter().filter(is_its).find(|allocation| {
+            allocation.key.split('/').next() == Some(&holder.pod)
+                && matches!(allocation.state, State::Reserved { .. })
+        });
+        let committed = committed.map(|allocation| (allocation.id.clone(), false));
+        committed.or_else(|| reserved.map(|allocation| (allocation.id.clone(), true)))
+    }
+
+    /// Refuses what would start without a limit.
+    fn check(&self, id: &AllocationId, holder: &Holder) -> Result<(), Status> {
+        let name = holder.name.as_ref().unwrap_or(&holder.pod);
+        let is_sound = self.accounts.get(id).is_some_and(Account::is_sound);
+        if !is_sound {
+            let folder = self.account_folder(id);
+            return Err(Status::failed_precondition(format!(
+                "the account of pod {name} at {} is missing or damaged",
+                folder.display()
+            )));
+        }
+        match self
+            .delivery
+            .as_ref()
+            .and_then(|delivery| delivery.libraries.missing())
+        {
+            Some(path) => Err(Status::failed_precondition(format!(
+                "{} is missing, without which the limit of pod {name} does not hold",
+                path.display()
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Applies an event of the slots and performs what follows.
+    pub(super) fn apply_slots(&mut self, event: SlotEvent) -> Result<(), Status> {
+        let Some(delivery) = &mut self.delivery else {
+            return Ok(());
+        };
+        for effect in delivery.slots.apply(event) {
+            match effect {
+                SlotEffect::Write { slot, allocation } => self.write_grant(slot, &allocation)?,
+                SlotEffect::Remove(slot) => {
+                    debug!(%slot, "Grant removed");
+                    self.delivery
+                        .iter()
+                        .for_each(|of| of.specs.remove(&slot.to_string()));
+                }
+                SlotEffect::List => self.delivery.iter().for_each(Delivery::offer),
+                SlotEffect::Refuse(refusal) => {
+                    return Err(Status::failed_precondition(refusal.to_string()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_grant(&self, slot: SlotId, id: &AllocationId) -> Result<(), Status> {
+        let parts = self.delivery.as_ref().zip(self.ledger.allocation(id));
+        let Some((delivery, allocation)) = parts else {
+            return Err(Status::internal(format!("allocation {id} is no more")));
+        };
+        let pod = match delivery.slots.slot(slot) {
+            Some(SlotState::Prepared { pod, .. }) => pod.clone(),
+            _ => return Err(Status::internal(format!("slot {slot} is not prepared"))),
+        };
+        let label = Label {
+            slot: slot.to_string(),
+            pod,
+            allocation: id.0.clone(),
+        };
+        let edits = edits(
+            &self.grant(allocation, delivery.library()),
+            Target::Container(&delivery.files),
+        );
+        let file = cdi::render(&label, &edits, Described::default());
+        delivery.specs.write(&label.slot, &file).map_err(|problem| {
+            Status::internal(format!(
+                "failed to write the grant of slot {slot}: {problem}"
+            ))
+        })
+    }
+
+    fn grant(&self, allocation: &Allocation, library: String) -> Grant {
+        let limit = allocation.grants.first().map(|grant| grant.limit);
+        Grant {
+            id: allocation.id.0.clone(),
+            account: self.account_folder(&allocation.id).display().to_string(),
+            library,
+            share: Share::Memory(limit.unwrap_or_default()),
+            cards: allocation
+                .grants
+                .iter()
+                .map(|grant| self.granted(grant.card, grant.limit))
+                .collect(),
+        }
+    }
+
+    fn granted(&self, card: CardUuid, limit: Bytes) -> GrantedCard {
+        let found = self.driver.cards.iter().find(|found| found.uuid == card);
+        GrantedCard {
+            uuid: card.to_string(),
+            minor: found.and_then(|found| found.minor),
+            limit,
+            allocatable: found.map_or(limit, |found| found.capacity.allocatable()),
+        }
+    }
+
+    /// Enters what was seen at the kubelet, and lets go what has left.
+    pub(super) fn kubelet_seen(&mut self, seen: Seen) {
+        let Some(delivery) = &mut self.delivery else {
+            return;
+        };
+        delivery
+            .shown
+            .extend(seen.held.values().map(|holder| holder.pod.clone()));
+        for (id, pod, created) in self.pods() {
+            let was_shown = self
+                .delivery
+                .as_ref()
+                .is_some_and(|of| of.shown.contains(&pod));
+            let age = delivery::age(now(), created);
+            if delivery::is_gone(&seen, &pod, was_shown, age, || self.has_processes(&id)) {
+                self.apply_quietly(Event::OwnerGone { id });
+                if let Some(delivery) = &mut self.delivery {
+                    delivery.shown.remove(&pod);
+                }
+            }
+        }
+        if seen.is_complete {
+            let held = seen
+                .held
+                .into_iter()
+                .map(|(slot, holder)| (slot, holder.pod));
+            if let Err(problem) = self.apply_slots(SlotEvent::Held(held.collect())) {
+                error!(
+                    problem = problem.message(),
+                    "Failed to enter what the kubelet says"
+                );
+            }
+        }
+        self.end_empty();
+    }
+
+    /// The allocations of pods.
+    fn pods(&self) -> Vec<(AllocationId, String, Time)> {
+        let of_pod = |allocation: &&Allocation| match &allocation.state {
+            State::Allocated(Owner::Pod(pod)) => {
+                Some((allocation.id.clone(), pod.clone(), allocation.created))
+            }
+            State::Allocated(Owner::Process(_)) | State::Reserved { .. } | State::Draining => None,
+        };
+        self.ledger
+            .allocations()
+            .iter()
+            .filter_map(of_pod)
+            .collect()
+    }
+
+    fn has_processes(&mut self, id: &AllocationId) -> bool {
+        !self.members.of(id).is_empty() || self.members.search(id)
+    }
+
+    /// Lets every allocation go whose pod has left and whose last process has ended.
+    fn end_empty(&mut self) {
+        let all = self.ledger.allocations();
+        let draining = all
+            .iter()
+            .filter(|allocation| allocation.state == State::Draining);
+        let draining: Vec<_> = draining.map(|allocation| allocation.id.clone()).collect();
+        draining.iter().for_each(|id| self.end_if_empty(id));
+    }
+}

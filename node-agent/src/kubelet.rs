@@ -1,0 +1,68 @@
+//! The kubelet's side of the agent: slots are served to it as devices, and it is asked which pod holds
+//! which. Nothing here decides; what is learned goes to the agent's loop, and what the loop answers goes
+//! back as one sentence that the kubelet shows in the pod's events.
+//!
+//! # Who holds a slot
+//! When a container is about to start the kubelet names its devices and not its pod. Which pod holds them
+//! is read from the kubelet's own records: its pod resources service says which container of which pod
+//! has a device now, and its checkpoint says the same with the pod's UID, which a name alone does not
+//! give. Where both speak they must agree. Nobody is matched by requests, order or time.
+
+mod checkpoint;
+mod local_fit;
+mod look;
+mod plugin;
+mod pods;
+mod registration;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use apportion_ledger::SlotId;
+use apportion_proto::deviceplugin::device_plugin_server::DevicePluginServer;
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+pub(crate) use look::{Holder, Seen};
+
+use crate::agent::Shown;
+use crate::options::{Options, Unplaced};
+use crate::request::Request;
+use look::Kubelet;
+use plugin::Plugin;
+use registration::Registration;
+
+/// Each slot and whether it can be had.
+pub(crate) type Offers = watch::Receiver<Vec<(SlotId, bool)>>;
+
+/// Serves the kubelet below `dir` for as long as the agent runs.
+pub(crate) fn serve(
+    dir: PathBuf,
+    options: &Options,
+    requests: mpsc::Sender<Request>,
+    shown: Shown,
+    offers: Offers,
+) {
+    let pods = pods::watch(options);
+    let kubelet = Arc::new(Kubelet::new(dir.clone(), pods.clone(), requests.clone()));
+    tokio::spawn(look::keep_looking(kubelet.clone()));
+    let local_fit = match options.unplaced {
+        Unplaced::Deny => None,
+        Unplaced::LocalFit => Some(local_fit::LocalFit::new(pods, shown, requests.clone())),
+    };
+    if local_fit.is_some() && options.node.is_none() {
+        warn!("Pods cannot be placed here without --node-name, which says whose pods to read");
+    }
+    let plugin = Plugin {
+        kubelet,
+        requests,
+        offers,
+        local_fit: local_fit.map(Arc::new),
+    };
+    let registration = Registration::new(dir);
+    info!(
+        resource = apportion_abi::names::RESOURCE_SLOT,
+        "Slots are offered to the kubelet"
+    );
+    tokio::spawn(registration.keep(DevicePluginServer::new(plugin)));
+}

@@ -1,0 +1,124 @@
+//! The kubelet's record of which container holds which devices: a file that it replaces before a
+//! container that was given devices can start. It is read and never written.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// The file, in the kubelet's folder of device plugins.
+pub(crate) const FILE: &str = "kubelet_internal_checkpoint";
+
+/// Why the record cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CheckpointError {
+    #[error("failed to read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("failed to understand {path}")]
+    Parse {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+struct File {
+    #[serde(rename = "Data")]
+    data: Data,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Data {
+    #[serde(rename = "PodDeviceEntries")]
+    entries: Option<Vec<Entry>>,
+    #[serde(rename = "RegisteredDevices")]
+    registered: Option<BTreeMap<String, Option<Vec<String>>>>,
+}
+
+/// The devices of one resource that one container holds.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub(crate) struct Entry {
+    #[serde(rename = "PodUID")]
+    pub(crate) pod: String,
+    #[serde(rename = "ContainerName")]
+    pub(crate) container: String,
+    #[serde(rename = "ResourceName")]
+    pub(crate) resource: String,
+    /// By NUMA node; a device of no node is under -1.
+    #[serde(rename = "DeviceIDs")]
+    devices: Option<BTreeMap<String, Option<Vec<String>>>>,
+}
+
+impl Entry {
+    /// The devices' ids.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &str> {
+        let lists = self.devices.iter().flat_map(BTreeMap::values).flatten();
+        lists.flatten().map(String::as_str)
+    }
+}
+
+/// What the kubelet has on record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) entries: Vec<Entry>,
+    /// The devices of every resource that a plugin has offered, by the resource's name.
+    pub(crate) registered: BTreeMap<String, Vec<String>>,
+}
+
+/// Reads the record below the kubelet's folder of device plugins; a kubelet that has handed out nothing
+/// yet has none.
+pub(crate) fn read(folder: &Path) -> Result<Record, CheckpointError> {
+    let path = folder.join(FILE);
+    match std::fs::read(&path) {
+        Ok(text) => parse(&text).map_err(|source| CheckpointError::Parse { path, source }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Record::default()),
+        Err(source) => Err(CheckpointError::Read { path, source }),
+    }
+}
+
+fn parse(text: &[u8]) -> Result<Record, serde_json::Error> {
+    let file: File = serde_json::from_slice(text)?;
+    let registered = file.data.registered.unwrap_or_default().into_iter();
+    let registered = registered.map(|(resource, ids)| (resource, ids.unwrap_or_default()));
+    Ok(Record {
+        entries: file.data.entries.unwrap_or_default(),
+        registered: registered.collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_record_says_which_container_holds_which_device() {
+        let text = br#"{"Data":{"PodDeviceEntries":[{"PodUID":"u1","ContainerName":"main",
+            "ResourceName":"apportion.dev/gpu-slot","DeviceIDs":{"-1":["s-0001"],"0":null},"AllocResp":"Ggo="}],
+            "RegisteredDevices":{"apportion.dev/gpu-slot":["s-0001","s-0002"],"x/y":null}},"Checksum":17}"#;
+        let record = parse(text).unwrap();
+        assert_eq!(record.entries.len(), 1);
+        let entry = &record.entries[0];
+        assert_eq!(
+            (entry.pod.as_str(), entry.container.as_str()),
+            ("u1", "main")
+        );
+        assert_eq!(entry.devices().collect::<Vec<_>>(), ["s-0001"]);
+        assert_eq!(record.registered["apportion.dev/gpu-slot"].len(), 2);
+    }
+
+    #[test]
+    fn a_kubelet_that_handed_out_nothing_writes_no_lists() {
+        let text = br#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}"#;
+        assert_eq!(parse(text).unwrap(), Record::default());
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(read(folder.path()).unwrap(), Record::default());
+        assert!(parse(b"{").is_err());
+    }
+}

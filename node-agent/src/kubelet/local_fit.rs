@@ -1,0 +1,200 @@
+//! Placing a pod that no scheduler of ours placed, on this node, where it already is.
+//!
+//! This is a caller like any other: it reads what the cards have left, proposes, and the agent accepts or
+//! refuses. Of the cards that the pod fits on it takes the fullest, so that large holes stay large.
+
+use std::time::Duration;
+
+use apportion_abi::{Ask, Bytes, Capacity, CardUuid, GpuRequest};
+use apportion_ledger::{AllocationId, Owner, Proposal};
+use apportion_proto::v1;
+use tokio::sync::{mpsc, oneshot, watch};
+use tonic::Status;
+
+use super::look::Holder;
+use super::pods::{PodFacts, Pods};
+use crate::agent::Shown;
+use crate::request::{Answer, Request};
+
+/// How long the API server's word on a pod that the kubelet already has is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the reservation waits for its commit, which follows at once.
+const TTL: Duration = Duration::from_secs(10);
+
+/// Places pods on this node.
+#[derive(Debug)]
+pub(crate) struct LocalFit {
+    pods: Option<watch::Receiver<Pods>>,
+    shown: Shown,
+    requests: mpsc::Sender<Request>,
+    /// One pod after the other, so that each sees what the one before has left.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl LocalFit {
+    pub(crate) fn new(
+        pods: Option<watch::Receiver<Pods>>,
+        shown: Shown,
+        requests: mpsc::Sender<Request>,
+    ) -> Self {
+        Self {
+            pods,
+            shown,
+            requests,
+            turn: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Reserves what the pod asks for and commits it to the pod.
+    pub(crate) async fn place(&self, holder: &Holder) -> Result<(), Status> {
+        let facts = self.facts(&holder.pod).await?;
+        let request = request(&facts)?;
+        let _turn = self.turn.lock().await;
+        let asks = choose(&self.shown.views.borrow().list.cards, request)
+            .map_err(|why| Status::resource_exhausted(format!("pod {}: {why}", facts.name)))?;
+        let proposal = Proposal {
+            key: holder.pod.clone(),
+            name: facts.name.clone(),
+            asks,
+            ttl: TTL,
+        };
+        let reply = self
+            .ask(|answer| Request::Allocate(proposal, answer))
+            .await?;
+        let allocation = match reply.result {
+            Some(v1::allocate_reply::Result::Allocation(allocation)) => allocation,
+            Some(v1::allocate_reply::Result::Shortfall(shortfall)) => {
+                let sentence = format!("pod {}: {}", facts.name, shortfall.sentence);
+                return Err(Status::resource_exhausted(sentence));
+            }
+            None => return Err(Status::internal("the agent did not say what it decided")),
+        };
+        let (id, owner) = (AllocationId(allocation.id), Owner::Pod(holder.pod.clone()));
+        self.ask(|answer| Request::Commit(id, owner, answer))
+            .await
+            .map(drop)
+    }
+
+    async fn facts(&self, uid: &str) -> Result<PodFacts, Status> {
+        let unknown = || {
+            let why = "no scheduler of apportion's placed it, and the API server does not say what it asks for";
+            Status::failed_precondition(format!("pod {uid}: {why}"))
+        };
+        let mut pods = self.pods.clone().ok_or_else(unknown)?;
+        let known = pods.wait_for(|pods| pods.get(uid).is_some());
+        let known = tokio::time::timeout(PATIENCE, known).await;
+        let pods = known.map_err(|_| unknown())?.map_err(|_| unknown())?;
+        pods.get(uid)
+            .map(|facts| facts.as_ref().clone())
+            .ok_or_else(unknown)
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, Status> {
+        let leaving = || Status::unavailable("apportion's agent is leaving");
+        let (answer, answered) = oneshot::channel();
+        self.requests
+            .send(request(answer))
+            .await
+            .map_err(|_| leaving())?;
+        answered.await.map_err(|_| leaving())?
+    }
+}
+
+fn request(facts: &PodFacts) -> Result<GpuRequest, Status> {
+    let PodFacts {
+        name,
+        memory,
+        fraction,
+        devices,
+        ..
+    } = facts;
+    if memory.is_none() && fraction.is_none() {
+        let text =
+            format!("pod {name} holds a GPU slot and asks for neither gpu-memory nor gpu-fraction");
+        return Err(Status::failed_precondition(text));
+    }
+    GpuRequest::parse(memory.as_deref(), fraction.as_deref(), devices.as_deref())
+        .map_err(|error| Status::failed_precondition(format!("pod {name}: {error}")))
+}
+
+/// The fullest cards on which the request fits.
+fn choose(cards: &[v1::Card], request: GpuRequest) -> Result<Vec<Ask>, String> {
+    let mut fitting: Vec<(u64, Ask)> = cards.iter().filter_map(|card| fit(card, request)).collect();
+    fitting.sort_by_key(|(left, ask)| (*left, ask.card));
+    let wanted = usize::try_from(request.devices).unwrap_or(usize::MAX);
+    if fitting.len() < wanted {
+        let most = cards
+            .iter()
+            .map(|card| Bytes(card.free_bytes))
+            .max()
+            .unwrap_or_default();
+        return Err(format!(
+            "{} of {wanted} GPUs asked for have {} free; the most that one has is {most}",
+            fitting.len(),
+            request.share
+        ));
+    }
+    Ok(fitting
+        .into_iter()
+        .take(wanted)
+        .map(|(_, ask)| ask)
+        .collect())
+}
+
+/// What would be left of the card, and what to ask of it.
+fn fit(card: &v1::Card, request: GpuRequest) -> Option<(u64, Ask)> {
+    let uuid: CardUuid = card.uuid.parse().ok()?;
+    let capacity = Capacity {
+        total: Bytes(card.total_bytes),
+        reserved: Bytes(card.reserved_bytes),
+    };
+    let bytes = request.share.bytes_of(capacity);
+    let left = card.free_bytes.checked_sub(bytes.0)?;
+    (card.health() == v1::CardHealth::Healthy).then_some((left, Ask { card: uuid, bytes }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(number: u8, free: u64) -> v1::Card {
+        v1::Card {
+            uuid: CardUuid([number; 16]).to_string(),
+            total_bytes: 1000 << 20,
+            free_bytes: free << 20,
+            health: v1::CardHealth::Healthy.into(),
+            ..v1::Card::default()
+        }
+    }
+
+    fn chosen(cards: &[v1::Card], memory: &str, devices: &str) -> Result<Vec<u8>, String> {
+        let request = GpuRequest::parse(Some(memory), None, Some(devices)).unwrap();
+        let asks = choose(cards, request)?;
+        Ok(asks.iter().map(|ask| ask.card.0[0]).collect())
+    }
+
+    #[test]
+    fn the_fullest_card_that_fits_is_taken() {
+        let cards = [card(1, 1000), card(2, 300), card(3, 500)];
+        assert_eq!(chosen(&cards, "400", "1"), Ok(vec![3]));
+        assert_eq!(chosen(&cards, "400", "2"), Ok(vec![3, 1]));
+    }
+
+    #[test]
+    fn a_card_that_is_ill_is_not_taken() {
+        let mut ill = card(1, 500);
+        ill.health = v1::CardHealth::Lost.into();
+        assert_eq!(chosen(&[ill, card(2, 1000)], "400", "1"), Ok(vec![2]));
+    }
+
+    #[test]
+    fn what_fits_nowhere_is_refused_with_what_there_is() {
+        let why = chosen(&[card(1, 300)], "400", "1").unwrap_err();
+        assert!(why.contains("300"), "{why}");
+    }
+
+    #[test]
+    fn a_slot_without_a_request_is_not_taken_for_a_whole_card() {
+        assert!(request(&PodFacts::default()).is_err());
+    }
+}

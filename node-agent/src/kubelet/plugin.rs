@@ -1,0 +1,183 @@
+//! The device plugin that the kubelet talks to.
+//!
+//! `Allocate` answers with the name of a CDI device that nobody has described yet. Only
+//! `PreStartContainer`, which the kubelet calls before every start of the container, has it described;
+//! whatever goes wrong there is an error, and the container does not start.
+
+use std::sync::Arc;
+
+use apportion_abi::names::RESOURCE_SLOT;
+use apportion_ledger::SlotId;
+use apportion_proto::deviceplugin::device_plugin_server::DevicePlugin;
+use apportion_proto::deviceplugin::{
+    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateRequest,
+    ContainerAllocateResponse, Device, DevicePluginOptions, Empty, ListAndWatchResponse,
+    PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
+    PreferredAllocationResponse,
+};
+use apportion_runtime_class::cdi;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+use tracing::{info, warn};
+
+use super::Offers;
+use super::local_fit::LocalFit;
+use super::look::{Holder, Kubelet};
+use crate::failure::chain;
+use crate::request::{self, Prepared};
+
+/// The plugin, for one connection and all.
+#[derive(Clone, Debug)]
+pub(crate) struct Plugin {
+    pub(crate) kubelet: Arc<Kubelet>,
+    pub(crate) requests: mpsc::Sender<request::Request>,
+    pub(crate) offers: Offers,
+    pub(crate) local_fit: Option<Arc<LocalFit>>,
+}
+
+/// What the kubelet is told of the plugin.
+pub(crate) const OPTIONS: DevicePluginOptions = DevicePluginOptions {
+    pre_start_required: true,
+    get_preferred_allocation_available: false,
+};
+
+#[tonic::async_trait]
+impl DevicePlugin for Plugin {
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<Empty>,
+    ) -> Result<Response<DevicePluginOptions>, Status> {
+        Ok(Response::new(OPTIONS))
+    }
+
+    type ListAndWatchStream = ReceiverStream<Result<ListAndWatchResponse, Status>>;
+
+    async fn list_and_watch(
+        &self,
+        _: Request<Empty>,
+    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        let (replies, unread) = mpsc::channel(1);
+        let mut offers = self.offers.clone();
+        tokio::spawn(async move {
+            loop {
+                let devices = offers.borrow_and_update().iter().map(device).collect();
+                if replies
+                    .send(Ok(ListAndWatchResponse { devices }))
+                    .await
+                    .is_err()
+                {
+                    return;
+                }
+                tokio::select! {
+                    () = replies.closed() => return,
+                    changed = offers.changed() => if changed.is_err() { return },
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(unread)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        _: Request<PreferredAllocationRequest>,
+    ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        Err(Status::unimplemented("one slot is as good as another"))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<AllocateRequest>,
+    ) -> Result<Response<AllocateResponse>, Status> {
+        let mut container_responses = Vec::new();
+        for container in request.into_inner().container_requests {
+            let ContainerAllocateRequest { devices_ids } = container;
+            let slot = the_slot(&devices_ids)?;
+            let handed = request::Request::Handed(slot);
+            self.requests.send(handed).await.map_err(|_| leaving())?;
+            let name = cdi::device_name(&slot.to_string());
+            container_responses.push(ContainerAllocateResponse {
+                cdi_devices: vec![CdiDevice { name }],
+                ..ContainerAllocateResponse::default()
+            });
+        }
+        Ok(Response::new(AllocateResponse {
+            container_responses,
+        }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        request: Request<PreStartContainerRequest>,
+    ) -> Result<Response<PreStartContainerResponse>, Status> {
+        let slot = the_slot(&request.into_inner().devices_ids)?;
+        match self.start(slot).await {
+            Ok(holder) => {
+                info!(%slot, pod = holder.pod, name = holder.name, "Container may start");
+                Ok(Response::new(PreStartContainerResponse {}))
+            }
+            Err(status) => {
+                warn!(%slot, reason = status.message(), "Container must not start");
+                Err(status)
+            }
+        }
+    }
+}
+
+impl Plugin {
+    async fn start(&self, slot: SlotId) -> Result<Holder, Status> {
+        let looked = self.kubelet.look().await;
+        let seen = looked.map_err(|error| Status::failed_precondition(chain(&error)))?;
+        let holder = seen.held.get(&slot).cloned().ok_or_else(|| {
+            Status::failed_precondition(format!(
+                "the kubelet does not say which pod holds slot {slot}"
+            ))
+        })?;
+        if self.prepare(slot, &holder).await? == Prepared::Unplaced {
+            let local_fit = self.local_fit.as_ref().ok_or_else(|| unplaced(&holder))?;
+            local_fit.place(&holder).await?;
+            if self.prepare(slot, &holder).await? == Prepared::Unplaced {
+                return Err(unplaced(&holder));
+            }
+        }
+        Ok(holder)
+    }
+
+    async fn prepare(&self, slot: SlotId, holder: &Holder) -> Result<Prepared, Status> {
+        let (answer, answered) = oneshot::channel();
+        let request = request::Request::Prepare(slot, holder.clone(), answer);
+        self.requests.send(request).await.map_err(|_| leaving())?;
+        answered.await.map_err(|_| leaving())?
+    }
+}
+
+fn unplaced(holder: &Holder) -> Status {
+    Status::failed_precondition(format!(
+        "pod {} has no share of a GPU of this node: nobody placed it here with apportion's agent",
+        holder.name.as_ref().unwrap_or(&holder.pod)
+    ))
+}
+
+fn leaving() -> Status {
+    Status::unavailable("apportion's agent is leaving")
+}
+
+fn device((slot, is_offered): &(SlotId, bool)) -> Device {
+    let health = if *is_offered { "Healthy" } else { "Unhealthy" };
+    Device {
+        id: slot.to_string(),
+        health: health.to_owned(),
+        topology: None,
+    }
+}
+
+/// The one slot of a container.
+fn the_slot(ids: &[String]) -> Result<SlotId, Status> {
+    match ids {
+        [id] => id.parse().map_err(Status::invalid_argument),
+        _ => Err(Status::invalid_argument(format!(
+            "a container takes one {RESOURCE_SLOT}, not {}",
+            ids.len()
+        ))),
+    }
+}

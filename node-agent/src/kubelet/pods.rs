@@ -1,0 +1,217 @@
+//! The pods of this node as the API server has them: what a pod asks for, and whether it has ended.
+//!
+//! The kubelet's own services say neither. Without this the agent works where a scheduler places the
+//! pods, and learns of their ends from the kubelet alone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use apportion_abi::names::{ANNOTATION_DEVICES, ANNOTATION_FRACTION, ANNOTATION_MEMORY};
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher;
+use kube::{Api, Client, Config, ResourceExt};
+use tokio::sync::watch;
+use tokio_stream::StreamExt;
+use tracing::{info, warn};
+
+use crate::failure::chain;
+use crate::options::Options;
+
+/// How long to wait before the API server is tried again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// How many deleted pods are remembered, for those who look later.
+const REMEMBERED: usize = 1024;
+
+/// What is kept of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PodFacts {
+    /// Namespace and name.
+    pub(crate) name: String,
+    pub(crate) memory: Option<String>,
+    pub(crate) fraction: Option<String>,
+    pub(crate) devices: Option<String>,
+    /// Whether none of its containers runs or will run again.
+    pub(crate) has_ended: bool,
+    /// Whether it is being deleted: what has ended is not started again.
+    is_ending: bool,
+}
+
+/// The pods of this node, by UID.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pods {
+    pods: BTreeMap<String, Arc<PodFacts>>,
+    /// Those that were there and have been deleted, the latest last.
+    deleted: VecDeque<String>,
+}
+
+impl Pods {
+    /// One pod.
+    pub(crate) fn get(&self, uid: &str) -> Option<&Arc<PodFacts>> {
+        self.pods.get(uid)
+    }
+
+    /// The UIDs of pods that have ended or were deleted.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = &String> {
+        let ended = self.pods.iter().filter(|(_, pod)| pod.has_ended);
+        ended.map(|(uid, _)| uid).chain(&self.deleted)
+    }
+
+    /// The UIDs of pods that are being deleted.
+    pub(crate) fn ending(&self) -> impl Iterator<Item = &String> {
+        let ending = self.pods.iter().filter(|(_, pod)| pod.is_ending);
+        ending.map(|(uid, _)| uid)
+    }
+
+    /// The UIDs of pods that have not ended.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &String> {
+        let live = self.pods.iter().filter(|(_, pod)| !pod.has_ended);
+        live.map(|(uid, _)| uid)
+    }
+
+    fn enter(&mut self, pod: &Pod) {
+        if let Some(uid) = pod.uid() {
+            self.pods.insert(uid, Arc::new(facts(pod)));
+        }
+    }
+
+    fn leave(&mut self, uid: String) {
+        self.pods.remove(&uid);
+        self.deleted.push_back(uid);
+        if self.deleted.len() > REMEMBERED {
+            self.deleted.pop_front();
+        }
+    }
+
+    /// A new list is complete: what is not in it is no more.
+    fn replace(&mut self, pods: BTreeMap<String, Arc<PodFacts>>) {
+        let before = std::mem::take(&mut self.pods).into_keys();
+        before
+            .filter(|uid| !pods.contains_key(uid))
+            .for_each(|uid| self.leave(uid));
+        self.pods = pods;
+    }
+}
+
+/// Watches the pods of the node that the options name; nothing if they name none.
+pub(crate) fn watch(options: &Options) -> Option<watch::Receiver<Pods>> {
+    let node = options.node.clone()?;
+    let (pods, seen) = watch::channel(Pods::default());
+    tokio::spawn(async move {
+        loop {
+            match client().await {
+                Ok(client) => follow(client, &node, &pods).await,
+                Err(error) => warn!(error, "The API server is not to be had"),
+            }
+            if pods.is_closed() {
+                return;
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    });
+    Some(seen)
+}
+
+async fn client() -> Result<Client, String> {
+    let config = Config::infer().await.map_err(|error| chain(&error))?;
+    Client::try_from(config).map_err(|error| chain(&error))
+}
+
+async fn follow(client: Client, node: &str, pods: &watch::Sender<Pods>) {
+    let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
+    let mut events = Box::pin(watcher(Api::<Pod>::all(client), config));
+    let mut listed = BTreeMap::new();
+    let mut is_failing = false;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                is_failing = false;
+                enter(event, &mut listed, pods);
+            }
+            // The watcher goes on by itself, after a while.
+            Err(error) if !is_failing => {
+                is_failing = true;
+                warn!(error = chain(&error), "The pods of the node cannot be read");
+                tokio::time::sleep(RETRY).await;
+            }
+            Err(_) => tokio::time::sleep(RETRY).await,
+        }
+    }
+}
+
+fn enter(
+    event: watcher::Event<Pod>,
+    listed: &mut BTreeMap<String, Arc<PodFacts>>,
+    pods: &watch::Sender<Pods>,
+) {
+    match event {
+        watcher::Event::Init => listed.clear(),
+        watcher::Event::InitApply(pod) => {
+            if let Some(uid) = pod.uid() {
+                listed.insert(uid, Arc::new(facts(&pod)));
+            }
+        }
+        watcher::Event::InitDone => {
+            let count = listed.len();
+            pods.send_modify(|pods| pods.replace(std::mem::take(listed)));
+            info!(pods = count, "The pods of the node are known");
+        }
+        watcher::Event::Apply(pod) => pods.send_modify(|pods| pods.enter(&pod)),
+        watcher::Event::Delete(pod) => {
+            if let Some(uid) = pod.uid() {
+                pods.send_modify(|pods| pods.leave(uid));
+            }
+        }
+    }
+}
+
+fn facts(pod: &Pod) -> PodFacts {
+    let annotation = |name: &str| pod.annotations().get(name).cloned();
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    PodFacts {
+        name: format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()),
+        memory: annotation(ANNOTATION_MEMORY),
+        fraction: annotation(ANNOTATION_FRACTION),
+        devices: annotation(ANNOTATION_DEVICES),
+        is_ending: pod.metadata.deletion_timestamp.is_some(),
+        has_ended: matches!(phase, Some("Succeeded" | "Failed")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, phase: &str) -> Pod {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"uid": uid, "name": "a", "namespace": "team", "annotations": {"gpu-memory": "2000"}},
+            "status": {"phase": phase},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_pod_that_is_missing_from_a_new_list_is_no_more() {
+        let mut pods = Pods::default();
+        pods.enter(&pod("u1", "Running"));
+        pods.enter(&pod("u2", "Failed"));
+        pods.enter(&pod("u3", "Running"));
+        pods.leave("u3".into());
+        assert_eq!(pods.live().collect::<Vec<_>>(), ["u1"]);
+        assert_eq!(pods.ended().collect::<Vec<_>>(), ["u2", "u3"]);
+        pods.replace(BTreeMap::new());
+        assert_eq!(pods.ended().collect::<Vec<_>>(), ["u1", "u2", "u3"]);
+    }
+
+    #[test]
+    fn what_a_pod_asks_for_is_in_its_annotations() {
+        let facts = facts(&pod("u1", "Running"));
+        assert_eq!(facts.name, "team/a");
+        assert_eq!(facts.memory.as_deref(), Some("2000"));
+        assert_eq!(facts.fraction, None);
+    }
+}

@@ -1,0 +1,177 @@
+//! Being known to the kubelet, also after it was restarted.
+//!
+//! A kubelet that starts empties its folder of sockets and makes its own anew. So whenever its socket is
+//! another one, or ours is gone, the plugin is served at a new socket and announced again. The folder is
+//! looked at four times a second: it costs nothing, works where the folder was mounted over, which a
+//! watch on it does not survive, and is well within the second that a pod is willing to wait.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use apportion_abi::names::RESOURCE_SLOT;
+use apportion_proto::deviceplugin::RegisterRequest;
+use apportion_proto::deviceplugin::device_plugin_server::DevicePluginServer;
+use apportion_proto::deviceplugin::registration_client::RegistrationClient;
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use tracing::{info, warn};
+
+use super::plugin::{OPTIONS, Plugin};
+use crate::failure::chain;
+
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The kubelet's version of the API.
+const VERSION: &str = "v1beta1";
+/// What the names of our sockets begin with.
+const PREFIX: &str = "apportion-slot-";
+
+/// The kubelet's folder of device plugins.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    folder: PathBuf,
+}
+
+/// Why the plugin is not known to the kubelet.
+#[derive(Debug, thiserror::Error)]
+enum RegisterError {
+    #[error("failed to listen at {path}")]
+    Listen {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("failed to reach the kubelet")]
+    Reach(#[source] tonic::transport::Error),
+    #[error("the kubelet refused the plugin: {0}")]
+    Refused(String),
+    #[error("the kubelet does not answer")]
+    Silent,
+}
+
+/// A plugin that is served and announced. It is no longer served when this is dropped.
+#[derive(Debug)]
+struct Served {
+    kubelet: (u64, i64, i64),
+    socket: PathBuf,
+    server: JoinHandle<()>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.server.abort();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+impl Registration {
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self {
+            folder: dir.join("device-plugins"),
+        }
+    }
+
+    /// Keeps the plugin known until the agent ends.
+    pub(crate) async fn keep(self, plugin: DevicePluginServer<Plugin>) {
+        self.sweep();
+        let mut served: Option<Served> = None;
+        let mut problem = None;
+        loop {
+            let kubelet = identity(&self.folder.join("kubelet.sock"));
+            let is_known = served
+                .as_ref()
+                .is_some_and(|served| Some(served.kubelet) == kubelet && served.socket.exists());
+            if let Some(kubelet) = kubelet.filter(|_| !is_known) {
+                drop(served.take());
+                match self.serve(kubelet, plugin.clone()).await {
+                    Ok(now) => {
+                        info!(socket = %now.socket.display(), "Registered with the kubelet");
+                        (served, problem) = (Some(now), None);
+                    }
+                    Err(error) => {
+                        let error = chain(&error);
+                        if problem.as_ref() != Some(&error) {
+                            warn!(error, "Not registered with the kubelet");
+                        }
+                        problem = Some(error);
+                    }
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Takes away the sockets of agents that were killed.
+    fn sweep(&self) {
+        for entry in std::fs::read_dir(&self.folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    async fn serve(
+        &self,
+        kubelet: (u64, i64, i64),
+        plugin: DevicePluginServer<Plugin>,
+    ) -> Result<Served, RegisterError> {
+        // The kubelet may hold on to the socket of before, so each has a name of its own.
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let endpoint = format!("{PREFIX}{}.sock", now.as_millis());
+        let socket = self.folder.join(&endpoint);
+        let listener = UnixListener::bind(&socket).map_err(|source| RegisterError::Listen {
+            path: socket.clone(),
+            source,
+        })?;
+        let incoming = UnixListenerStream::new(listener);
+        let server = tokio::spawn(async move {
+            let served = Server::builder()
+                .add_service(plugin)
+                .serve_with_incoming(incoming);
+            if let Err(error) = served.await {
+                warn!(
+                    error = chain(&error),
+                    "The device plugin is no longer served"
+                );
+            }
+        });
+        // From here on what is served ends with this value, also when the kubelet does not want it.
+        let served = Served {
+            kubelet,
+            socket,
+            server,
+        };
+        self.announce(endpoint).await.map(|()| served)
+    }
+
+    async fn announce(&self, endpoint: String) -> Result<(), RegisterError> {
+        let channel = apportion_proto::channel(&self.folder.join("kubelet.sock")).await;
+        let mut client = RegistrationClient::new(channel.map_err(RegisterError::Reach)?);
+        let registered = client.register(RegisterRequest {
+            version: VERSION.to_owned(),
+            endpoint,
+            resource_name: RESOURCE_SLOT.to_owned(),
+            options: Some(OPTIONS),
+        });
+        match tokio::time::timeout(PATIENCE, registered).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(status)) => Err(RegisterError::Refused(status.message().to_owned())),
+            Err(_) => Err(RegisterError::Silent),
+        }
+    }
+}
+
+/// Tells one socket from another of the same name.
+fn identity(socket: &Path) -> Option<(u64, i64, i64)> {
+    let found = std::fs::metadata(socket).ok()?;
+    Some((found.ino(), found.ctime(), found.ctime_nsec()))
+}

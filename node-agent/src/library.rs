@@ -1,0 +1,144 @@
+//! The files of ours that containers load, where the runtime can mount them from.
+//!
+//! They lie in a folder that is named after their content and are never changed: another version is
+//! another folder, and a program keeps the file that it has mapped. The folder is the kubelet's because
+//! it is on the host, also for an agent that runs in a container, and because programs may be run from
+//! there, also on nodes where most of the disk is mounted without that.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use tracing::{info, warn};
+
+/// Below the kubelet's folder.
+const FOLDER: &str = "plugins/apportion/lib";
+
+/// Why the files cannot be put in place.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InstallError {
+    #[error("failed to read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("failed to write {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Installed files.
+#[derive(Clone, Debug)]
+pub(crate) struct Libraries {
+    folder: PathBuf,
+    names: Vec<String>,
+}
+
+impl Libraries {
+    /// Puts copies of `files` below the kubelet's folder, unless they are there.
+    pub(crate) fn install(kubelet: &Path, files: &[PathBuf]) -> Result<Self, InstallError> {
+        let mut read = Vec::new();
+        let mut digest = Sha256::new();
+        for path in files {
+            let failed = |source| InstallError::Read {
+                path: path.clone(),
+                source,
+            };
+            let content = fs::read(path).map_err(failed)?;
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            digest.update(name.as_bytes());
+            digest.update(content.len().to_le_bytes());
+            digest.update(&content);
+            read.push((name, content));
+        }
+        let name: String = digest
+            .finalize()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let folder = kubelet.join(FOLDER).join(name);
+        let failed = |source| InstallError::Write {
+            path: folder.clone(),
+            source,
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&folder)
+            .map_err(failed)?;
+        for (name, content) in &read {
+            place(&folder.join(name), content).map_err(failed)?;
+        }
+        let names = read.into_iter().map(|(name, _)| name).collect();
+        Ok(Self { folder, names })
+    }
+
+    /// The folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The first file that is missing.
+    pub(crate) fn missing(&self) -> Option<PathBuf> {
+        let mut paths = self.names.iter().map(|name| self.folder.join(name));
+        paths.find(|path| !path.exists())
+    }
+
+    /// Removes all other versions. What containers have mounted of them stays theirs, and the grant of a
+    /// container that starts again names this version.
+    pub(crate) fn remove_others(&self) {
+        let all = self.folder.parent().map(fs::read_dir);
+        for entry in all.into_iter().flatten().flatten().flatten() {
+            if entry.path() == self.folder {
+                continue;
+            }
+            match fs::remove_dir_all(entry.path()) {
+                Ok(()) => info!(folder = %entry.path().display(), "Old library removed"),
+                Err(problem) => warn!(%problem, "Failed to remove an old library"),
+            }
+        }
+    }
+}
+
+/// Writes the file under its name in one step: a file that has the name is whole.
+fn place(path: &Path, content: &[u8]) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|present| present == content) {
+        return Ok(());
+    }
+    let new = path.with_extension("new");
+    fs::write(&new, content)?;
+    fs::set_permissions(&new, Permissions::from_mode(0o755))?;
+    fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_is_another_folder_and_the_old_one_can_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("lib.so");
+        let install = |content: &str| {
+            fs::write(&source, content).unwrap();
+            Libraries::install(&dir.path().join("kubelet"), std::slice::from_ref(&source)).unwrap()
+        };
+        let first = install("one");
+        assert_eq!(install("one").folder(), first.folder());
+        let second = install("two");
+        assert_ne!(first.folder(), second.folder());
+        second.remove_others();
+        assert_eq!(first.missing(), Some(first.folder().join("lib.so")));
+        assert_eq!(second.missing(), None);
+    }
+}

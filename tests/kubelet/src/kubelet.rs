@@ -1,0 +1,270 @@
+//! The kubelet, as a test drives it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use apportion_proto::channel;
+use apportion_proto::deviceplugin::device_plugin_client::DevicePluginClient;
+use apportion_proto::deviceplugin::registration_server::RegistrationServer;
+use apportion_proto::deviceplugin::{
+    AllocateRequest, ContainerAllocateRequest, Empty, PreStartContainerRequest,
+};
+use apportion_proto::podresources::pod_resources_lister_server::PodResourcesListerServer;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::Status;
+use tonic::transport::{Channel, Server};
+
+use crate::books::PodOf;
+use crate::services::Shared;
+
+/// How long anything may take on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long ago the kubelet is made to look started: one that has just started is not believed when it
+/// lists no pods.
+const AGE: Duration = Duration::from_secs(3600);
+
+/// A kubelet.
+#[derive(Debug)]
+pub struct Kubelet {
+    dir: PathBuf,
+    shared: Shared,
+    servers: Vec<JoinHandle<()>>,
+    followers: Vec<JoinHandle<()>>,
+}
+
+impl Kubelet {
+    /// A kubelet with its folder at `dir`.
+    #[must_use]
+    pub fn start(dir: &Path) -> Self {
+        let mut kubelet = Self {
+            dir: dir.to_owned(),
+            shared: Shared::default(),
+            servers: Vec::new(),
+            followers: Vec::new(),
+        };
+        kubelet.serve();
+        kubelet
+    }
+
+    /// Ends it and starts it again: all sockets in its folder are gone, what is on disk is not.
+    ///
+    /// # Panics
+    /// If its folder cannot be emptied.
+    pub async fn restart(&mut self) {
+        for task in self.servers.drain(..).chain(self.followers.drain(..)) {
+            task.abort();
+            let _ = task.await;
+        }
+        for entry in fs::read_dir(self.plugins()).expect("it is there").flatten() {
+            if entry
+                .path()
+                .extension()
+                .is_some_and(|ending| ending == "sock")
+            {
+                fs::remove_file(entry.path()).expect("the folder is writable");
+            }
+        }
+        let mut books = self.shared.books();
+        books.endpoint = None;
+        books
+            .devices
+            .values_mut()
+            .for_each(|is_healthy| *is_healthy = false);
+        drop(books);
+        self.serve();
+    }
+
+    fn serve(&mut self) {
+        let registration = RegistrationServer::new(self.shared.clone());
+        let lister = PodResourcesListerServer::new(self.shared.clone());
+        let socket = self.plugins().join("kubelet.sock");
+        let listener = listen(&socket);
+        make_old(&socket);
+        let incoming = UnixListenerStream::new(listener);
+        let server = Server::builder().add_service(registration);
+        self.servers.push(tokio::spawn(async move {
+            let _ = server.serve_with_incoming(incoming).await;
+        }));
+        let listener = listen(&self.dir.join("pod-resources/kubelet.sock"));
+        let incoming = UnixListenerStream::new(listener);
+        let server = Server::builder().add_service(lister);
+        self.servers.push(tokio::spawn(async move {
+            let _ = server.serve_with_incoming(incoming).await;
+        }));
+    }
+
+    fn plugins(&self) -> PathBuf {
+        self.dir.join("device-plugins")
+    }
+
+    /// How often a plugin has registered.
+    #[must_use]
+    pub fn registrations(&self) -> usize {
+        self.shared.books().registrations
+    }
+
+    /// Waits until a plugin has registered more than `before` times, and follows its devices.
+    ///
+    /// # Panics
+    /// If none does.
+    pub async fn await_plugin(&mut self, before: usize) {
+        wait("a plugin registers", async || self.registrations() > before).await;
+        let mut client = self.client().await.expect("the plugin serves");
+        let mut devices = client
+            .list_and_watch(Empty {})
+            .await
+            .expect("it lists")
+            .into_inner();
+        let shared = self.shared.clone();
+        self.followers.push(tokio::spawn(async move {
+            while let Ok(Some(listed)) = devices.message().await {
+                let health = listed.devices.into_iter();
+                let health = health.map(|device| (device.id, device.health == "Healthy"));
+                shared.books().devices = health.collect();
+            }
+            // Nothing can be handed out while nobody answers for it.
+            shared
+                .books()
+                .devices
+                .values_mut()
+                .for_each(|is_healthy| *is_healthy = false);
+        }));
+        wait("devices are offered", async || {
+            self.shared.books().free().is_some()
+        })
+        .await;
+    }
+
+    async fn client(&self) -> Option<DevicePluginClient<Channel>> {
+        let endpoint = self.shared.books().endpoint.clone()?;
+        let channel = channel(&self.plugins().join(endpoint)).await.ok()?;
+        Some(DevicePluginClient::new(channel))
+    }
+
+    /// Admits a pod: its first container gets a device, and the others get the same one, as the
+    /// containers after an init container do.
+    ///
+    /// # Errors
+    /// If no device is free or the plugin refuses: the pod fails.
+    ///
+    /// # Panics
+    /// If the folder cannot be written.
+    pub async fn admit(
+        &self,
+        uid: &str,
+        name: &str,
+        containers: &[&str],
+    ) -> Result<String, Status> {
+        let no_device = || Status::resource_exhausted("no device is free");
+        let device = self.shared.books().free().ok_or_else(no_device)?;
+        let no_plugin = || Status::unavailable("no plugin answers");
+        let mut client = self.client().await.ok_or_else(no_plugin)?;
+        let mut pod = PodOf {
+            uid: uid.to_owned(),
+            name: name.to_owned(),
+            devices: Vec::new(),
+        };
+        for container in containers {
+            let devices_ids = vec![device.clone()];
+            let container_requests = vec![ContainerAllocateRequest { devices_ids }];
+            let reply = client
+                .allocate(AllocateRequest { container_requests })
+                .await?;
+            let response = reply
+                .into_inner()
+                .container_responses
+                .pop()
+                .unwrap_or_default();
+            let expected = format!("apportion.dev/grant={device}");
+            assert_eq!(response.cdi_devices.len(), 1, "{response:?}");
+            assert_eq!(response.cdi_devices[0].name, expected);
+            assert!(
+                response.envs.is_empty() && response.mounts.is_empty(),
+                "{response:?}"
+            );
+            pod.devices.push(((*container).to_owned(), device.clone()));
+        }
+        let mut books = self.shared.books();
+        books.pods.insert(uid.to_owned(), pod);
+        books.save(&self.plugins());
+        Ok(device)
+    }
+
+    /// Asks before a container of the pod starts.
+    ///
+    /// # Errors
+    /// If the container must not start, with what the pod's events say.
+    pub async fn before_start(&self, uid: &str) -> Result<(), Status> {
+        let device = self.pod(uid).and_then(|pod| pod.devices.first().cloned());
+        let (_, device) = device.ok_or_else(|| Status::not_found("no such pod"))?;
+        let no_plugin = || Status::unavailable("no plugin answers");
+        let mut client = self.client().await.ok_or_else(no_plugin)?;
+        let devices_ids = vec![device];
+        let asked = client.pre_start_container(PreStartContainerRequest { devices_ids });
+        asked.await.map(drop)
+    }
+
+    /// A pod on the books.
+    #[must_use]
+    pub fn pod(&self, uid: &str) -> Option<PodOf> {
+        self.shared.books().pods.get(uid).cloned()
+    }
+
+    /// The UIDs on the books.
+    #[must_use]
+    pub fn pods(&self) -> Vec<String> {
+        self.shared.books().pods.keys().cloned().collect()
+    }
+
+    /// The pod has ended. The checkpoint keeps it until the next pod is admitted, as the real one does.
+    pub fn remove(&self, uid: &str) {
+        self.shared.books().pods.remove(uid);
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        self.servers
+            .iter()
+            .chain(&self.followers)
+            .for_each(JoinHandle::abort);
+    }
+}
+
+fn listen(socket: &Path) -> UnixListener {
+    let folder = socket.parent().expect("a socket has a folder");
+    fs::create_dir_all(folder).expect("the folder is writable");
+    let _ = fs::remove_file(socket);
+    UnixListener::bind(socket).expect("the path is short enough")
+}
+
+fn make_old(path: &Path) {
+    let then = SystemTime::now()
+        .checked_sub(AGE)
+        .expect("the clock is right");
+    let since = then.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let stamp = Timespec {
+        tv_sec: since.as_secs().try_into().unwrap_or_default(),
+        tv_nsec: 0,
+    };
+    let times = Timestamps {
+        last_access: stamp,
+        last_modification: stamp,
+    };
+    utimensat(CWD, path, &times, AtFlags::empty()).expect("the socket is ours");
+}
+
+async fn wait(what: &str, mut seen: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !seen().await {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "not within {PATIENCE:?}: {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

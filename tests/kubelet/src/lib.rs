@@ -1,0 +1,15 @@
+//! A kubelet as far as a device plugin can tell: it takes registrations, hands out devices, asks before
+//! each start of a container, lists who holds what and keeps its checkpoint, in the real one's order and
+//! over real sockets. It runs no container; a test plays the runtime with what it finds on disk.
+//!
+//! The real kubelet is in the tests on a cluster. This one is for what cannot be done there a thousand
+//! times in a minute, or not at all on purpose: restarts at the wrong moment, answers that come late.
+
+#![forbid(unsafe_code)]
+
+mod books;
+mod kubelet;
+mod services;
+
+pub use books::PodOf;
+pub use kubelet::Kubelet;

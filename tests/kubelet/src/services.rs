@@ -1,0 +1,52 @@
+//! The two services that a kubelet offers to plugins and agents.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use apportion_proto::deviceplugin::registration_server::Registration;
+use apportion_proto::deviceplugin::{Empty, RegisterRequest};
+use apportion_proto::podresources::pod_resources_lister_server::PodResourcesLister;
+use apportion_proto::podresources::{ListPodResourcesRequest, ListPodResourcesResponse};
+use tonic::{Request, Response, Status};
+
+use crate::books::Books;
+
+/// The books, shared by the services and the test.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shared(Arc<Mutex<Books>>);
+
+impl Shared {
+    pub(crate) fn books(&self) -> MutexGuard<'_, Books> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[tonic::async_trait]
+impl Registration for Shared {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        let RegisterRequest {
+            version,
+            endpoint,
+            resource_name,
+            options,
+        } = request.into_inner();
+        let asks_before_start = options.is_some_and(|options| options.pre_start_required);
+        if version != "v1beta1" || !resource_name.contains('/') || !asks_before_start {
+            return Err(Status::invalid_argument("not what this kubelet expects"));
+        }
+        let mut books = self.books();
+        books.endpoint = Some(endpoint);
+        books.registrations += 1;
+        Ok(Response::new(Empty {}))
+    }
+}
+
+#[tonic::async_trait]
+impl PodResourcesLister for Shared {
+    async fn list(
+        &self,
+        _: Request<ListPodResourcesRequest>,
+    ) -> Result<Response<ListPodResourcesResponse>, Status> {
+        let pod_resources = self.books().listed();
+        Ok(Response::new(ListPodResourcesResponse { pod_resources }))
+    }
+}

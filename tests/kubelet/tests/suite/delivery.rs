@@ -1,0 +1,207 @@
+//! One pod at a time: a container of ours starts with its limit, or it does not start and is told why.
+
+use std::fs;
+
+use apportion_tests::{CONTEXT, MIB, Victim, built};
+use serde_json::Value;
+
+use crate::node::{Node, mounted, pod_of};
+
+/// Runs a victim on the account and the library that the grant names, as a runtime would.
+fn start(node: &Node, grant: &Value) -> Victim {
+    let account = mounted(grant, "/.apportion/limits");
+    let mut command = node.host.program(built("victim"));
+    command
+        .arg("-")
+        .env(
+            "LD_PRELOAD",
+            mounted(grant, "/.apportion/libapportion_cuda.so"),
+        )
+        .env(
+            "APPORTION_ACCOUNT",
+            account.parent().expect("a file has a folder"),
+        )
+        .env("LD_LIBRARY_PATH", node.host.libraries().join("sim"))
+        .env(
+            "APPORTION_SIM_SOCKET",
+            node.host.instance().join("driver.sock"),
+        );
+    node.host.start(&mut command)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_finds_the_grant_of_its_pod_and_is_held_to_it_until_its_end() {
+    let node = Node::new(1, 4).await;
+    let placed = node.place("u1", 0, 2000).await.expect("the card is empty");
+    let slot = node
+        .kubelet
+        .admit("u1", "train", &["main"])
+        .await
+        .expect("a slot is free");
+    assert_eq!(
+        node.grant(&slot),
+        None,
+        "nothing is granted before the container starts"
+    );
+    node.kubelet
+        .before_start("u1")
+        .await
+        .expect("the pod was placed");
+    let grant = node.grant(&slot).expect("the container may start");
+    assert_eq!(grant["annotations"]["apportion.dev/pod"], "u1");
+    assert_eq!(grant["annotations"]["apportion.dev/allocation"], placed.id);
+
+    let mut victim = start(&node, &grant);
+    victim.step(&format!("alloc {}", 2000 * MIB - CONTEXT)).ok();
+    victim.step("alloc 1").refused();
+
+    // The pod is gone for the kubelet while its process still runs: nobody else gets its memory.
+    node.kubelet.remove("u1");
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert_eq!(node.list().await.allocations.len(), 1, "its process lives");
+    assert!(victim.end().success());
+    node.eventually("the share is given back", async |list| {
+        list.allocations.is_empty()
+    })
+    .await;
+    assert_eq!(node.grants(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_nobody_placed_does_not_start_and_is_told_why() {
+    let node = Node::new(1, 4).await;
+    let slot = node
+        .kubelet
+        .admit("u1", "stray", &["main"])
+        .await
+        .expect("a slot is free");
+    let refused = node
+        .kubelet
+        .before_start("u1")
+        .await
+        .expect_err("nobody placed it");
+    assert!(
+        refused.message().contains("pod team/stray has no share"),
+        "{refused}"
+    );
+    assert_eq!(node.grant(&slot), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_is_faster_than_the_commit_does_it() {
+    let node = Node::new(1, 4).await;
+    node.reserve("u1", 0, 2000)
+        .await
+        .expect("the card is empty");
+    node.kubelet
+        .admit("u1", "train", &["main"])
+        .await
+        .expect("a slot is free");
+    node.kubelet
+        .before_start("u1")
+        .await
+        .expect("the reservation is in the pod's name");
+    let list = node.list().await;
+    assert_eq!(pod_of(&list.allocations[0]), Some("u1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_and_the_container_after_an_init_container_find_the_same_account() {
+    let node = Node::new(1, 4).await;
+    node.place("u1", 0, 2000).await.expect("the card is empty");
+    let slot = node
+        .kubelet
+        .admit("u1", "train", &["init", "main"])
+        .await
+        .expect("a slot is free");
+    let mut grants = Vec::new();
+    for _ in 0..3 {
+        node.kubelet
+            .before_start("u1")
+            .await
+            .expect("the pod was placed");
+        grants.push(node.grant(&slot));
+    }
+    assert!(grants[0].is_some() && grants.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_whose_account_or_library_was_removed_does_not_start() {
+    let node = Node::new(1, 4).await;
+    node.place("u1", 0, 2000).await.expect("the card is empty");
+    let slot = node
+        .kubelet
+        .admit("u1", "train", &["main"])
+        .await
+        .expect("a slot is free");
+    node.kubelet
+        .before_start("u1")
+        .await
+        .expect("the pod was placed");
+    let grant = node.grant(&slot).expect("it is granted");
+    for (place, why) in [
+        (
+            "/.apportion/libapportion_cuda.so",
+            "the limit of pod team/train does not hold",
+        ),
+        ("/.apportion/limits", "the account of pod team/train"),
+    ] {
+        let (file, aside) = (mounted(&grant, place), node.host.dir().join("aside"));
+        fs::rename(&file, &aside).expect("it is there");
+        let refused = node
+            .kubelet
+            .before_start("u1")
+            .await
+            .expect_err("a piece is missing");
+        assert!(refused.message().contains(why), "{refused}");
+        fs::rename(&aside, &file).expect("it was there");
+        node.kubelet
+            .before_start("u1")
+            .await
+            .expect("all is there again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_without_an_agent_does_not_start() {
+    let mut node = Node::new(1, 4).await;
+    node.place("u1", 0, 2000).await.expect("the card is empty");
+    node.kubelet
+        .admit("u1", "train", &["main"])
+        .await
+        .expect("a slot is free");
+    node.kill_agent();
+    node.kubelet
+        .before_start("u1")
+        .await
+        .expect_err("nobody answers");
+    node.start_agent().await;
+    node.kubelet
+        .before_start("u1")
+        .await
+        .expect("the next agent knows the pod");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_starts_again_is_told_of_the_slots_within_a_second() {
+    let mut node = Node::new(1, 4).await;
+    node.place("u1", 0, 2000).await.expect("the card is empty");
+    let slot = node
+        .kubelet
+        .admit("u1", "train", &["main"])
+        .await
+        .expect("a slot is free");
+    node.kubelet
+        .before_start("u1")
+        .await
+        .expect("the pod was placed");
+    let before = node.kubelet.registrations();
+    node.kubelet.restart().await;
+    node.kubelet.await_plugin(before).await;
+    node.kubelet
+        .before_start("u1")
+        .await
+        .expect("the pod is still there");
+    assert!(node.grant(&slot).is_some());
+    assert_eq!(node.list().await.allocations.len(), 1);
+}

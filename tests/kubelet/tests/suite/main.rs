@@ -1,0 +1,7 @@
+//! The agent as a device plugin: what the kubelet hands out, asks and is told, in its own order.
+
+#![forbid(unsafe_code)]
+
+mod delivery;
+mod node;
+mod storm;

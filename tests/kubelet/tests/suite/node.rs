@@ -1,0 +1,162 @@
+//! A node of a test's own: simulated cards, a kubelet, an agent, and the scheduler's part played by hand.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use apportion_kubelet_tests::Kubelet;
+use apportion_proto::v1::{
+    AllocateRequest, Allocation, CommitRequest, Holder, ListReply, ListRequest, Share,
+    allocate_reply, holder,
+};
+use apportion_proto::{AgentClient, connect};
+use apportion_tests::{Agent, Host, MIB, PATIENCE, cards};
+use serde_json::Value;
+
+pub(crate) struct Node {
+    pub(crate) host: Host,
+    pub(crate) kubelet: Kubelet,
+    agent: Option<Agent>,
+    slots: u16,
+}
+
+impl Node {
+    pub(crate) async fn new(cards_of_it: usize, slots: u16) -> Self {
+        let host = Host::with(&cards(cards_of_it));
+        let kubelet = Kubelet::start(&host.dir().join("kubelet"));
+        let mut node = Self {
+            host,
+            kubelet,
+            agent: None,
+            slots,
+        };
+        node.start_agent().await;
+        node
+    }
+
+    pub(crate) async fn start_agent(&mut self) {
+        let before = self.kubelet.registrations();
+        let kubelet = self.host.dir().join("kubelet").display().to_string();
+        let (cdi, slots) = (self.cdi().display().to_string(), self.slots.to_string());
+        self.agent = Some(self.host.agent(&[
+            "--kubelet-dir",
+            &kubelet,
+            "--cdi-dir",
+            &cdi,
+            "--slots",
+            &slots,
+            "--tick",
+            "50",
+            "--context-reserve",
+            "300",
+        ]));
+        self.kubelet.await_plugin(before).await;
+    }
+
+    pub(crate) fn kill_agent(&mut self) {
+        if let Some(agent) = self.agent.take() {
+            agent.kill();
+        }
+    }
+
+    fn cdi(&self) -> PathBuf {
+        self.host.dir().join("cdi")
+    }
+
+    pub(crate) async fn client(&self) -> AgentClient {
+        connect(&self.host.instance().join("agent.sock"))
+            .await
+            .expect("the agent serves")
+    }
+
+    pub(crate) async fn list(&self) -> ListReply {
+        let mut client = self.client().await;
+        client
+            .list(ListRequest {})
+            .await
+            .expect("the agent answers")
+            .into_inner()
+    }
+
+    /// What a scheduler does for a pod: `None` if it does not fit now.
+    pub(crate) async fn place(&self, uid: &str, card: usize, mib: u64) -> Option<Allocation> {
+        let allocation = self.reserve(uid, card, mib).await?;
+        let request = CommitRequest {
+            id: allocation.id,
+            holder: Some(Holder {
+                kind: Some(holder::Kind::PodUid(uid.to_owned())),
+            }),
+        };
+        let committed = self.client().await.commit(request).await;
+        committed
+            .expect("it was just reserved")
+            .into_inner()
+            .allocation
+    }
+
+    pub(crate) async fn reserve(&self, uid: &str, card: usize, mib: u64) -> Option<Allocation> {
+        let card = self.list().await.cards.swap_remove(card).uuid;
+        let bytes = mib * MIB;
+        let request = AllocateRequest {
+            idempotency_key: uid.to_owned(),
+            name: format!("team/{uid}"),
+            shares: vec![Share { card, bytes }],
+            ttl_ms: 60_000,
+        };
+        let reply = self
+            .client()
+            .await
+            .allocate(request)
+            .await
+            .expect("it is well formed");
+        match reply.into_inner().result {
+            Some(allocate_reply::Result::Allocation(allocation)) => Some(allocation),
+            _ => None,
+        }
+    }
+
+    /// The grant that a runtime finds for a slot.
+    pub(crate) fn grant(&self, slot: &str) -> Option<Value> {
+        let path = self.cdi().join(format!("apportion.dev-grant-{slot}.json"));
+        let text = fs::read(path).ok()?;
+        let file: Value = serde_json::from_slice(&text).expect("a grant is whole or not there");
+        Some(file["devices"][0].clone())
+    }
+
+    /// All grants on disk.
+    pub(crate) fn grants(&self) -> usize {
+        fs::read_dir(self.cdi()).map_or(0, |entries| entries.flatten().count())
+    }
+
+    pub(crate) async fn eventually(
+        &self,
+        what: &str,
+        mut seen: impl AsyncFnMut(&ListReply) -> bool,
+    ) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while !seen(&self.list().await).await {
+            let log = self.host.agent_log();
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "not within {PATIENCE:?}: {what}\n{log}"
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// Where the host's side of a mount is.
+pub(crate) fn mounted(grant: &Value, place: &str) -> PathBuf {
+    let mounts = grant["containerEdits"]["mounts"].as_array();
+    let mut mounts = mounts.into_iter().flatten();
+    let mount = mounts.find(|mount| mount["containerPath"] == place);
+    let host = mount.and_then(|mount| mount["hostPath"].as_str());
+    PathBuf::from(host.unwrap_or_else(|| panic!("nothing is mounted at {place}: {grant}")))
+}
+
+pub(crate) fn pod_of(allocation: &Allocation) -> Option<&str> {
+    match allocation.holder.as_ref()?.kind.as_ref()? {
+        holder::Kind::PodUid(uid) => Some(uid),
+        holder::Kind::Pid(_) => None,
+    }
+}

@@ -1,0 +1,125 @@
+//! A thousand pods through fifty slots in random order, the agent killed at random.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apportion_tests::MIB;
+
+use crate::node::{Node, mounted, pod_of};
+
+const SLOTS: u16 = 50;
+const CARDS: usize = 4;
+/// What a pod asks for: no two that can live at a time ask for the same, so that a swap would show.
+const SMALLEST: u64 = 100;
+
+/// A small generator: the storm is the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap_or_default() % sides.max(1)
+    }
+}
+
+fn pods() -> usize {
+    let asked = std::env::var("APPORTION_STORM_PODS").ok();
+    asked.and_then(|count| count.parse().ok()).unwrap_or(1000)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_pods_find_their_own_grants_whatever_dies() {
+    let (mut node, mut dice) = (Node::new(CARDS, SLOTS).await, Dice(20_261_121));
+    let mut live: BTreeMap<String, (String, u64)> = BTreeMap::new();
+    let (mut created, mut kills) = (0, 0);
+    while created < pods() || !live.is_empty() {
+        let chosen = live.keys().nth(dice.roll(live.len())).cloned();
+        match (dice.roll(100), chosen) {
+            (0, _) => {
+                node.kill_agent();
+                node.start_agent().await;
+                kills += 1;
+            }
+            (1..=50, _) if created < pods() && live.len() < usize::from(SLOTS) => {
+                if let Some((uid, slot, mib)) = create(&node, created, &mut dice).await {
+                    live.insert(uid, (slot, mib));
+                    created += 1;
+                }
+            }
+            (51..=70, Some(uid)) => {
+                node.kubelet
+                    .before_start(&uid)
+                    .await
+                    .expect("it was placed");
+                check(&node, &uid, &live[&uid]);
+            }
+            (_, Some(uid)) => {
+                node.kubelet.remove(&uid);
+                live.remove(&uid);
+            }
+            (_, None) => {}
+        }
+        if created == pods() && live.len() == 5 {
+            agree(&node, &live).await;
+        }
+    }
+    node.eventually("everything is given back", async |list| {
+        list.allocations.is_empty()
+    })
+    .await;
+    assert_eq!(node.grants(), 0, "no grant is left behind");
+    assert!(kills > 0, "the storm was none");
+}
+
+/// A pod is placed, admitted and started; `None` where the node is full for now.
+async fn create(node: &Node, number: usize, dice: &mut Dice) -> Option<(String, String, u64)> {
+    let uid = format!("00000000-0000-4000-8000-{number:012}");
+    let mib = SMALLEST + u64::try_from(number % 400).unwrap_or_default();
+    node.place(&uid, dice.roll(CARDS), mib).await?;
+    let name = format!("pod-{}", number % 7);
+    // The slots of pods that have just left are not offered until they are let go.
+    let mut slot = node.kubelet.admit(&uid, &name, &["init", "main"]).await;
+    let deadline = tokio::time::Instant::now() + apportion_tests::PATIENCE;
+    while slot.is_err() && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        slot = node.kubelet.admit(&uid, &name, &["init", "main"]).await;
+    }
+    let slot = slot.expect("a slot becomes free");
+    node.kubelet
+        .before_start(&uid)
+        .await
+        .expect("it was placed");
+    check(node, &uid, &(slot.clone(), mib));
+    Some((uid, slot, mib))
+}
+
+/// What the runtime finds is the pod's own.
+fn check(node: &Node, uid: &str, (slot, mib): &(String, u64)) {
+    let grant = node
+        .grant(slot)
+        .expect("the kubelet was told that the container may start");
+    assert_eq!(grant["annotations"]["apportion.dev/pod"], uid);
+    let limits =
+        std::fs::read(mounted(&grant, "/.apportion/limits")).expect("the account is there");
+    let limit = (mib * MIB).to_le_bytes();
+    assert!(
+        limits.windows(8).any(|word| word == limit),
+        "{uid} is not held to {mib} MiB"
+    );
+}
+
+/// The agent's book and the kubelet's are the same.
+async fn agree(node: &Node, live: &BTreeMap<String, (String, u64)>) {
+    let held: BTreeSet<String> = live.keys().cloned().collect();
+    assert_eq!(
+        node.kubelet.pods().into_iter().collect::<BTreeSet<_>>(),
+        held
+    );
+    node.eventually("the ledger is what the kubelet has", async |list| {
+        let booked = list.allocations.iter().filter_map(pod_of);
+        booked.map(str::to_owned).collect::<BTreeSet<_>>() == held
+    })
+    .await;
+}
