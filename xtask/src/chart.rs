@@ -1,8 +1,8 @@
 //! The chart of the agent: that it is well-formed for every preset, that wrong values are refused, that the
 //! plain manifests beside it are what it renders, and that Prometheus takes its rules and proves them.
 //!
-//! `helm` and `promtool` are other people's programs and are not fetched here: `HELM` and `PROMTOOL` name
-//! them, or the `PATH` has them.
+//! `helm` and `promtool` are other people's programs: `HELM` and `PROMTOOL` name them, or the `PATH` has
+//! them. Helm is built as the cluster's other tools are where it is nowhere.
 
 use std::env;
 use std::ffi::OsString;
@@ -36,7 +36,8 @@ const NAMESPACE: &str = "apportion-system";
 /// Checks the chart, and writes the plain manifests anew if `is_update`.
 pub(crate) fn check(workspace: &Workspace, is_update: bool) -> Result<()> {
     let chart = workspace.root.join(CHART);
-    let helm = || Command::new(named("HELM", "helm"));
+    let program = helm(workspace)?;
+    let helm = || Command::new(&program);
     let presets = presets(&chart)?;
     for (name, values) in &presets {
         run(helm()
@@ -75,6 +76,15 @@ fn check_rules(rules: &Path) -> Result<()> {
     };
     run(promtool().args(["check", "rules", "apportion.yaml"]))?;
     run(promtool().args(["test", "rules", "apportion.test.yaml"]))
+}
+
+fn helm(workspace: &Workspace) -> Result<OsString> {
+    let named = named("HELM", "helm");
+    if env::var_os("HELM").is_some() || succeeds(Command::new(&named).arg("version")) {
+        return Ok(named);
+    }
+    let built = apportion_cluster::binaries::find(&workspace.root.join("tests/kubernetes"), None)?;
+    Ok(built.path("helm").into())
 }
 
 fn named(variable: &str, usual: &str) -> OsString {
