@@ -1,0 +1,206 @@
+//! What a step of the policy costs, by action and by size of the cluster: nodes of eight cards.
+//!
+//! The shapes are those that KAI measures: one-card jobs in four queues of two departments. The sizes are
+//! 10, 100 and 500 nodes, or the numbers in `APPORTION_BENCH_NODES`, separated by commas.
+
+use std::env;
+use std::hint::black_box;
+use std::time::Duration;
+
+use apportion_abi::Bytes;
+use apportion_policy::cluster::{Cards, Group, Job, Node, PodSet, Queue, Quota, Status, Task};
+use apportion_policy::{Action, Cluster, Session, plan};
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+
+const NOW: Duration = Duration::from_secs(1_000_000);
+const CARDS: usize = 8;
+
+/// Jobs of one kind: how many, of how many pods with how many cards each.
+#[derive(Clone, Copy)]
+struct Jobs {
+    name: &'static str,
+    queues: [&'static str; 2],
+    priority: i32,
+    count: usize,
+    pods: usize,
+    cards: usize,
+}
+
+const RUNNING: Jobs = Jobs {
+    name: "running",
+    queues: ["a", "b"],
+    priority: 50,
+    count: 0,
+    pods: 1,
+    cards: 1,
+};
+
+const WAITING: Jobs = Jobs {
+    name: "waiting",
+    queues: ["c", "d"],
+    ..RUNNING
+};
+
+fn node(number: usize) -> Node {
+    Node {
+        name: format!("node-{number}"),
+        cpu_millis: 1_000_000,
+        memory: 1 << 42,
+        pods: 110,
+        cards: CARDS as i64,
+        card_memory: Bytes::from_mib(80_000),
+        ..Node::default()
+    }
+}
+
+fn queue(name: &str, parent: Option<&str>, deserved: usize) -> Queue {
+    Queue {
+        name: name.to_owned(),
+        parent: parent.map(str::to_owned),
+        created: Duration::ZERO,
+        priority: 100,
+        cpu: Quota::UNLIMITED,
+        memory: Quota::UNLIMITED,
+        gpu: Quota {
+            deserved: deserved as f64,
+            ..Quota::UNLIMITED
+        },
+        usage: [0.0; 3],
+        preempt_min_runtime: None,
+        reclaim_min_runtime: None,
+    }
+}
+
+/// The jobs, each on the node that `on` gives for its number.
+fn jobs(jobs: Jobs, on: impl Fn(usize) -> Option<usize>) -> Vec<Job> {
+    let job = |number: usize| {
+        let name = format!("{}-{number}", jobs.name);
+        let task = |pod| Task {
+            name: format!("{name}-{pod}"),
+            set: "default".to_owned(),
+            status: match on(number) {
+                Some(_) => Status::Running,
+                None => Status::Pending,
+            },
+            node: on(number).map(|node| format!("node-{node}")),
+            cards: Cards::Whole(jobs.cards as i64),
+            cpu_millis: 1000,
+            memory: 1 << 30,
+            ..Task::default()
+        };
+        Job {
+            tasks: (0..jobs.pods).map(task).collect(),
+            queue: jobs.queues[number % 2].to_owned(),
+            priority: jobs.priority,
+            is_preemptible: true,
+            created: NOW - Duration::from_secs(number as u64),
+            root: Group {
+                sets: vec![PodSet {
+                    name: "default".to_owned(),
+                    min_available: jobs.pods,
+                    topology: None,
+                }],
+                ..Group::default()
+            },
+            name,
+            ..Job::default()
+        }
+    };
+    (0..jobs.count).map(job).collect()
+}
+
+/// Two queues without a quota run so many one-card pods on each node; two that deserve all of it wait.
+fn cluster(nodes: usize, running: usize, waiting: Jobs) -> Cluster {
+    let all = nodes * CARDS;
+    let on_each = Jobs {
+        count: nodes * running,
+        ..RUNNING
+    };
+    let mut jobs_of_both = jobs(on_each, |number| Some(number / running.max(1)));
+    jobs_of_both.extend(jobs(waiting, |_| None));
+    Cluster {
+        nodes: (0..nodes).map(node).collect(),
+        queues: vec![
+            queue("poor", None, 0),
+            queue("rich", None, all),
+            queue("a", Some("poor"), 0),
+            queue("b", Some("poor"), 0),
+            queue("c", Some("rich"), all / 2),
+            queue("d", Some("rich"), all / 2),
+        ],
+        jobs: jobs_of_both,
+        ..Cluster::default()
+    }
+}
+
+fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 6] {
+    let all = nodes * CARDS;
+    let one_card = |count| Jobs { count, ..WAITING };
+    let preemptors = Jobs {
+        queues: RUNNING.queues,
+        priority: 75,
+        ..one_card(nodes)
+    };
+    let whole_nodes = Jobs {
+        cards: CARDS,
+        ..one_card(nodes.div_ceil(8))
+    };
+    let too_much = Jobs {
+        queues: RUNNING.queues,
+        pods: 10,
+        cards: CARDS,
+        ..one_card(1)
+    };
+    [
+        (
+            "allocate",
+            Some(Action::Allocate),
+            cluster(nodes, 0, one_card(all)),
+        ),
+        (
+            "reclaim",
+            Some(Action::Reclaim),
+            cluster(nodes, CARDS, one_card(all)),
+        ),
+        (
+            "preempt",
+            Some(Action::Preempt),
+            cluster(nodes, CARDS, preemptors),
+        ),
+        (
+            "consolidate",
+            Some(Action::Consolidate),
+            cluster(nodes, 6, whole_nodes),
+        ),
+        ("full", None, cluster(nodes, CARDS, one_card(all))),
+        ("refuse", None, cluster(nodes, CARDS, too_much)),
+    ]
+}
+
+fn steps(criterion: &mut Criterion) {
+    let sizes = env::var("APPORTION_BENCH_NODES").unwrap_or_else(|_| "10,100,500".to_owned());
+    let sizes = sizes.split(',').filter_map(|size| size.trim().parse().ok());
+    let mut group = criterion.benchmark_group("steps");
+    group.sample_size(10);
+    for nodes in sizes {
+        for (name, action, cluster) in shapes(nodes) {
+            group.bench_function(BenchmarkId::new(name, nodes), |bencher| {
+                bencher.iter(|| {
+                    let session = match action {
+                        None => plan(NOW, black_box(&cluster)),
+                        Some(action) => {
+                            let mut session = Session::open(NOW, black_box(&cluster));
+                            session.run(action);
+                            session
+                        }
+                    };
+                    black_box(session.decisions().len())
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, steps);
+criterion_main!(benches);
