@@ -235,6 +235,11 @@ impl<S: Standings> Gang<'_, S> {
         }
     }
 
+    /// Whether as many of its members have their places as must.
+    pub(crate) fn has_enough(&self) -> bool {
+        self.is_satisfied(Member::Group(0))
+    }
+
     /// Whether every pod set has as many active pods as it must.
     pub(crate) fn is_whole(&self) -> bool {
         let mut sets = 0..self.tree.sets.len();

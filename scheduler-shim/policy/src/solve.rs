@@ -73,7 +73,7 @@ impl Session<'_> {
         }
         let mark = self.mark();
         let solved = self.probe(way, search, tasks, start, &recorded).is_some()
-            && self.gang(&search.job).is_whole();
+            && self.gang(&search.job).has_enough();
         if !solved {
             self.roll_back(mark);
         }
