@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 use apportion_cluster::binaries::{self, Binaries};
 use apportion_cluster::missing::missing;
-use apportion_cluster::{Cluster, Folder, State, Wanted, down, leftovers, up};
+use apportion_cluster::{Cluster, Folder, State, Wanted, down, image, leftovers, up};
 use clap::{Args, Subcommand};
 
 use crate::stage;
@@ -32,6 +32,8 @@ pub(crate) enum Task {
     Down,
     /// Say how it stands.
     Status,
+    /// Build our programs again and load the images made of them.
+    Load,
     /// Run kubectl on it.
     Kubectl(Rest),
     /// Run helm on it.
@@ -77,6 +79,7 @@ pub(crate) fn perform(workspace: &Workspace, task: Task) -> Result<ExitCode> {
         Task::Up(shape) => start(workspace, &folder, &shape)?,
         Task::Down => end(&folder)?,
         Task::Status => return Ok(status(&folder)),
+        Task::Load => load(workspace, &running(&folder)?)?,
         Task::Kubectl(rest) => return become_it(running(&folder)?.kubectl_command(), &rest),
         Task::Helm(rest) => return become_it(running(&folder)?.helm_command(), &rest),
         Task::Crictl(rest) => return become_it(running(&folder)?.crictl_command(), &rest),
@@ -107,18 +110,30 @@ fn bring_up(workspace: &Workspace, folder: &Folder, shape: &Shape) -> Result<Clu
     if !missing.is_empty() {
         bail!("a cluster cannot run here\n{}", missing.join("\n"));
     }
+    // The longest step first, and with it the only one that may refuse what was typed.
+    let programs = programs(workspace, shape)?;
     let wanted = Wanted {
         silent_nodes: shape.nodes - 1,
         gpus: shape.gpus,
         staged: stage::build(workspace, false)?,
         victims: victims(workspace)?,
     };
-    up(folder, &wanted, &programs(workspace, shape)?)
+    up(folder, &wanted, &programs)
 }
 
 fn programs(workspace: &Workspace, shape: &Shape) -> Result<Binaries> {
     let modules = workspace.root.join("tests/kubernetes");
     binaries::find(&modules, shape.kubernetes.as_deref())
+}
+
+/// What runs keeps its files; containers that start from now on get the new ones.
+fn load(workspace: &Workspace, cluster: &Cluster) -> Result<()> {
+    let staged = stage::build(workspace, false)?;
+    for image in image::images(&staged, &victims(workspace)?)? {
+        image::import(cluster, &image)?;
+        println!("{}", image.name);
+    }
+    Ok(())
 }
 
 /// Builds the programs that allocate.

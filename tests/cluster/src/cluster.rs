@@ -28,6 +28,8 @@ pub(crate) struct Record {
     pub(crate) crictl: PathBuf,
     pub(crate) ctr: PathBuf,
     pub(crate) helm: PathBuf,
+    /// What lays containers over their images.
+    pub(crate) snapshotter: String,
     /// In the order of their start.
     pub(crate) servers: Vec<Server>,
 }
@@ -108,6 +110,10 @@ impl Cluster {
         }
     }
 
+    pub(crate) fn snapshotter(&self) -> &str {
+        &self.record.snapshotter
+    }
+
     pub(crate) fn started(&self) -> &[Server] {
         &self.record.servers
     }
@@ -170,13 +176,7 @@ impl Cluster {
     #[must_use]
     pub fn crictl_command(&self) -> Command {
         let mut command = Command::new(&self.record.crictl);
-        let endpoint = format!("unix://{}", self.folder.containerd_socket().display());
-        command.args([
-            "--runtime-endpoint",
-            &endpoint,
-            "--image-endpoint",
-            &endpoint,
-        ]);
+        command.arg("--config").arg(self.folder.crictl());
         command
     }
 

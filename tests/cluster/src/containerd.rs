@@ -21,7 +21,7 @@ pub(crate) fn settings(folder: &Folder) -> std::path::PathBuf {
 }
 
 /// Writes the settings of containerd, which finds its shim at `shim`.
-pub(crate) fn write(folder: &Folder, shim: &Path) -> Result<()> {
+pub(crate) fn write(folder: &Folder, shim: &Path, snapshotter: &str) -> Result<()> {
     let network = json!({
         "cniVersion": "0.4.0",
         "name": "host-network-only",
@@ -31,10 +31,13 @@ pub(crate) fn write(folder: &Folder, shim: &Path) -> Result<()> {
         Path::new("cni/10-host-network-only.conflist"),
         &format!("{network:#}\n"),
     )?;
-    folder.write(&settings(folder), &text(folder, shim))
+    let endpoint = format!("unix://{}", folder.containerd_socket().display());
+    let crictl = json!({"runtime-endpoint": endpoint, "image-endpoint": endpoint, "timeout": 30});
+    folder.write(&folder.crictl(), &format!("{crictl:#}\n"))?;
+    folder.write(&settings(folder), &text(folder, shim, snapshotter))
 }
 
-fn text(folder: &Folder, shim: &Path) -> String {
+fn text(folder: &Folder, shim: &Path, snapshotter: &str) -> String {
     let below = |path: &str| quoted(&folder.path().join(path));
     format!(
         r#"version = 3
@@ -58,7 +61,7 @@ address = {socket}
 address = {ttrpc}
 
 [plugins."io.containerd.cri.v1.images"]
-snapshotter = "{SNAPSHOTTER}"
+snapshotter = "{snapshotter}"
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = "{pause}"
 
@@ -96,9 +99,6 @@ plugin_config_path = {nri_settings}
         nri_settings = below("nri/conf.d"),
     )
 }
-
-/// Works everywhere, a container's root file system too, where overlays cannot be stacked.
-pub(crate) const SNAPSHOTTER: &str = "native";
 
 /// A path as TOML and JSON quote it.
 fn quoted(path: &Path) -> String {

@@ -48,9 +48,7 @@ fn stop_servers(cluster: &Cluster) {
         .any(|server| server.name == "containerd" && server.is_alive())
     {
         let _ = output(
-            cluster
-                .crictl_command()
-                .args(["--timeout", "30s", "rmp", "--all", "--force"]),
+            cluster.crictl_command().args(["rmp", "--all", "--force"]),
             "",
         );
     }

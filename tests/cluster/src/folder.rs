@@ -104,6 +104,11 @@ impl Folder {
         self.path.join("cluster.json")
     }
 
+    /// How `crictl` finds containerd.
+    pub(crate) fn crictl(&self) -> PathBuf {
+        self.path.join("settings/crictl.yaml")
+    }
+
     pub(crate) fn certificate(&self, name: &str) -> PathBuf {
         self.path.join("certificates").join(format!("{name}.crt"))
     }

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::cluster::{Cluster, output};
-use crate::containerd::SNAPSHOTTER;
 use crate::up::Wanted;
 
 mod archive;
@@ -101,8 +100,14 @@ pub fn import(cluster: &Cluster, image: &Image) -> Result<()> {
     let tar = archive::pack(image, &cluster.folder().path().join("images"))?;
     let loading = || format!("failed to load {}", image.name);
     let mut ctr = cluster.ctr_command();
-    ctr.args(["images", "import", "--local", "--snapshotter", SNAPSHOTTER])
-        .arg(tar);
+    ctr.args([
+        "images",
+        "import",
+        "--local",
+        "--snapshotter",
+        cluster.snapshotter(),
+    ])
+    .arg(tar);
     output(&mut ctr, "").with_context(loading)?;
     Ok(())
 }

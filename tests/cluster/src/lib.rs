@@ -27,6 +27,7 @@ mod ports;
 mod room;
 mod server;
 mod servers;
+mod snapshotter;
 mod sysctls;
 mod up;
 mod wait;

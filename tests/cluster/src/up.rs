@@ -20,7 +20,7 @@ use crate::ports::Ports;
 use crate::server::Server;
 use crate::servers::Plan;
 use crate::sysctls::Sysctls;
-use crate::{certificates, containerd, image, kubeconfig, kubelet, node, room};
+use crate::{certificates, containerd, image, kubeconfig, kubelet, node, room, snapshotter};
 
 /// How long a server may take until it serves, on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -60,6 +60,7 @@ pub fn up(folder: &Folder, wanted: &Wanted, binaries: &Binaries) -> Result<Clust
             crictl: binaries.path("crictl").into(),
             ctr: binaries.path("ctr").into(),
             helm: binaries.path("helm").into(),
+            snapshotter: String::new(),
             servers: Vec::new(),
         },
     };
@@ -112,18 +113,20 @@ impl Start<'_> {
         Ok(cluster)
     }
 
-    fn write_files(&self) -> Result<()> {
+    fn write_files(&mut self) -> Result<()> {
         let (folder, ports) = (self.folder, &self.record.ports);
         let logs = folder.path().join("logs");
         fs::create_dir_all(&logs).with_context(|| format!("failed to make {}", logs.display()))?;
         room::prepare(folder)?;
+        self.record.snapshotter = snapshotter::choose(folder).into();
         leftovers::make_control_groups(folder)?;
         certificates::make(folder)?;
         kubeconfig::write(folder, ports, "admin", &folder.kubeconfig())?;
         for name in ["kube-controller-manager", "kube-scheduler", "kubelet"] {
             kubeconfig::write(folder, ports, name, &kubeconfig::of_server(folder, name))?;
         }
-        containerd::write(folder, self.binaries.path("containerd-shim-runc-v2"))?;
+        let shim = self.binaries.path("containerd-shim-runc-v2");
+        containerd::write(folder, shim, &self.record.snapshotter)?;
         kubelet::write(folder, ports)
     }
 

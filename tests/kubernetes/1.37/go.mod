@@ -1,3 +1,6 @@
+// Kubernetes is published as modules that depend on each other at v0.0.0; this pins the released ones, so
+// that `go build` makes its programs without a checkout. A newer patch: change the versions of
+// k8s.io/kubernetes and of every replacement alike, then `go mod tidy`.
 module apportion.test/kubernetes/v1.37
 
 go 1.26.0

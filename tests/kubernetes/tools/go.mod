@@ -1,3 +1,4 @@
+// What a cluster needs besides Kubernetes; `tests/cluster/src/binaries.rs` names the programs.
 module apportion.test/kubernetes/tools
 
 go 1.26.6
