@@ -277,6 +277,9 @@ pub struct Allocation {
     /// The worst over its cards.
     #[prost(enumeration = "EnforcementState", tag = "10")]
     pub enforcement: i32,
+    /// What the caller chose when it asked.
+    #[prost(string, tag = "11")]
+    pub idempotency_key: ::prost::alloc::string::String,
 }
 /// What an allocation has of one card.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
