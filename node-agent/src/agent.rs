@@ -24,7 +24,6 @@ use crate::contact::Contact;
 use crate::delivery::Delivery;
 use crate::driver::{Driver, Reading, Readings};
 use crate::failure::chain;
-use crate::faults::Faults;
 use crate::instance::Instance;
 use crate::members::Members;
 use crate::namespace::Namespaces;
@@ -39,7 +38,6 @@ use crate::view::{self, Counts, View};
 
 mod attribute;
 mod deliver;
-mod health;
 mod learn;
 mod perform;
 mod respond;
@@ -61,7 +59,6 @@ pub(crate) struct Agent {
     listeners: mpsc::Sender<UnixListener>,
     boot_id: String,
     driver: Driver,
-    faults: Faults,
     ledger: Ledger,
     accounts: BTreeMap<AllocationId, Account>,
     members: Members,
@@ -123,7 +120,6 @@ impl Agent {
         let mut agent = Self {
             reserves: Reserves::load(&instance.path(place::RESERVES), &driver.version),
             members: Members::new(instance.path(place::ACCOUNTS)),
-            faults: Faults::listen(options.nvml.clone()),
             options,
             instance,
             listeners,
@@ -195,7 +191,6 @@ impl Agent {
                 () = &mut stop => break,
                 ended = self.members.exits.next() => self.ended(ended),
                 readings = self.driver.next() => self.read(readings),
-                heard = self.faults.next() => self.heard(heard),
                 ready = learn::ready(&mut self.probe) => self.probe_ready(ready),
                 Some(request) = requests.recv() => self.respond(request),
                 news = SecondLock::next(self.second_lock.as_mut()) => self.hear(news),

@@ -13,7 +13,6 @@ mod driver;
 mod durable;
 mod exits;
 mod failure;
-mod faults;
 mod http;
 mod instance;
 mod kubelet;

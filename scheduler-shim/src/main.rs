@@ -1,7 +1,7 @@
-//! The scheduler's program. So far it answers one question: what would be decided for these objects.
+//! The scheduler's program: it schedules a running cluster, or says what it would decide for files.
 //!
 //! It decides nothing itself: objects become the policy's cluster, the policy decides, the decisions are
-//! printed. There is no network here.
+//! carried out or printed.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod failure;
+mod live;
 mod objects;
 mod options;
 mod reasons;
@@ -34,6 +35,8 @@ fn main() -> ExitCode {
 
 fn perform(options: &Options) -> Result<(), Failure> {
     match &options.command {
+        Command::Run(asked) => live::run(asked),
+        Command::Explain(asked) => live::explain(asked),
         Command::Simulate(asked) => simulate::run(asked),
     }
 }

@@ -13,9 +13,13 @@ pub(crate) mod admission;
 pub(crate) mod quantity;
 pub(crate) mod requests;
 
+pub(crate) mod occupancy;
+
 mod gang;
 mod groups;
 mod jobs;
 mod nodes;
 mod owners;
 mod queues;
+mod selector;
+mod volumes;

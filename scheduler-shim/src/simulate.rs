@@ -3,7 +3,7 @@
 //! What is wrong with single objects goes to standard error, one sentence each; standard output is the
 //! decisions. The order of files and objects has no influence.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use jiff::Timestamp;
@@ -31,7 +31,8 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
     let mut inventory = Inventory::of(objects, &mut remarks);
     let made = templates::pods(&inventory, &mut remarks);
     inventory.extend(made, &mut remarks);
-    let snapshot = snapshot::snapshot(&inventory, &asked.schedulers, now, &mut remarks);
+    let nobody = BTreeMap::new();
+    let snapshot = snapshot::snapshot(&inventory, &asked.schedulers, &nobody, now, &mut remarks);
     let books = books::decide(now, &snapshot.cluster);
     let mut report = report::report(&snapshot, &books, remarks);
     if let Some(name) = &asked.explain {

@@ -8,6 +8,7 @@
 
 mod agent;
 mod answer;
+pub mod control_plane;
 mod host;
 mod leftover;
 mod said;

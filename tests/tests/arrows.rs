@@ -113,7 +113,12 @@ const MAP: &[Crate] = &[
     },
     Crate {
         name: "apportion-scheduler",
-        knows: &["apportion-abi", "apportion-groups", "apportion-policy"],
+        knows: &[
+            "apportion-abi",
+            "apportion-groups",
+            "apportion-policy",
+            "apportion-proto",
+        ],
         room: Safe,
     },
     Crate {

@@ -229,5 +229,18 @@ fn test(workspace: &Workspace, folder: &Folder, shape: &Shape, args: &[String]) 
     if !ran_before {
         end(folder)?;
     }
-    passed
+    passed?;
+    test_scheduler(workspace, args)
+}
+
+/// Runs the suite of the scheduler, which starts API servers of its own from the same programs.
+fn test_scheduler(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let mut cargo = workspace.cargo();
+    cargo
+        .args(["test", "--package", "apportion-tests"])
+        .args(["--features", "control-plane", "--test", "scheduler"])
+        .env("APPORTION_STAGED", workspace.staged());
+    // Each test has servers of its own, and two at once are enough for a small machine.
+    cargo.args(["--", "--test-threads=2"]).args(args);
+    run(&mut cargo)
 }

@@ -35,6 +35,11 @@ const ROWS: &[Row] = &[
         placed: "bin/apportion-agent",
     },
     Row {
+        package: "apportion-scheduler",
+        made: "apportion-scheduler",
+        placed: "bin/apportion-scheduler",
+    },
+    Row {
         package: "apportion-probe",
         made: "apportion-probe",
         placed: "lib/apportion/apportion-probe",

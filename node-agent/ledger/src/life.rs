@@ -24,21 +24,16 @@ impl Ledger {
         }
     }
 
-    /// Does something to a card, and tells where that changed its health.
-    pub(crate) fn card_changes(
-        &mut self,
-        card: CardUuid,
-        change: impl FnOnce(&mut Card),
-    ) -> Vec<Effect> {
-        let Some(known) = self.cards.get_mut(&card) else {
+    pub(crate) fn card_health(&mut self, card: CardUuid, health: Health) -> Vec<Effect> {
+        let Some(known) = self
+            .cards
+            .get_mut(&card)
+            .filter(|known| known.health != health)
+        else {
             return Vec::new();
         };
-        let before = known.health;
-        change(known);
-        if known.health == before {
-            return Vec::new();
-        }
-        let kind = match known.health {
+        known.health = health;
+        let kind = match health {
             Health::Healthy => NoticeKind::CardHealthy,
             Health::Unhealthy => NoticeKind::CardUnhealthy,
             Health::Lost => NoticeKind::CardLost,

@@ -6,7 +6,6 @@
 
 mod book;
 mod chart;
-mod health;
 mod host;
 mod hostile;
 mod offenders;

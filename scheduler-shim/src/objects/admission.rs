@@ -9,8 +9,16 @@ use apportion_groups::Object;
 use apportion_policy::cluster::Node;
 use serde_json::Value;
 
+use super::inventory::Inventory;
 use super::nodes;
+use super::occupancy::{self, Occupancy};
 use super::quantity;
+use super::volumes;
+
+/// A label of nodes that keep shares of their cards. No user can write it, because of the space.
+pub(crate) const TAKES_SHARES: &str = " takes-shares";
+/// The same for whole cards.
+pub(crate) const TAKES_CARDS: &str = " takes-cards";
 
 /// The value of our labels.
 const YES: &str = "yes";
@@ -19,28 +27,41 @@ const YES: &str = "yes";
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     labels: BTreeMap<String, String>,
+    occupancy: Occupancy,
 }
 
 impl Admission {
+    /// For a cluster where pods hold this.
+    pub(crate) fn of(occupancy: Occupancy) -> Self {
+        let labels = BTreeMap::new();
+        Self { labels, occupancy }
+    }
+
     /// The labels of a node that admits a pod; the nodes get their labels on the way.
     pub(crate) fn wish(
         &mut self,
         pod: Object<'_>,
         objects: &[Object<'_>],
         known: &mut [Node],
+        inventory: &Inventory,
     ) -> Vec<(String, Vec<String>)> {
         let spec = &pod.json()["spec"];
         let affinity =
             &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        let is_special = occupancy::concerns(pod) || !spec["volumes"].is_null();
+        let own = match is_special {
+            true => super::pods::name(pod),
+            false => String::new(),
+        };
         let key = format!(
-            "{}{}{}",
+            "{}{}{}{own}",
             spec["nodeSelector"], affinity, spec["tolerations"]
         );
         let number = self.labels.len();
         let label = self.labels.entry(key).or_insert_with(|| {
             let label = format!("wish-{number}");
             for (object, node) in objects.iter().zip(known.iter_mut()) {
-                if refusal(pod, *object).is_none() {
+                if self.occupancy.refused(pod, *object, inventory).is_none() {
                     node.labels.insert(label.clone(), YES.to_owned());
                 }
             }
@@ -50,8 +71,22 @@ impl Admission {
     }
 }
 
-/// Why a node does not admit a pod, whatever it has free.
-pub(crate) fn refusal(pod: Object<'_>, node: Object<'_>) -> Option<String> {
+impl Occupancy {
+    /// Why a node does not admit a pod, whatever it has free of what the policy counts.
+    pub(crate) fn refused(
+        &self,
+        pod: Object<'_>,
+        node: Object<'_>,
+        inventory: &Inventory,
+    ) -> Option<String> {
+        refusal(pod, node)
+            .or_else(|| volumes::refusal(pod, node, inventory))
+            .or_else(|| self.refusal(pod, node, inventory))
+    }
+}
+
+/// Why a node does not admit a pod, whatever runs there.
+fn refusal(pod: Object<'_>, node: Object<'_>) -> Option<String> {
     if let Some(closed) = nodes::closed(node) {
         return Some(closed.to_owned());
     }
@@ -73,11 +108,23 @@ pub(crate) fn refusal(pod: Object<'_>, node: Object<'_>) -> Option<String> {
         let value = value.as_str().unwrap_or_default();
         return Some(format!("does not have the label {key}={value}"));
     }
+    (!is_wanted(pod, node)).then(|| "does not match the node affinity".to_owned())
+}
+
+/// Whether a node has the labels that a pod wants of its node.
+pub(crate) fn is_wanted(pod: Object<'_>, node: Object<'_>) -> bool {
+    let spec = &pod.json()["spec"];
+    let mut selector = spec["nodeSelector"].as_object().into_iter().flatten();
     let affinity =
         &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    let terms = affinity["nodeSelectorTerms"].as_array();
-    let is_wanted = terms.is_none_or(|terms| terms.iter().any(|term| matches(term, node)));
-    (!is_wanted).then(|| "does not match the node affinity".to_owned())
+    selector.all(|(key, value)| node.label(key) == value.as_str())
+        && has_one_of(&affinity["nodeSelectorTerms"], node)
+}
+
+/// Whether a node has one of these sets of labels; no sets ask nothing.
+pub(crate) fn has_one_of(terms: &Value, node: Object<'_>) -> bool {
+    let terms = terms.as_array();
+    terms.is_none_or(|terms| terms.iter().any(|term| matches(term, node)))
 }
 
 fn tolerates(toleration: &Value, taint: &Value) -> bool {

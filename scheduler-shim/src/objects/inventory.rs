@@ -16,11 +16,13 @@ const CLUSTER_WIDE: &[(&str, &str)] = &[
     ("scheduling.run.ai", "Queue"),
     ("scheduling.k8s.io", "PriorityClass"),
     ("kai.scheduler", "Topology"),
+    ("", "PersistentVolume"),
 ];
 
 /// Kinds that are read beside those that own pods.
 const NAMESPACED: &[(&str, &str)] = &[
     ("scheduling.run.ai", "PodGroup"),
+    ("", "PersistentVolumeClaim"),
     ("scheduler.grove.io", "PodGang"),
 ];
 
@@ -57,23 +59,38 @@ impl Inventory {
         all
     }
 
-    fn enter(&mut self, mut json: Value, remarks: &mut Remarks) {
+    fn enter(&mut self, json: Value, remarks: &mut Remarks) {
+        if let Some(json) = self.sorted(json, remarks) {
+            self.keep(json, remarks);
+        }
+    }
+
+    /// Enters an object in place of its older version.
+    pub(crate) fn put(&mut self, json: Value, remarks: &mut Remarks) {
+        if let Some(json) = self.sorted(json, remarks) {
+            self.objects.insert(json);
+        }
+    }
+
+    /// Forgets an object.
+    pub(crate) fn remove(&mut self, json: &Value) {
+        self.objects.remove(Object::new(json));
+    }
+
+    /// The object as it is kept, unless it decides nothing or makes no sense.
+    fn sorted(&mut self, mut json: Value, remarks: &mut Remarks) -> Option<Value> {
         let object = Object::new(&json);
         let (kind, group) = (object.kind().to_owned(), object.api_group().to_owned());
-        let is = |known: &&(&str, &str)| **known == (group.as_str(), kind.as_str());
-        let is_cluster_wide = CLUSTER_WIDE.iter().any(|known| is(&known));
-        let owns_pods = TABLE
-            .iter()
-            .any(|row| (row.api_group, row.kind) == (&group, &kind));
-        if !is_cluster_wide && !owns_pods && !NAMESPACED.iter().any(|known| is(&known)) {
+        let is_cluster_wide = CLUSTER_WIDE.contains(&(group.as_str(), kind.as_str()));
+        if !is_read(&group, &kind) {
             let kind = if kind.is_empty() { "no kind" } else { &kind };
             *self.ignored.entry(kind.to_owned()).or_default() += 1;
-            return;
+            return None;
         }
         let name = object.name().to_owned();
         if name.is_empty() {
             remarks.note(&kind, "it has no metadata.name and is left out");
-            return;
+            return None;
         }
         let namespace = match object.namespace() {
             _ if is_cluster_wide => "",
@@ -84,17 +101,18 @@ impl Inventory {
         let called = called(&kind, &namespace, &name);
         if let Some(wrong) = not_text(&json) {
             remarks.note(called, wrong);
-            return;
+            return None;
         }
         json["metadata"]["namespace"] = namespace.as_str().into();
         if Object::new(&json).uid().is_empty() {
             json["metadata"]["uid"] = kind.to_lowercase().into();
         }
-        self.keep(json, &called, remarks);
+        Some(json)
     }
 
-    fn keep(&mut self, json: Value, called: &str, remarks: &mut Remarks) {
+    fn keep(&mut self, json: Value, remarks: &mut Remarks) {
         let object = Object::new(&json);
+        let called = called(object.kind(), object.namespace(), object.name());
         let known = self.find(object.kind(), object.namespace(), object.name());
         let known = known.map(|known| known.json());
         if known.is_some_and(|known| *known != json) {
@@ -132,6 +150,17 @@ impl Inventory {
     pub(crate) fn lookup(&self) -> &Objects {
         &self.objects
     }
+}
+
+/// Whether objects of a kind decide anything.
+pub(crate) fn is_read(group: &str, kind: &str) -> bool {
+    let is = |known: &(&str, &str)| *known == (group, kind);
+    let owns_pods = || {
+        TABLE
+            .iter()
+            .any(|row| (row.api_group, row.kind) == (group, kind))
+    };
+    CLUSTER_WIDE.iter().chain(NAMESPACED).any(is) || owns_pods()
 }
 
 /// How remarks name an object.

@@ -18,7 +18,7 @@ use super::requests::{PARTITION, WHOLE};
 const COUNT: &str = "nvidia.com/gpu.count";
 const MEMORY: &str = "nvidia.com/gpu.memory";
 const MIG: &str = "nvidia.com/mig.strategy";
-const HOSTNAME: &str = "kubernetes.io/hostname";
+pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 /// The label values from which on memory is bytes and not MiB.
 const IN_BYTES: f64 = 1_099_511_627_776.0;
 /// The size of cards whose size nobody says: fractions work on them, amounts of memory do not.

@@ -7,7 +7,8 @@ use apportion_policy::cluster::{Cards, Neighbours, Status, Task};
 use serde_json::Value;
 
 use super::inventory::called;
-use super::nodes::texts;
+use super::nodes::{HOSTNAME, texts};
+use super::occupancy;
 use super::quantity;
 use super::remark::Remarks;
 use super::requests;
@@ -28,6 +29,14 @@ pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task
     let mut labels = texts(&pod.json()["metadata"]["labels"]);
     labels.insert(NAMESPACE.to_owned(), pod.namespace().to_owned());
     let mut neighbours = |kind: &str| neighbours(pod, kind, remarks);
+    // Two pods that take one port of their host are kept apart.
+    let ports: Vec<Neighbours> = (occupancy::ports(pod).into_iter())
+        .map(|port| Neighbours {
+            labels: [(format!(" port {port}"), String::new())].into(),
+            domain: HOSTNAME.to_owned(),
+        })
+        .collect();
+    labels.extend(ports.iter().flat_map(|port| port.labels.clone()));
     Task {
         name: name(pod),
         status: status(pod),
@@ -39,7 +48,10 @@ pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task
         memory: quantity::whole(requests::total(pod, "memory")),
         order: pod.label(ORDER).and_then(|text| text.parse().ok()),
         near: neighbours("podAffinity"),
-        apart: neighbours("podAntiAffinity"),
+        apart: neighbours("podAntiAffinity")
+            .into_iter()
+            .chain(ports)
+            .collect(),
         labels,
         ..Task::default()
     }
@@ -59,7 +71,7 @@ pub(crate) fn status(pod: Object<'_>) -> Status {
     match phase.unwrap_or("Pending") {
         "Succeeded" => Status::Succeeded,
         "Failed" => Status::Failed,
-        _ if at("/metadata/deletionTimestamp").is_some_and(Value::is_string) => Status::Releasing,
+        _ if is_deleted(pod) => Status::Releasing,
         _ if node(pod).is_none() && gates.is_some_and(|gates| !gates.is_empty()) => Status::Gated,
         _ if node(pod).is_none() => Status::Pending,
         "Pending" => Status::Binding,
@@ -67,8 +79,19 @@ pub(crate) fn status(pod: Object<'_>) -> Status {
     }
 }
 
+/// Whether a pod has ended.
+pub(crate) fn is_over(pod: Object<'_>) -> bool {
+    matches!(status(pod), Status::Succeeded | Status::Failed)
+}
+
+/// Whether somebody wants a pod to end.
+pub(crate) fn is_deleted(pod: Object<'_>) -> bool {
+    let at = pod.json().pointer("/metadata/deletionTimestamp");
+    at.is_some_and(Value::is_string)
+}
+
 /// The cards that a running pod shares, as KAI labels it: one label, or one for each of several.
-fn groups(pod: Object<'_>) -> Vec<String> {
+pub(crate) fn groups(pod: Object<'_>) -> Vec<String> {
     let labels = texts(&pod.json()["metadata"]["labels"]);
     let many = labels.iter().filter(|(key, _)| {
         let rest = key.strip_prefix(GROUP);

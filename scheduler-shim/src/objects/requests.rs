@@ -95,7 +95,7 @@ fn is_count(text: &str) -> bool {
         && text.parse::<u64>().is_ok_and(|count| count > 0)
 }
 
-fn containers<'a>(pod: Object<'a>, field: &str) -> impl Iterator<Item = &'a Value> {
+pub(crate) fn containers<'a>(pod: Object<'a>, field: &str) -> impl Iterator<Item = &'a Value> {
     let list = pod.json().pointer(&format!("/spec/{field}"));
     list.and_then(Value::as_array).into_iter().flatten()
 }

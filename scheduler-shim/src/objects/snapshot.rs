@@ -15,6 +15,7 @@ use super::groups;
 use super::inventory::{Inventory, called};
 use super::jobs::{Jobs, Reading, is_over};
 use super::nodes;
+use super::occupancy::Occupancy;
 use super::pods;
 use super::quantity;
 use super::queues;
@@ -30,6 +31,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) now: Duration,
     pub(crate) inventory: &'a Inventory,
     pub(crate) cluster: Cluster,
+    /// What pods hold that the policy does not count.
+    pub(crate) occupancy: Occupancy,
     /// Pods that wait and that the policy does not see, and why.
     pub(crate) strays: BTreeMap<String, String>,
     /// Queues that can't be used, and why.
@@ -38,10 +41,12 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) foreign: usize,
 }
 
-/// Reads the cluster from its objects.
+/// Reads the cluster from its objects. `assumed` are pods that will be on a node that their object does not
+/// name yet.
 pub(crate) fn snapshot<'a>(
     inventory: &'a Inventory,
     schedulers: &[String],
+    assumed: &BTreeMap<String, String>,
     now: Duration,
     remarks: &mut Remarks,
 ) -> Snapshot<'a> {
@@ -52,7 +57,8 @@ pub(crate) fn snapshot<'a>(
         .collect();
     let reading = Reading { inventory, now };
     let (lookup, settings) = (inventory.lookup(), Settings::default());
-    let mut admission = Admission::default();
+    let occupancy = Occupancy::of(inventory, assumed);
+    let mut admission = Admission::of(occupancy.clone());
     let mut jobs = Jobs::default();
     let mut strays = BTreeMap::new();
     let mut foreign = 0;
@@ -85,7 +91,7 @@ pub(crate) fn snapshot<'a>(
             if let Some(why) = overfull(&task, &known) {
                 return Err(why);
             }
-            task.node_affinity = admission.wish(pod, &objects, &mut known);
+            task.node_affinity = admission.wish(pod, &objects, &mut known, inventory);
             let group = groups::group_of(pod, inventory, lookup, &settings)?;
             jobs.add(pod, task, &group, &reading, remarks)
         });
@@ -109,10 +115,18 @@ pub(crate) fn snapshot<'a>(
     Snapshot {
         now,
         cluster,
+        occupancy,
         strays,
         unusable: queues.unusable,
         foreign,
         inventory,
+    }
+}
+
+impl Snapshot<'_> {
+    /// Why a node does not admit a pod, whatever it has free of what the policy counts.
+    pub(crate) fn refused(&self, pod: Object<'_>, node: Object<'_>) -> Option<String> {
+        self.occupancy.refused(pod, node, self.inventory)
     }
 }
 

@@ -7,7 +7,7 @@ use apportion_policy::cluster::{Cards, MigStrategy, Node, Task};
 use serde::Serialize;
 
 use super::books::Books;
-use crate::objects::admission;
+use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
 use crate::objects::snapshot::Snapshot;
 
 mod cards;
@@ -33,16 +33,16 @@ pub(crate) enum Lack {
 }
 
 impl Lack {
-    /// What it is called in a summary.
-    pub(crate) const fn noun(self) -> &'static str {
+    /// What a summary says of nodes that lack it; where KAI has words for it, these.
+    pub(crate) const fn words(self) -> &'static str {
         match self {
-            Self::Admission => "not admitted",
-            Self::Kind => "other kind of cards",
-            Self::Pods => "places for pods",
-            Self::Cpu => "CPU",
-            Self::Memory => "memory",
-            Self::Gpus => "GPUs",
-            Self::GpuMemory => "GPU memory",
+            Self::Admission => "didn't admit the pod",
+            Self::Kind => "had another kind of cards",
+            Self::Pods => "didn't have enough resources: places for pods",
+            Self::Cpu => "didn't have enough resources: CPU cores",
+            Self::Memory => "didn't have enough resources: memory",
+            Self::Gpus => "didn't have enough resources: GPUs",
+            Self::GpuMemory => "didn't have enough resources: GPU memory",
         }
     }
 }
@@ -150,9 +150,15 @@ fn lack(
     let object = snapshot.inventory.find("Node", "", &node.name);
     if let Some(why) = pod
         .zip(object)
-        .and_then(|(pod, node)| admission::refusal(pod, node))
+        .and_then(|(pod, node)| snapshot.refused(pod, node))
     {
         return Some((Lack::Admission, why));
+    }
+    let marks = [TAKES_SHARES, TAKES_CARDS];
+    let mut wished = task.node_affinity.iter().map(|(label, _)| label);
+    if wished.any(|label| marks.contains(&label.as_str()) && !node.labels.contains_key(label)) {
+        let why = "has no agent that answers, and cards are given by agents";
+        return Some((Lack::Admission, why.to_owned()));
     }
     let (idle, _) = books.session.stock(&node.name)?;
     let is_partitions = matches!(task.cards, Cards::Partitions(_));

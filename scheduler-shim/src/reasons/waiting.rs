@@ -227,7 +227,7 @@ fn no_room(views: &[NodeView], together: usize) -> String {
     }
     let counts: Vec<String> = counts
         .iter()
-        .map(|(lack, count)| format!("{}: {count}", lack.noun()))
+        .map(|(lack, count)| format!("{count} node(s) {}", lack.words()))
         .collect();
     let free = |view: &&NodeView| view.cards.iter().map(|card| card.free_bytes).max();
     let closest = views
@@ -236,8 +236,7 @@ fn no_room(views: &[NodeView], together: usize) -> String {
         .max_by_key(|view| (view.lacks, free(view)));
     let closest = closest.map(|view| format!("; closest is {}: {}", view.node, view.message));
     format!(
-        "no node of {} has room ({}){}",
-        views.len(),
+        "no nodes with enough resources were found: {}{}",
         counts.join(", "),
         closest.unwrap_or_default()
     )

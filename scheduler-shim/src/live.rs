@@ -1,0 +1,311 @@
+//! `run`: the scheduler of a running cluster.
+//!
+//! The [`model`] decides, purely; what is here only carries: watches and agents' answers in, effects out.
+//! Only the holder of the lease does anything. Losing the lease ends the process: who starts again knows
+//! all that matters, because it is in the API server and in the agents' books.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use apportion_groups::Object;
+use kube::Client;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, info};
+
+use crate::failure::Failure;
+use crate::options::{self, Run};
+
+mod agents;
+mod api;
+mod ask;
+mod back_off;
+mod decide;
+mod event;
+mod lead;
+mod metrics;
+mod model;
+mod news;
+mod nodes;
+mod reconcile;
+mod seats;
+mod serve;
+mod starts;
+mod view;
+mod watch;
+#[cfg(test)]
+mod world;
+
+use event::{Effect, Event};
+use metrics::Metrics;
+use model::Model;
+use nodes::Nodes;
+use serve::Question;
+use view::now;
+
+/// How long events are gathered before a round: those of one burst come together.
+const GATHERED: Duration = Duration::from_millis(5);
+/// A round without an event: minimum run times and grace periods end by time alone.
+const ROUND: Duration = Duration::from_secs(5);
+/// How often it is looked at why pods wait.
+const NEWS: Duration = Duration::from_secs(1);
+/// How long agents may take to say something before the first round.
+const FIRST_WORDS: Duration = Duration::from_secs(3);
+
+/// Runs until the lease is lost or somebody ends it.
+pub(crate) fn run(asked: &Run) -> Result<(), Failure> {
+    start_log(asked)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| Failure::new(format!("failed to start: {error}")))?;
+    runtime.block_on(serve_until_stopped(asked))
+}
+
+/// Asks the running scheduler about a pod.
+pub(crate) fn explain(asked: &options::Explain) -> Result<(), Failure> {
+    print!("{}", ask::explain(asked)?);
+    Ok(())
+}
+
+fn start_log(asked: &Run) -> Result<(), Failure> {
+    let filter = asked.log.parse::<tracing_subscriber::EnvFilter>();
+    let filter = filter.map_err(|error| Failure::usage(format!("--log: {error}")))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    Ok(())
+}
+
+async fn serve_until_stopped(asked: &Run) -> Result<(), Failure> {
+    let client = api::client(asked.kubeconfig.as_deref()).await?;
+    let (questions, asked_of_us) = mpsc::channel(16);
+    let address = serve::open(asked.address, questions).await?;
+    info!(%address, "Scheduler answers");
+    let stop = stopped()?;
+    tokio::pin!(stop);
+    let lease = lead::Lease::new(client.clone(), asked);
+    tokio::select! {
+        held = lease.acquire() => held?,
+        () = &mut stop => return Ok(()),
+    }
+    info!(identity = lease.identity(), "Scheduler leads");
+    let work = tokio::spawn(Work::start(client, asked, asked_of_us)?.go());
+    tokio::select! {
+        lost = lease.keep() => Err(lost),
+        ended = work => Err(Failure::new(format!("the scheduler's loop ended: {ended:?}"))),
+        () = &mut stop => {
+            lease.release().await;
+            info!("Scheduler left, the pods stay");
+            Ok(())
+        }
+    }
+}
+
+fn stopped() -> Result<impl Future<Output = ()>, Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let listen = |kind| {
+        signal(kind).map_err(|error| Failure::new(format!("failed to listen for signals: {error}")))
+    };
+    let (mut interrupt, mut terminate) = (
+        listen(SignalKind::interrupt())?,
+        listen(SignalKind::terminate())?,
+    );
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// The loop and what it holds.
+struct Work {
+    model: Model,
+    events: UnboundedReceiver<Event>,
+    questions: mpsc::Receiver<Question>,
+    api: api::Writer,
+    nodes: Nodes,
+    /// Kinds of objects of which not all were listed yet.
+    missing: BTreeSet<String>,
+    metrics: Metrics,
+    /// When pods on their way were decided on.
+    decided: BTreeMap<String, Instant>,
+}
+
+impl Work {
+    fn start(
+        client: Client,
+        asked: &Run,
+        questions: mpsc::Receiver<Question>,
+    ) -> Result<Self, Failure> {
+        let (sender, events) = mpsc::unbounded_channel();
+        let missing = watch::ALWAYS
+            .iter()
+            .map(|kind| kind.kind.to_owned())
+            .collect();
+        watch::start(client.clone(), sender.clone());
+        Ok(Self {
+            model: Model::new(asked.schedulers.clone()),
+            events,
+            questions,
+            api: api::Writer::new(client, &asked.schedulers, sender.clone()),
+            nodes: Nodes::new(sender),
+            missing,
+            metrics: Metrics::new(),
+            decided: BTreeMap::new(),
+        })
+    }
+
+    async fn go(mut self) {
+        while !self.missing.is_empty() {
+            match self.events.recv().await {
+                Some(event) => self.take(event),
+                None => return,
+            }
+        }
+        self.hear_agents().await;
+        info!("Scheduler knows the cluster");
+        let (mut round, mut news) = (Instant::now(), Instant::now());
+        loop {
+            tokio::select! {
+                event = self.events.recv() => {
+                    let Some(event) = event else { return };
+                    self.take(event);
+                    while let Ok(event) = self.events.try_recv() {
+                        self.take(event);
+                    }
+                    round = round.min(Instant::now() + GATHERED);
+                }
+                question = self.questions.recv() => {
+                    if let Some(question) = question {
+                        serve::answer(&self.model, &self.metrics, question);
+                    }
+                }
+                () = sleep_until(round) => {
+                    let took = self.decide();
+                    // At most half of the time is spent on deciding.
+                    round = Instant::now() + took.max(GATHERED);
+                    round = match self.waits() {
+                        Some(wait) => Instant::now() + wait.max(took).min(ROUND),
+                        None => Instant::now() + ROUND,
+                    }.max(round);
+                    news = news.min(Instant::now() + NEWS);
+                }
+                () = sleep_until(news) => {
+                    let metrics = &self.metrics;
+                    let effects = self.model.tell_who_waits(now(), |books, waiting| {
+                        metrics.cluster(books, waiting);
+                    });
+                    self.perform(effects);
+                    news = Instant::now() + ROUND * 6;
+                }
+            }
+        }
+    }
+
+    /// Gives the agents of the nodes time for their first word.
+    async fn hear_agents(&mut self) {
+        let deadline = Instant::now() + FIRST_WORDS;
+        while self
+            .nodes
+            .names()
+            .any(|node| self.model.agents.of(node).is_none())
+        {
+            tokio::select! {
+                event = self.events.recv() => match event {
+                    Some(event) => self.take(event),
+                    None => return,
+                },
+                () = sleep_until(deadline) => return,
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        match &event {
+            Event::Listed(kind, objects) => {
+                self.missing.remove(kind);
+                if kind == "Node" {
+                    self.nodes.listed(objects);
+                }
+            }
+            Event::Applied(json) if Object::new(json).kind() == "Node" => self.nodes.applied(json),
+            Event::Gone(json) if Object::new(json).kind() == "Node" => {
+                self.nodes.gone(Object::new(json).name());
+            }
+            event => self.count(event),
+        }
+        let effects = self.model.apply(now(), event);
+        self.perform(effects);
+    }
+
+    fn count(&mut self, event: &Event) {
+        match event {
+            Event::Bound(pod) => {
+                if let Some(at) = self.decided.remove(&pod.uid) {
+                    self.metrics.bound(at.elapsed());
+                }
+            }
+            Event::Refused(pod, _) => {
+                self.decided.remove(&pod.uid);
+                self.metrics.refused();
+            }
+            Event::NotBound(pod, _) => {
+                self.decided.remove(&pod.uid);
+            }
+            Event::Evicted(_) => self.metrics.evicted(),
+            Event::Gone(json) => {
+                self.decided.remove(Object::new(json).uid());
+            }
+            Event::Applied(_)
+            | Event::Listed(..)
+            | Event::AgentSaid(..)
+            | Event::AgentLost(_)
+            | Event::AgentGone(_)
+            | Event::Accepted(..)
+            | Event::NotEvicted(..) => {}
+        }
+    }
+
+    fn decide(&mut self) -> Duration {
+        let began = Instant::now();
+        let effects = self.model.decide(now());
+        let took = began.elapsed();
+        self.metrics.round(took);
+        if !effects.is_empty() {
+            debug!(?took, effects = effects.len(), "Decided");
+        }
+        self.perform(effects);
+        took
+    }
+
+    /// How long until somebody's wait is over.
+    fn waits(&self) -> Option<Duration> {
+        let now = now();
+        let next = self.model.back_off.next(now).into_iter();
+        let next = next.chain(self.model.spared.next(now)).min();
+        next.map(|at| at.saturating_sub(now))
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            debug!(?effect, "Effect");
+            if let Effect::Allocate { pod, .. } | Effect::Bind { pod, .. } = &effect {
+                self.decided
+                    .entry(pod.uid.clone())
+                    .or_insert_with(Instant::now);
+            }
+            match effect {
+                Effect::Allocate { .. } | Effect::Commit { .. } | Effect::Release { .. } => {
+                    self.nodes.perform(effect);
+                }
+                Effect::Bind { .. } | Effect::Evict(_) | Effect::Tell { .. } => {
+                    self.api.perform(effect);
+                }
+            }
+        }
+    }
+}

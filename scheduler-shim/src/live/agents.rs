@@ -1,0 +1,133 @@
+//! The agents of the nodes as they last spoke: cards one by one, and who holds what.
+//!
+//! An agent's word about its node goes before any object's. One that is silent keeps its pods, and gets
+//! no new ones.
+
+use std::collections::BTreeMap;
+
+use apportion_abi::Bytes;
+
+/// One card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Card {
+    pub(crate) uuid: String,
+    /// What can be given of it in all.
+    pub(crate) allocatable: Bytes,
+    /// What processes of no allocation use.
+    pub(crate) unmanaged: Bytes,
+    /// Whether it can be given out.
+    pub(crate) is_healthy: bool,
+}
+
+/// How far an allocation has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Not committed yet.
+    Reserved,
+    /// Committed.
+    Allocated,
+    /// Given back, while its processes live.
+    Draining,
+}
+
+/// One allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) id: String,
+    /// The UID of the pod that it is for; nothing where no pod is.
+    pub(crate) uid: Option<String>,
+    pub(crate) name: String,
+    pub(crate) stage: Stage,
+    pub(crate) shares: Vec<(String, u64)>,
+}
+
+/// All that an agent says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) cards: Vec<Card>,
+    pub(crate) held: Vec<Held>,
+}
+
+impl Said {
+    /// The cards that can be given out.
+    pub(crate) fn healthy(&self) -> impl Iterator<Item = &Card> {
+        self.cards.iter().filter(|card| card.is_healthy)
+    }
+
+    /// A card by UUID.
+    pub(crate) fn card(&self, uuid: &str) -> Option<&Card> {
+        self.cards.iter().find(|card| card.uuid == uuid)
+    }
+
+    /// The allocation for a pod.
+    pub(crate) fn of_pod(&self, uid: &str) -> Option<&Held> {
+        let mut held = self.held.iter();
+        held.find(|held| held.uid.as_deref() == Some(uid))
+    }
+
+    /// What can surely be given of any of its cards: the model of a node has cards of one size.
+    pub(crate) fn card_memory(&self) -> Option<Bytes> {
+        self.healthy().map(|card| card.allocatable).min()
+    }
+}
+
+/// An agent.
+#[derive(Clone, Debug)]
+pub(crate) struct Agent {
+    pub(crate) said: Said,
+    /// Whether it answers.
+    pub(crate) is_here: bool,
+}
+
+/// All agents, by node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Agents(BTreeMap<String, Agent>);
+
+impl Agents {
+    /// Notes what one says; whether that is new.
+    pub(crate) fn said(&mut self, node: &str, said: Said) -> bool {
+        let is_here = true;
+        let known = self.0.get(node);
+        if known.is_some_and(|known| known.is_here && known.said == said) {
+            return false;
+        }
+        self.0.insert(node.to_owned(), Agent { said, is_here });
+        true
+    }
+
+    /// Notes that one is silent.
+    pub(crate) fn lost(&mut self, node: &str) {
+        match self.0.get_mut(node) {
+            Some(agent) => agent.is_here = false,
+            None => {
+                let said = Said::default();
+                let is_here = false;
+                self.0.insert(node.to_owned(), Agent { said, is_here });
+            }
+        }
+    }
+
+    /// Forgets one.
+    pub(crate) fn gone(&mut self, node: &str) {
+        self.0.remove(node);
+    }
+
+    /// The agent of a node.
+    pub(crate) fn of(&self, node: &str) -> Option<&Agent> {
+        self.0.get(node)
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&String, &Agent)> {
+        self.0.iter()
+    }
+
+    /// The allocations for a pod, wherever they are.
+    pub(crate) fn of_pod(&self, uid: &str) -> Vec<(String, Held)> {
+        let found = self.0.iter().filter_map(|(node, agent)| {
+            let held = agent.said.of_pod(uid)?;
+            Some((node.clone(), held.clone()))
+        });
+        found.collect()
+    }
+}

@@ -1,0 +1,277 @@
+//! What the scheduler writes to the API server: bindings, evictions, events, and why pods wait.
+//!
+//! Two writes start a pod: its annotations and labels, then its binding. Both name the pod's UID, so that
+//! they never hit a later pod of the same name. An answer that never came is asked for again: what the
+//! API server shows decides.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
+use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::events;
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::event::{Effect, Event, News, PodRef};
+use super::nodes::chain;
+use super::seats;
+use crate::failure::Failure;
+
+/// How many requests may be under way.
+const AT_ONCE: usize = 64;
+/// How long one may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// KAI's annotation with the kind of cards that a pod got.
+const RECEIVED: &str = "received-resource-type";
+/// KAI's label with the group of pods that share a card; ours is the card's UUID.
+const GROUP: &str = "runai-gpu-group";
+
+/// A client for the cluster of a file, of the environment, or of the pod that this runs in.
+pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
+    let hint = "name a file with --kubeconfig, or set KUBECONFIG";
+    let config = match kubeconfig {
+        Some(path) => {
+            let read = Kubeconfig::read_from(path);
+            let wrong = |error: &dyn std::error::Error| {
+                let path = path.display();
+                Failure::usage(format!("failed to read {path}: {}", chain(error))).hint(hint)
+            };
+            let read = read.map_err(|error| wrong(&error))?;
+            let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+            config.map_err(|error| wrong(&error))?
+        }
+        None => Config::infer().await.map_err(|error| {
+            Failure::usage(format!("failed to find a cluster: {}", chain(&error))).hint(hint)
+        })?,
+    };
+    Client::try_from(config)
+        .map_err(|error| Failure::new(format!("failed to make a client: {}", chain(&error))))
+}
+
+/// Whoever writes.
+#[derive(Clone)]
+pub(crate) struct Writer {
+    client: Client,
+    recorder: Arc<events::Recorder>,
+    free: Arc<Semaphore>,
+    answers: UnboundedSender<Event>,
+}
+
+impl Writer {
+    pub(crate) fn new(client: Client, names: &[String], answers: UnboundedSender<Event>) -> Self {
+        let reporter = events::Reporter {
+            controller: names.first().cloned().unwrap_or_default(),
+            instance: None,
+        };
+        Self {
+            recorder: Arc::new(events::Recorder::new(client.clone(), reporter)),
+            client,
+            free: Arc::new(Semaphore::new(AT_ONCE)),
+            answers,
+        }
+    }
+
+    /// Performs an effect; its answer is an event.
+    pub(crate) fn perform(&self, effect: Effect) {
+        let writer = self.clone();
+        tokio::spawn(async move {
+            let _turn = writer.free.acquire().await;
+            let answer = match effect {
+                Effect::Bind {
+                    node,
+                    pod,
+                    cards,
+                    received,
+                } => Some(writer.bind(&node, pod, &cards, received).await),
+                Effect::Evict(pod) => Some(writer.evict(pod).await),
+                Effect::Tell { pod, news, message } => {
+                    writer.tell(&pod, news, message).await;
+                    None
+                }
+                Effect::Allocate { .. } | Effect::Commit { .. } | Effect::Release { .. } => None,
+            };
+            if let Some(answer) = answer {
+                let _ = writer.answers.send(answer);
+            }
+        });
+    }
+
+    fn pods(&self, pod: &PodRef) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &pod.namespace)
+    }
+
+    async fn bind(
+        &self,
+        node: &str,
+        pod: PodRef,
+        cards: &[(String, u64)],
+        received: Option<&str>,
+    ) -> Event {
+        let done = timeout(PATIENCE, self.try_to_bind(node, &pod, cards, received)).await;
+        let why = match done {
+            Ok(Ok(())) => {
+                info!(pod = pod.full(), node, "Pod bound");
+                return Event::Bound(pod);
+            }
+            Ok(Err(error)) => chain(&error),
+            Err(_) => format!("the API server did not answer in {PATIENCE:?}"),
+        };
+        // It may have been done all the same.
+        match self.pods(&pod).get_opt(&pod.name).await {
+            Ok(Some(found)) if is_on(&found, &pod, node) => Event::Bound(pod),
+            _ => {
+                warn!(pod = pod.full(), node, why, "Pod not bound");
+                Event::NotBound(pod, why)
+            }
+        }
+    }
+
+    async fn try_to_bind(
+        &self,
+        node: &str,
+        pod: &PodRef,
+        cards: &[(String, u64)],
+        received: Option<&str>,
+    ) -> Result<(), kube::Error> {
+        let pods = self.pods(pod);
+        if let Some(received) = received {
+            let patch = Patch::Merge(written(pod, cards, received));
+            pods.patch_metadata(&pod.name, &PatchParams::default(), &patch)
+                .await?;
+        }
+        let binding = Binding {
+            metadata: ObjectMeta {
+                name: Some(pod.name.clone()),
+                namespace: Some(pod.namespace.clone()),
+                uid: Some(pod.uid.clone()),
+                ..ObjectMeta::default()
+            },
+            target: ObjectReference {
+                kind: Some("Node".to_owned()),
+                name: Some(node.to_owned()),
+                ..ObjectReference::default()
+            },
+        };
+        let parameters = PostParams::default();
+        let _: Value = pods
+            .create_subresource("binding", &pod.name, &parameters, &binding)
+            .await?;
+        Ok(())
+    }
+
+    async fn evict(&self, pod: PodRef) -> Event {
+        let eviction = Eviction {
+            metadata: ObjectMeta {
+                name: Some(pod.name.clone()),
+                namespace: Some(pod.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            delete_options: Some(DeleteOptions {
+                preconditions: Some(Preconditions {
+                    uid: Some(pod.uid.clone()),
+                    ..Preconditions::default()
+                }),
+                ..DeleteOptions::default()
+            }),
+        };
+        let pods = self.pods(&pod);
+        let parameters = PostParams::default();
+        let asked =
+            pods.create_subresource::<_, Value>("eviction", &pod.name, &parameters, &eviction);
+        match timeout(PATIENCE, asked).await {
+            Ok(Ok(_)) => {
+                info!(pod = pod.full(), "Pod evicted");
+                Event::Evicted(pod)
+            }
+            Ok(Err(error)) => {
+                let why = chain(&error);
+                info!(pod = pod.full(), why, "Pod may not be evicted now");
+                Event::NotEvicted(pod, why)
+            }
+            Err(late) => Event::NotEvicted(pod, late.to_string()),
+        }
+    }
+
+    async fn tell(&self, pod: &PodRef, news: News, message: String) {
+        if news == News::Unschedulable {
+            let condition = json!({"status": {"conditions": [{"type": "PodScheduled",
+                "status": "False", "reason": "Unschedulable", "message": message}]}});
+            let (pods, parameters) = (self.pods(pod), PatchParams::default());
+            let patch = Patch::Strategic(condition);
+            let patched = pods.patch_status(&pod.name, &parameters, &patch).await;
+            if let Err(problem) = patched {
+                warn!(pod = pod.full(), %problem, "Failed to write why a pod waits");
+            }
+        }
+        let (kind, reason, action) = words(news);
+        let event = events::Event {
+            type_: kind,
+            reason: reason.to_owned(),
+            note: Some(message.chars().take(1000).collect()),
+            action: action.to_owned(),
+            secondary: None,
+        };
+        let reference = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(pod.name.clone()),
+            namespace: Some(pod.namespace.clone()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectReference::default()
+        };
+        if let Err(problem) = self.recorder.publish(&event, &reference).await {
+            warn!(pod = pod.full(), %problem, "Failed to publish an event");
+        }
+    }
+}
+
+/// The kind, reason and action of an event.
+const fn words(news: News) -> (events::EventType, &'static str, &'static str) {
+    use events::EventType::{Normal, Warning};
+    match news {
+        News::Scheduled => (Normal, "Scheduled", "Binding"),
+        News::Unschedulable => (Warning, "Unschedulable", "Scheduling"),
+        News::NotBound => (Warning, "BindingError", "Binding"),
+        News::Evicted => (Normal, "Evict", "Evicting"),
+        News::NotEvicted => (Normal, "EvictionRefused", "Evicting"),
+        News::NotAdopted => (Warning, "NotAdopted", "Adopting"),
+    }
+}
+
+/// What is written on a pod before it is bound.
+fn written(pod: &PodRef, cards: &[(String, u64)], received: &str) -> Value {
+    let mut annotations = json!({RECEIVED: received});
+    if !cards.is_empty() {
+        annotations[seats::CARDS] = seats::text(cards).into();
+    }
+    let mut labels: BTreeMap<String, &str> = BTreeMap::new();
+    if received == "Fraction" {
+        match cards {
+            [(card, _)] => {
+                labels.insert(GROUP.to_owned(), card);
+            }
+            many => labels.extend(
+                many.iter()
+                    .map(|(card, _)| (format!("{GROUP}/{card}"), card.as_str())),
+            ),
+        }
+    }
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"uid": pod.uid, "annotations": annotations, "labels": labels}})
+}
+
+fn is_on(found: &Pod, pod: &PodRef, node: &str) -> bool {
+    let spec = found.spec.as_ref();
+    found.metadata.uid.as_deref() == Some(&pod.uid)
+        && spec.and_then(|spec| spec.node_name.as_deref()) == Some(node)
+}

@@ -1,0 +1,67 @@
+//! Who has to wait before the next try, and until when.
+//!
+//! Each pod has its own wait, which doubles with each failure up to a minute; nobody waits for the failures
+//! of others.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    until: Duration,
+    length: Duration,
+}
+
+/// Waits, by UID.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BackOff(BTreeMap<String, Wait>);
+
+impl BackOff {
+    /// Notes a failure.
+    pub(crate) fn failed(&mut self, uid: &str, now: Duration) {
+        let known = self.0.get(uid);
+        let length = known.map_or(FIRST, |wait| (wait.length * 2).min(LONGEST));
+        let until = now + length;
+        self.0.insert(uid.to_owned(), Wait { until, length });
+    }
+
+    /// Forgets a pod.
+    pub(crate) fn forget(&mut self, uid: &str) {
+        self.0.remove(uid);
+    }
+
+    /// Whether a pod has to wait.
+    pub(crate) fn holds(&self, uid: &str, now: Duration) -> bool {
+        self.0.get(uid).is_some_and(|wait| now < wait.until)
+    }
+
+    /// When the next wait ends.
+    pub(crate) fn next(&self, now: Duration) -> Option<Duration> {
+        let waits = self.0.values().map(|wait| wait.until);
+        waits.filter(|until| now < *until).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_minute_and_concern_one_pod() {
+        let mut waits = BackOff::default();
+        let mut now = Duration::ZERO;
+        for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+            waits.failed("a", now);
+            assert!(waits.holds("a", now + Duration::from_millis(seconds * 1000 - 1)));
+            now += Duration::from_secs(seconds);
+            assert!(!waits.holds("a", now));
+        }
+        assert!(!waits.holds("b", Duration::ZERO));
+        waits.forget("a");
+        waits.failed("a", now);
+        assert_eq!(waits.next(now), Some(now + FIRST));
+    }
+}

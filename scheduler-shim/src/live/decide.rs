@@ -1,0 +1,129 @@
+//! One round: the policy decides on the cluster, and its decisions become effects.
+//!
+//! What the policy does not know is looked at here, in the order of its decisions: the UUIDs of cards,
+//! pods whose end was asked for already, and who is spared for a while.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use apportion_policy::cluster::{Cards, Cluster, Task};
+use apportion_policy::{Decision, Place, step};
+
+use super::agents::Said;
+use super::event::{Effect, PodRef};
+use super::model::Model;
+use super::seats::Seats;
+use super::starts::Start;
+use crate::objects::occupancy::{self, Occupancy};
+
+/// KAI's words for what a pod got.
+const FRACTION: &str = "Fraction";
+const REGULAR: &str = "Regular";
+const PARTITION: &str = "MigInstance";
+
+/// What a round decided, before it is entered.
+#[derive(Debug, Default)]
+struct Plan {
+    units: Vec<Vec<Start>>,
+    evictions: Vec<PodRef>,
+}
+
+impl Model {
+    /// Decides, and enters what was decided.
+    pub(crate) fn decide(&mut self, now: Duration) -> Vec<Effect> {
+        self.ending.retain(|_, until| now < *until);
+        let mut effects = self.reconcile_all(now);
+        let plan = self.plan(now);
+        for unit in plan.units {
+            effects.extend(self.starts.begin(unit));
+        }
+        for pod in plan.evictions {
+            self.ending
+                .insert(pod.uid.clone(), now + super::model::SHOWN_WITHIN);
+            effects.push(Effect::Evict(pod));
+        }
+        effects
+    }
+
+    fn plan(&self, now: Duration) -> Plan {
+        let snapshot = self.cluster(now);
+        let tasks = by_name(&snapshot.cluster);
+        let all: Vec<&Task> = tasks.values().copied().collect();
+        let mut seats = Seats::of(self, &all);
+        let mut occupancy = snapshot.occupancy.clone();
+        let mut units: BTreeMap<String, Option<Vec<Start>>> = BTreeMap::new();
+        let mut plan = Plan::default();
+        for decision in step(now, &snapshot.cluster) {
+            match decision {
+                Decision::Evict { task, .. } => {
+                    let pod = self.pod(&task);
+                    let is_new = |pod: &PodRef| !self.ending.contains_key(&pod.uid);
+                    plan.evictions.extend(pod.filter(is_new));
+                }
+                Decision::Bind { job, task, place } => {
+                    let is_admitted = self.enters(&mut occupancy, &task, &place.node);
+                    let start = tasks
+                        .get(task.as_str())
+                        .filter(|_| is_admitted)
+                        .and_then(|task| self.start(&mut seats, task, &place));
+                    let unit = units.entry(job).or_insert_with(|| Some(Vec::new()));
+                    match (unit.as_mut(), start) {
+                        (Some(unit), Some(start)) => unit.push(start),
+                        // Without one of its pods a unit does not start.
+                        _ => *unit = None,
+                    }
+                }
+                // The place is decided anew when it is free.
+                Decision::Reserve { .. } => {}
+            }
+        }
+        plan.units = units.into_values().flatten().collect();
+        plan
+    }
+
+    /// Whether a pod may still be on a node, after those that were decided before it; puts it there.
+    fn enters(&self, occupancy: &mut Occupancy, pod: &str, node: &str) -> bool {
+        let pod = pod.split_once('/');
+        let pod = pod.and_then(|(namespace, name)| self.inventory.find("Pod", namespace, name));
+        let found = pod.zip(self.inventory.find("Node", "", node));
+        let Some((pod, node)) = found.filter(|(pod, _)| occupancy::concerns(*pod)) else {
+            return true;
+        };
+        let is_admitted = occupancy.refusal(pod, node, &self.inventory).is_none();
+        if is_admitted {
+            occupancy.add(pod, node.name());
+        }
+        is_admitted
+    }
+
+    /// The start of a pod at its place.
+    fn start(&self, seats: &mut Seats, task: &Task, place: &Place) -> Option<Start> {
+        let pod = self.pod(&task.name)?;
+        let nothing = Said::default();
+        let agent = self.agents.of(&place.node);
+        let cards = match agent {
+            Some(agent) => seats.take(&agent.said, task, place)?,
+            None if matches!(task.cards, Cards::Shared { .. }) => return None,
+            None => seats.take(&nothing, &Task::default(), place)?,
+        };
+        let received = match task.cards {
+            Cards::None => None,
+            Cards::Whole(_) => Some(REGULAR),
+            Cards::Shared { .. } => Some(FRACTION),
+            Cards::Partitions(_) => Some(PARTITION),
+        };
+        Some(Start::new(pod, place.node.clone(), cards, received))
+    }
+
+    /// A pod by namespace and name.
+    pub(crate) fn pod(&self, name: &str) -> Option<PodRef> {
+        let (namespace, name) = name.split_once('/')?;
+        let object = self.inventory.find("Pod", namespace, name)?;
+        Some(PodRef::of(object))
+    }
+}
+
+fn by_name(cluster: &Cluster) -> BTreeMap<&str, &Task> {
+    let tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
+    tasks.map(|task| (task.name.as_str(), task)).collect()
+}

@@ -1,0 +1,202 @@
+//! What Prometheus is told, under KAI's names where KAI has one.
+//!
+//! Queues are read from the same numbers that explain why pods wait; a queue that is gone takes its series
+//! with it. Amounts of cards are what is charged: a share of two cards counts twice.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use apportion_policy::amounts::Resource;
+use apportion_policy::share::QueueShare;
+
+use crate::reasons::books::Books;
+
+/// The labels of a queue's series. KAI has three names for a queue, and ours has one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Queue {
+    queue_name: String,
+    queue_metadata_name: String,
+    queue_display_name: String,
+}
+
+type Value = Gauge<f64, std::sync::atomic::AtomicU64>;
+type Series = Family<Queue, Value>;
+
+/// One metric of every queue.
+struct Row {
+    name: &'static str,
+    help: &'static str,
+    read: fn(&QueueShare) -> f64,
+}
+
+const ROWS: &[Row] = &[
+    Row {
+        name: "kai_queue_deserved_gpus",
+        help: "The quota of cards; -1 is unlimited",
+        read: |queue| queue.of(Resource::Gpu).deserved,
+    },
+    Row {
+        name: "kai_queue_quota_cpu_cores",
+        help: "The quota of processors; -1 is unlimited",
+        read: |queue| cores(queue.of(Resource::Cpu).deserved),
+    },
+    Row {
+        name: "kai_queue_quota_memory_bytes",
+        help: "The quota of memory; -1 is unlimited",
+        read: |queue| queue.of(Resource::Memory).deserved,
+    },
+    Row {
+        name: "kai_queue_allocated_gpus",
+        help: "Cards that the queue's pods have",
+        read: |queue| queue.of(Resource::Gpu).allocated,
+    },
+    Row {
+        name: "kai_queue_allocated_cpu_cores",
+        help: "Processors that the queue's pods have",
+        read: |queue| cores(queue.of(Resource::Cpu).allocated),
+    },
+    Row {
+        name: "kai_queue_allocated_memory_bytes",
+        help: "Memory that the queue's pods have",
+        read: |queue| queue.of(Resource::Memory).allocated,
+    },
+    Row {
+        name: "kai_queue_fair_share_gpu",
+        help: "The fair share of cards",
+        read: |queue| queue.of(Resource::Gpu).fair,
+    },
+    Row {
+        name: "kai_queue_fair_share_cpu_cores",
+        help: "The fair share of processors",
+        read: |queue| cores(queue.of(Resource::Cpu).fair),
+    },
+    Row {
+        name: "kai_queue_fair_share_memory_gb",
+        help: "The fair share of memory, in billions of bytes",
+        read: |queue| queue.of(Resource::Memory).fair.max(0.0) / 1e9,
+    },
+];
+
+fn cores(millis: f64) -> f64 {
+    match millis < 0.0 {
+        true => millis,
+        false => millis / 1000.0,
+    }
+}
+
+/// All metrics.
+pub(crate) struct Metrics {
+    registry: Registry,
+    queues: Vec<Series>,
+    round: Value,
+    bound: Histogram,
+    evicted: Counter,
+    refused: Counter,
+    waiting: Value,
+}
+
+impl Metrics {
+    /// Nothing has happened yet.
+    pub(crate) fn new() -> Self {
+        // The registry gives counters their ending.
+        let mut registry = Registry::default();
+        let queues = ROWS.iter().map(|row| {
+            let series = Series::default();
+            registry.register(row.name, row.help, series.clone());
+            series
+        });
+        let queues = queues.collect();
+        let metrics = Self {
+            queues,
+            round: Value::default(),
+            bound: Histogram::new([
+                5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2560.0, 60_000.0,
+            ]),
+            evicted: Counter::default(),
+            refused: Counter::default(),
+            waiting: Value::default(),
+            registry: Registry::default(),
+        };
+        registry.register(
+            "kai_e2e_scheduling_latency_milliseconds",
+            "How long the last round took",
+            metrics.round.clone(),
+        );
+        registry.register(
+            "kai_task_bind_latency_milliseconds",
+            "From the decision about a pod until it was bound",
+            metrics.bound.clone(),
+        );
+        registry.register(
+            "kai_pod_group_evicted_pods",
+            "Pods that were ended for others",
+            metrics.evicted.clone(),
+        );
+        registry.register(
+            "apportion_scheduler_refusals",
+            "Pods that an agent did not take in",
+            metrics.refused.clone(),
+        );
+        registry.register(
+            "apportion_scheduler_waiting_pods",
+            "Pods that wait for a place",
+            metrics.waiting.clone(),
+        );
+        Self {
+            registry,
+            ..metrics
+        }
+    }
+
+    /// A round was done.
+    pub(crate) fn round(&self, took: Duration) {
+        self.round.set(took.as_secs_f64() * 1000.0);
+    }
+
+    /// A pod was bound.
+    pub(crate) fn bound(&self, took: Duration) {
+        self.bound.observe(took.as_secs_f64() * 1000.0);
+    }
+
+    /// A pod was ended for others.
+    pub(crate) fn evicted(&self) {
+        self.evicted.inc();
+    }
+
+    /// An agent did not take a pod in.
+    pub(crate) fn refused(&self) {
+        self.refused.inc();
+    }
+
+    /// How queues stand.
+    pub(crate) fn cluster(&self, books: &Books<'_>, waiting: usize) {
+        self.waiting.set(waiting as f64);
+        for (row, series) in ROWS.iter().zip(&self.queues) {
+            series.clear();
+            for queue in books.queues.all() {
+                let name = || queue.uid.clone();
+                let labels = Queue {
+                    queue_name: name(),
+                    queue_metadata_name: name(),
+                    queue_display_name: name(),
+                };
+                series.get_or_create(&labels).set((row.read)(queue));
+            }
+        }
+    }
+
+    /// Everything, as Prometheus reads it.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        match prometheus_client::encoding::text::encode(&mut text, &self.registry) {
+            Ok(()) => text,
+            Err(std::fmt::Error) => String::new(),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The cluster as the scheduler knows it, and what follows when something happens in it.
+//!
+//! Pure: objects and agents come as [`Event`]s, what is to be done leaves as [`Effect`]s, time is an
+//! argument. Nothing is remembered that a scheduler which starts now could not learn from the API server
+//! and the agents, but for pods on their way and waits; so a crash at any point loses no pod and no card.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use apportion_groups::Object;
+use serde_json::Value;
+
+use super::agents::{Agents, Said};
+use super::back_off::BackOff;
+use super::event::{Effect, Event, News, PodRef};
+use super::starts::{Outcome, Starts};
+use super::view;
+use crate::objects::inventory::Inventory;
+use crate::objects::pods;
+use crate::objects::remark::Remarks;
+
+/// How long an eviction that was granted may take to show.
+pub(crate) const SHOWN_WITHIN: Duration = Duration::from_secs(10);
+
+/// The cluster.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) inventory: Inventory,
+    pub(crate) schedulers: Vec<String>,
+    pub(crate) agents: Agents,
+    pub(crate) starts: Starts,
+    /// Who waits before the next try to start.
+    pub(crate) back_off: BackOff,
+    /// Whom nobody tries to evict for a while.
+    pub(crate) spared: BackOff,
+    /// Whose end was granted, and until when that is believed.
+    pub(crate) ending: BTreeMap<String, Duration>,
+    /// When the agent was last asked to take in a pod that runs already.
+    pub(crate) adopted: BTreeMap<String, Duration>,
+    /// When all agents were last looked at.
+    pub(crate) reconciled: Duration,
+    /// What was last said about pods that wait.
+    pub(crate) told: BTreeMap<String, (String, Duration)>,
+    /// Pods by UID.
+    pub(crate) pods: BTreeMap<String, PodRef>,
+    pub(crate) remarks: Remarks,
+}
+
+impl Model {
+    /// A model that knows nothing yet.
+    pub(crate) fn new(schedulers: Vec<String>) -> Self {
+        let mut remarks = Remarks::default();
+        Self {
+            inventory: Inventory::of(Vec::new(), &mut remarks),
+            schedulers,
+            agents: Agents::default(),
+            starts: Starts::default(),
+            back_off: BackOff::default(),
+            spared: BackOff::default(),
+            ending: BTreeMap::new(),
+            adopted: BTreeMap::new(),
+            reconciled: Duration::ZERO,
+            told: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            remarks,
+        }
+    }
+
+    /// Notes what happened.
+    pub(crate) fn apply(&mut self, now: Duration, event: Event) -> Vec<Effect> {
+        match event {
+            Event::Applied(json) => self.applied(json),
+            Event::Gone(json) => self.gone(&json),
+            Event::Listed(kind, all) => self.listed(&kind, all),
+            Event::AgentSaid(node, said) => self.agent_said(now, &node, said),
+            Event::AgentLost(node) => {
+                self.agents.lost(&node);
+                Vec::new()
+            }
+            Event::AgentGone(node) => {
+                self.agents.gone(&node);
+                Vec::new()
+            }
+            Event::Accepted(pod, id) => self.starts.accepted(&pod.uid, id),
+            Event::Refused(pod, why) => self.refused(now, pod, why),
+            Event::Bound(pod) => self.bound(&pod),
+            Event::NotBound(pod, why) => self.not_bound(now, pod, why),
+            Event::Evicted(pod) => {
+                self.spared.forget(&pod.uid);
+                self.ending.insert(pod.uid.clone(), now + SHOWN_WITHIN);
+                let message = format!(
+                    "Pod {} was preempted by a workload that goes before it",
+                    pod.full()
+                );
+                let news = News::Evicted;
+                vec![Effect::Tell { pod, news, message }]
+            }
+            Event::NotEvicted(pod, why) => {
+                self.ending.remove(&pod.uid);
+                self.spared.failed(&pod.uid, now);
+                let news = News::NotEvicted;
+                let message = format!("it should make room for others and stays for now: {why}");
+                vec![Effect::Tell { pod, news, message }]
+            }
+        }
+    }
+
+    fn applied(&mut self, json: Value) -> Vec<Effect> {
+        let object = Object::new(&json);
+        let mut effects = Vec::new();
+        if object.kind() == "Pod" {
+            let pod = PodRef::of(object);
+            let known = self.inventory.find("Pod", &pod.namespace, &pod.name);
+            let known = known.map(PodRef::of);
+            if let Some(earlier) = known.filter(|known| known.uid != pod.uid) {
+                effects.extend(self.pod_gone(&earlier.uid));
+            }
+            effects.extend(self.pod_applied(&pod, object));
+            self.pods.insert(pod.uid.clone(), pod);
+        }
+        if object.kind() == "Node" {
+            self.put_node(json);
+        } else {
+            self.inventory.put(json, &mut self.remarks);
+        }
+        effects
+    }
+
+    /// Keeps a node with the cards that its agent knows.
+    fn put_node(&mut self, mut json: Value) {
+        let name = Object::new(&json).name().to_owned();
+        if let Some(agent) = self.agents.of(&name) {
+            view::write_cards(&mut json, &agent.said);
+        }
+        self.inventory.put(json, &mut self.remarks);
+    }
+
+    fn pod_applied(&mut self, pod: &PodRef, object: Object<'_>) -> Vec<Effect> {
+        if pods::is_over(object) {
+            return self.pod_gone(&pod.uid);
+        }
+        match pods::node(object) {
+            Some(node) => {
+                self.back_off.forget(&pod.uid);
+                self.told.remove(&pod.uid);
+                self.starts.seen(&pod.uid, node).effects
+            }
+            None if pods::is_deleted(object) => self.starts.gone(&pod.uid).effects,
+            None => Vec::new(),
+        }
+    }
+
+    fn gone(&mut self, json: &Value) -> Vec<Effect> {
+        let object = Object::new(json);
+        if object.kind() != "Pod" {
+            self.inventory.remove(json);
+            return Vec::new();
+        }
+        let uid = object.uid();
+        let known = self
+            .inventory
+            .find("Pod", object.namespace(), object.name());
+        if known.is_some_and(|known| known.uid() == uid) {
+            self.inventory.remove(json);
+        }
+        self.pods.remove(uid);
+        self.pod_gone(uid)
+    }
+
+    /// Gives back all that a pod has, which is over.
+    fn pod_gone(&mut self, uid: &str) -> Vec<Effect> {
+        self.back_off.forget(uid);
+        self.spared.forget(uid);
+        self.ending.remove(uid);
+        self.adopted.remove(uid);
+        self.told.remove(uid);
+        let Outcome { mut effects, .. } = self.starts.gone(uid);
+        for (node, held) in self.agents.of_pod(uid) {
+            let release = Effect::Release { node, id: held.id };
+            if held.stage != super::agents::Stage::Draining && !effects.contains(&release) {
+                effects.push(release);
+            }
+        }
+        effects
+    }
+
+    fn listed(&mut self, kind: &str, all: Vec<Value>) -> Vec<Effect> {
+        let key = |object: Object<'_>| (object.namespace().to_owned(), object.name().to_owned());
+        let listed: BTreeSet<_> = all.iter().map(|json| key(Object::new(json))).collect();
+        let known = self.inventory.all(kind);
+        let is_gone = |object: &Object<'_>| !listed.contains(&key(*object));
+        let gone: Vec<Value> = known
+            .filter(is_gone)
+            .map(|object| object.json().clone())
+            .collect();
+        let mut effects: Vec<Effect> = gone.iter().flat_map(|json| self.gone(json)).collect();
+        for json in all {
+            effects.extend(self.applied(json));
+        }
+        effects
+    }
+
+    fn agent_said(&mut self, now: Duration, node: &str, said: Said) -> Vec<Effect> {
+        if !self.agents.said(node, said) {
+            return Vec::new();
+        }
+        let known = self.inventory.find("Node", "", node);
+        if let Some(json) = known.map(|known| known.json().clone()) {
+            self.put_node(json);
+        }
+        self.reconcile(now, node)
+    }
+
+    fn refused(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<Effect> {
+        if self.starts.get(&pod.uid).is_none() {
+            let news = News::NotAdopted;
+            let is_there = self.pods.contains_key(&pod.uid);
+            let message = format!("its node's agent does not take it in: {why}");
+            return is_there
+                .then_some(Effect::Tell { pod, news, message })
+                .into_iter()
+                .collect();
+        }
+        self.back_off.failed(&pod.uid, now);
+        let mut effects = self.starts.refused(&pod.uid).effects;
+        let message = format!("the agent of the node that was chosen refused: {why}");
+        self.told.insert(pod.uid.clone(), (message.clone(), now));
+        let news = News::Unschedulable;
+        effects.push(Effect::Tell { pod, news, message });
+        effects
+    }
+
+    fn bound(&mut self, pod: &PodRef) -> Vec<Effect> {
+        let Some(start) = self.starts.get(&pod.uid) else {
+            return Vec::new();
+        };
+        let cards: Vec<&str> = start.cards.iter().map(|(card, _)| card.as_str()).collect();
+        let on = match cards.as_slice() {
+            [] => String::new(),
+            cards => format!(", on {}", cards.join(" and ")),
+        };
+        let message = format!(
+            "Successfully assigned pod {} to node {} at node-pool default{on}",
+            pod.full(),
+            start.node
+        );
+        self.back_off.forget(&pod.uid);
+        let mut effects = self.starts.bound(&pod.uid);
+        effects.push(Effect::Tell {
+            pod: pod.clone(),
+            news: News::Scheduled,
+            message,
+        });
+        effects
+    }
+
+    fn not_bound(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<Effect> {
+        if self.starts.get(&pod.uid).is_none() {
+            return Vec::new();
+        }
+        self.back_off.failed(&pod.uid, now);
+        let mut effects = self.starts.not_bound(&pod.uid);
+        effects.push(Effect::Tell {
+            pod,
+            news: News::NotBound,
+            message: why,
+        });
+        effects
+    }
+}

@@ -1,0 +1,135 @@
+//! A node's agent against the API server: who is in one's books and not in the other's.
+//!
+//! The pod that runs is right. Its reservation is committed if that was lost in a crash; if the agent does
+//! not know it, it is taken in on the cards that the pod is labelled with, without restarting it. What the
+//! agent keeps for a pod that is gone or that nobody starts is given back.
+
+use std::time::Duration;
+
+use apportion_groups::Object;
+use apportion_policy::cluster::Cards;
+
+use super::agents::{Held, Said, Stage};
+use super::event::{Effect, PodRef};
+use super::model::Model;
+use super::seats;
+use crate::objects::{pods, requests};
+
+/// How long an agent is not asked again to take in a pod that it refused.
+const AGAIN: Duration = Duration::from_secs(30);
+/// How often all agents are looked at.
+const ALL_AGAIN: Duration = Duration::from_secs(10);
+
+impl Model {
+    /// What has to be done that a node's agent and the API server agree.
+    pub(crate) fn reconcile(&mut self, now: Duration, node: &str) -> Vec<Effect> {
+        let mut effects = self.settle_all(node);
+        effects.extend(self.adopt(now, Some(node)));
+        effects
+    }
+
+    /// The same for all nodes, now and then: an answer may have been lost, and a reservation may have ended
+    /// before its pod was seen on its node.
+    pub(crate) fn reconcile_all(&mut self, now: Duration) -> Vec<Effect> {
+        if now < self.reconciled + ALL_AGAIN {
+            return Vec::new();
+        }
+        self.reconciled = now;
+        let nodes: Vec<String> = self.agents.all().map(|(node, _)| node.clone()).collect();
+        let mut effects: Vec<Effect> = (nodes.iter())
+            .flat_map(|node| self.settle_all(node))
+            .collect();
+        effects.extend(self.adopt(now, None));
+        effects
+    }
+
+    fn settle_all(&self, node: &str) -> Vec<Effect> {
+        let agent = self.agents.of(node).filter(|agent| agent.is_here);
+        let held = agent.into_iter().flat_map(|agent| &agent.said.held);
+        held.filter_map(|held| self.settle(node, held)).collect()
+    }
+
+    fn settle(&self, node: &str, held: &Held) -> Option<Effect> {
+        let uid = held.uid.as_deref()?;
+        let (node, id) = (node.to_owned(), held.id.clone());
+        let pod = self.pods.get(uid);
+        let object = pod.and_then(|pod| self.inventory.find("Pod", &pod.namespace, &pod.name));
+        let Some((pod, object)) = pod.zip(object) else {
+            // Only an allocation that was committed for a pod surely is for one.
+            let is_ours = held.stage == Stage::Allocated;
+            return is_ours.then_some(Effect::Release { node, id });
+        };
+        let is_here = pods::node(object) == Some(node.as_str()) && !pods::is_over(object);
+        match held.stage {
+            Stage::Draining => None,
+            Stage::Reserved if is_here => {
+                let pod = pod.clone();
+                Some(Effect::Commit { node, id, pod })
+            }
+            Stage::Allocated if is_here => None,
+            _ if self.starts.get(uid).is_some_and(|start| start.node == node) => None,
+            Stage::Reserved | Stage::Allocated => Some(Effect::Release { node, id }),
+        }
+    }
+
+    /// Pods that run and that the agent of their node does not know; on one node, or on all.
+    fn adopt(&mut self, now: Duration, only: Option<&str>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for object in self.inventory.all("Pod") {
+            let node = pods::node(object).filter(|node| only.is_none_or(|only| only == *node));
+            let Some(node) = node.filter(|_| !pods::is_over(object)) else {
+                continue;
+            };
+            let Some(agent) = self.agents.of(node).filter(|agent| agent.is_here) else {
+                continue;
+            };
+            let pod = PodRef::of(object);
+            let is_recent = (self.adopted.get(&pod.uid)).is_some_and(|at| now < *at + AGAIN);
+            let is_known = agent.said.of_pod(&pod.uid).is_some();
+            if is_recent || is_known || self.starts.get(&pod.uid).is_some() {
+                continue;
+            }
+            let Some(shares) = self.shares_of(object, &agent.said) else {
+                continue;
+            };
+            self.adopted.insert(pod.uid.clone(), now);
+            let node = node.to_owned();
+            effects.push(Effect::Allocate { node, pod, shares });
+        }
+        effects
+    }
+
+    /// The cards of a pod that runs, as they are written on it or as its labels name them, with bytes.
+    fn shares_of(&self, object: Object<'_>, said: &Said) -> Option<Vec<(String, u64)>> {
+        if let Some(written) = seats::written(object) {
+            return Some(written);
+        }
+        let Ok(cards @ Cards::Shared { .. }) = requests::cards(object) else {
+            return None;
+        };
+        let named = pods::groups(object);
+        let uuids: Option<Vec<String>> = (named.iter())
+            .map(|group| self.card_of_group(group))
+            .collect();
+        let uuids = uuids.filter(|uuids| !uuids.is_empty())?;
+        let share = |uuid: String| {
+            let bytes = seats::bytes(&cards, said.card(&uuid)?);
+            Some((uuid, bytes))
+        };
+        uuids.into_iter().map(share).collect()
+    }
+
+    /// The card that a label names: a card by its UUID, or KAI's name for a group of pods, whose card the
+    /// pod says that holds it for them.
+    pub(crate) fn card_of_group(&self, group: &str) -> Option<String> {
+        if group.starts_with("GPU-") || group.starts_with("MIG-") {
+            return Some(group.to_owned());
+        }
+        let keeper = self.inventory.all("Pod").find(|pod| {
+            pod.annotation("run.ai/reserve_for_gpu_index").is_some()
+                && pods::groups(*pod).iter().any(|kept| kept == group)
+        });
+        let uuid = keeper?.annotation("run.ai/reserve_for_gpu_index")?;
+        Some(uuid.to_owned())
+    }
+}

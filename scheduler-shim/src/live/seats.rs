@@ -1,0 +1,145 @@
+//! Which cards of a node, by UUID: the policy counts idle cards, the agents know each.
+//!
+//! A share goes to the card that the policy names; where it opens an idle one, to the smallest that will
+//! do. Everybody who starts on a node in one round draws from the same idle cards.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apportion_abi::{Bytes, Capacity};
+use apportion_groups::Object;
+use apportion_policy::Place;
+use apportion_policy::cluster::{Cards, Task};
+
+use super::agents::{Card, Said};
+use super::model::Model;
+
+/// What a pod takes of a card.
+pub(crate) fn bytes(cards: &Cards, card: &Card) -> u64 {
+    let capacity = Capacity {
+        total: card.allocatable,
+        reserved: Bytes::ZERO,
+    };
+    match cards {
+        Cards::Shared { share, .. } => share.bytes_of(capacity).0,
+        Cards::Whole(_) => card.allocatable.0,
+        Cards::None | Cards::Partitions(_) => 0,
+    }
+}
+
+/// The annotation of a pod with its cards and their bytes.
+pub(crate) const CARDS: &str = "apportion.dev/cards";
+
+/// Cards with bytes, as they are written on a pod.
+pub(crate) fn text(cards: &[(String, u64)]) -> String {
+    let one = |(card, bytes): &(String, u64)| format!("{card}={bytes}");
+    cards.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+/// What is written on a pod.
+pub(crate) fn written(pod: Object<'_>) -> Option<Vec<(String, u64)>> {
+    let one = |text: &str| {
+        let (card, bytes) = text.split_once('=')?;
+        Some((card.to_owned(), bytes.parse().ok()?))
+    };
+    pod.annotation(CARDS)?.split(',').map(one).collect()
+}
+
+/// The idle cards of all nodes, and the idle ones that got a name in this round.
+#[derive(Debug, Default)]
+pub(crate) struct Seats {
+    opened: BTreeMap<(String, String), String>,
+    taken: BTreeSet<(String, String)>,
+}
+
+impl Seats {
+    /// The cards that somebody is on.
+    pub(crate) fn of(model: &Model, tasks: &[&Task]) -> Self {
+        let mut seats = Self::default();
+        for (node, agent) in model.agents.all() {
+            let held = agent.said.held.iter().flat_map(|held| &held.shares);
+            for (card, _) in held {
+                seats.taken.insert((node.clone(), card.clone()));
+            }
+            let used = agent.said.cards.iter();
+            for card in used.filter(|card| card.unmanaged > Bytes::ZERO) {
+                seats.taken.insert((node.clone(), card.uuid.clone()));
+            }
+        }
+        for task in tasks {
+            let node = task.node.iter().filter(|_| task.status.is_active());
+            for (node, card) in node.flat_map(|node| task.on.iter().map(move |card| (node, card))) {
+                seats.taken.insert((node.clone(), card.clone()));
+            }
+        }
+        for start in model.starts.all() {
+            for (card, _) in &start.cards {
+                seats.taken.insert((start.node.clone(), card.clone()));
+            }
+        }
+        seats
+    }
+
+    /// The cards for a pod at its place, with bytes; nothing where there are fewer than the policy thought.
+    pub(crate) fn take(
+        &mut self,
+        said: &Said,
+        task: &Task,
+        place: &Place,
+    ) -> Option<Vec<(String, u64)>> {
+        match &task.cards {
+            Cards::None | Cards::Partitions(_) => Some(Vec::new()),
+            Cards::Whole(count) => {
+                let open = |_| self.open(said, &place.node, 0);
+                let uuids: Option<Vec<String>> = (0..*count).map(open).collect();
+                let share = |uuid: String| Some((said.card(&uuid)?.allocatable.0, uuid));
+                let shares: Option<Vec<(u64, String)>> = uuids?.into_iter().map(share).collect();
+                let turned = shares?.into_iter().map(|(bytes, uuid)| (uuid, bytes));
+                Some(turned.collect())
+            }
+            Cards::Shared { .. } => {
+                let names = place.cards.iter();
+                let share = |name: &String| {
+                    let uuid = self.named(said, task, &place.node, name)?;
+                    let bytes = bytes(&task.cards, said.card(&uuid)?);
+                    Some((uuid, bytes))
+                };
+                names.map(share).collect()
+            }
+        }
+    }
+
+    fn named(&mut self, said: &Said, task: &Task, node: &str, name: &str) -> Option<String> {
+        if said.card(name).is_some() {
+            return Some(name.to_owned());
+        }
+        let key = (node.to_owned(), name.to_owned());
+        if let Some(opened) = self.opened.get(&key) {
+            return Some(opened.clone());
+        }
+        let least = match &task.cards {
+            Cards::Shared { share, .. } => share.bytes_of(Capacity {
+                total: said.card_memory()?,
+                reserved: Bytes::ZERO,
+            }),
+            Cards::None | Cards::Whole(_) | Cards::Partitions(_) => Bytes::ZERO,
+        };
+        let opened = self.open(said, node, least.0)?;
+        self.opened.insert(key, opened.clone());
+        Some(opened)
+    }
+
+    /// Takes an idle card: the smallest that has enough.
+    fn open(&mut self, said: &Said, node: &str, least: u64) -> Option<String> {
+        let is_idle = |card: &&Card| {
+            let key = (node.to_owned(), card.uuid.clone());
+            card.allocatable.0 >= least && !self.taken.contains(&key)
+        };
+        let card = said
+            .healthy()
+            .filter(is_idle)
+            .min_by_key(|card| card.allocatable)?;
+        let uuid = card.uuid.clone();
+        self.taken.insert((node.to_owned(), uuid.clone()));
+        Some(uuid)
+    }
+}

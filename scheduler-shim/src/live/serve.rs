@@ -1,0 +1,165 @@
+//! What the running scheduler answers over HTTP: health, metrics, why a pod is where it is, and all that it knows.
+//!
+//! Questions about the cluster go to the scheduler's loop and are answered from its model, so an answer is
+//! about one moment. `/snapshot` is what `simulate` reads.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+use apportion_groups::Object;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tracing::{debug, warn};
+
+use super::metrics::Metrics;
+use super::model::Model;
+use super::view::now;
+use crate::failure::Failure;
+use crate::objects::remark::Remarks;
+use crate::reasons::{books, explain, report};
+
+/// How long a client may take to say what it wants.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// What somebody wants to know.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// All objects.
+    Snapshot,
+    /// What Prometheus asks.
+    Metrics,
+    /// Why a pod is where it is, or waits; whether as JSON.
+    Explain(String, bool),
+}
+
+/// What somebody wants to know, and where the answer goes.
+#[derive(Debug)]
+pub(crate) struct Question {
+    what: What,
+    answer: oneshot::Sender<Result<String, String>>,
+}
+
+/// Answers from the model.
+pub(crate) fn answer(model: &Model, metrics: &Metrics, question: Question) {
+    let text = match question.what {
+        What::Snapshot => Ok(snapshot(model)),
+        What::Metrics => Ok(metrics.text()),
+        What::Explain(pod, as_json) => explain(model, &pod, as_json),
+    };
+    let _ = question.answer.send(text);
+}
+
+fn snapshot(model: &Model) -> String {
+    let objects: Vec<&Value> = model.inventory.every().map(Object::json).collect();
+    json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()
+}
+
+fn explain(model: &Model, pod: &str, as_json: bool) -> Result<String, String> {
+    let all = model.inventory.all("Pod");
+    let mut found = all
+        .map(crate::objects::pods::name)
+        .filter(|full| full == pod || full.split_once('/').is_some_and(|(_, own)| own == pod));
+    let Some(name) = found.next() else {
+        return Err(format!("no pod is called {pod}\n"));
+    };
+    if let Some(other) = found.next() {
+        return Err(format!(
+            "more than one pod is called {pod}: {name} and {other}\n"
+        ));
+    }
+    let now = now();
+    let snapshot = model.cluster(now);
+    let books = books::decide(now, &snapshot.cluster);
+    let report = report::report(&snapshot, &books, Remarks::default());
+    let explanation = explain::explain(&snapshot, &books, &report, &name);
+    match as_json {
+        true => serde_json::to_string_pretty(&explanation).map_err(|error| error.to_string()),
+        false => Ok(explanation.to_string()),
+    }
+}
+
+/// Listens, and serves from now on; the address is where.
+pub(crate) async fn open(
+    address: SocketAddr,
+    questions: mpsc::Sender<Question>,
+) -> Result<SocketAddr, Failure> {
+    let wrong = |error: std::io::Error| {
+        Failure::new(format!("failed to listen at {address}: {error}"))
+            .hint("choose another --address")
+    };
+    let listener = TcpListener::bind(address).await.map_err(wrong)?;
+    let address = listener.local_addr().map_err(wrong)?;
+    tokio::spawn(serve(listener, questions));
+    Ok(address)
+}
+
+async fn serve(listener: TcpListener, questions: mpsc::Sender<Question>) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(problem) => {
+                warn!(%problem, "Failed to accept a connection");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let questions = questions.clone();
+        let service = service_fn(move |request| {
+            let questions = questions.clone();
+            async move { Ok::<_, Infallible>(respond(&request, &questions).await) }
+        });
+        tokio::spawn(async move {
+            let mut server = http1::Builder::new();
+            server
+                .timer(TokioTimer::new())
+                .header_read_timeout(PATIENCE);
+            if let Err(problem) = server.serve_connection(TokioIo::new(stream), service).await {
+                debug!(%problem, "Connection ended early");
+            }
+        });
+    }
+}
+
+async fn respond(
+    request: &Request<Incoming>,
+    questions: &mpsc::Sender<Question>,
+) -> Response<String> {
+    let path = request.uri().path();
+    let what = match (request.method(), path.split_once("/explain/")) {
+        (&Method::GET, Some(("", pod))) => {
+            What::Explain(pod.to_owned(), request.uri().query() == Some("json"))
+        }
+        (&Method::GET, _) if path == "/snapshot" => What::Snapshot,
+        (&Method::GET, _) if path == "/metrics" => What::Metrics,
+        (&Method::GET, _) if path == "/healthz" => {
+            return response(StatusCode::OK, "ok\n".to_owned());
+        }
+        _ => {
+            let text = "see /healthz, /metrics, /snapshot and /explain/NAMESPACE/NAME\n".to_owned();
+            return response(StatusCode::NOT_FOUND, text);
+        }
+    };
+    let (answer, answered) = oneshot::channel();
+    let asked = questions.try_send(Question { what, answer });
+    let waits = "this scheduler does not lead, or does not know the cluster yet\n";
+    if asked.is_err() {
+        return response(StatusCode::SERVICE_UNAVAILABLE, waits.to_owned());
+    }
+    match tokio::time::timeout(PATIENCE, answered).await {
+        Ok(Ok(Ok(text))) => response(StatusCode::OK, text),
+        Ok(Ok(Err(text))) => response(StatusCode::NOT_FOUND, text),
+        Ok(Err(_)) | Err(_) => response(StatusCode::SERVICE_UNAVAILABLE, waits.to_owned()),
+    }
+}
+
+fn response(status: StatusCode, text: String) -> Response<String> {
+    let mut response = Response::new(text);
+    *response.status_mut() = status;
+    response
+}

@@ -1,0 +1,264 @@
+//! Pods on their way: from the decision until the API server shows them on their node.
+//!
+//! Pods that start together are a unit: nobody of it is bound before all are accepted, and if one is
+//! refused the others give back what they got. A pod that is withdrawn while its agent has yet to answer
+//! stays here until the answer came, so that nothing is asked for twice and nothing is left behind.
+
+use std::collections::BTreeMap;
+
+use super::event::{Effect, PodRef};
+
+/// How far a start has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Its agent was asked.
+    Asked,
+    /// Its agent was asked, and it will not start.
+    Withdrawn,
+    /// Its agent took it in, or none is needed; the rest of its unit is awaited.
+    Accepted(Option<String>),
+    /// The API server was asked.
+    Binding(Option<String>),
+    /// The API server said yes, and does not show it yet.
+    Bound,
+}
+
+/// A pod on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Start {
+    pub(crate) pod: PodRef,
+    pub(crate) node: String,
+    /// Cards with bytes; empty where no agent is asked.
+    pub(crate) cards: Vec<(String, u64)>,
+    pub(crate) received: Option<&'static str>,
+    pub(crate) stage: Stage,
+    unit: u64,
+}
+
+impl Start {
+    /// A start that was decided.
+    pub(crate) fn new(
+        pod: PodRef,
+        node: String,
+        cards: Vec<(String, u64)>,
+        received: Option<&'static str>,
+    ) -> Self {
+        let stage = match cards.is_empty() {
+            true => Stage::Accepted(None),
+            false => Stage::Asked,
+        };
+        Self {
+            pod,
+            node,
+            cards,
+            received,
+            stage,
+            unit: 0,
+        }
+    }
+
+    fn release(&self) -> Option<Effect> {
+        let (Stage::Accepted(Some(id)) | Stage::Binding(Some(id))) = &self.stage else {
+            return None;
+        };
+        let (node, id) = (self.node.clone(), id.clone());
+        Some(Effect::Release { node, id })
+    }
+}
+
+/// What a change of one start leads to.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) effects: Vec<Effect>,
+    /// Who was on its way and is not any more.
+    pub(crate) withdrawn: Vec<PodRef>,
+}
+
+/// All pods on their way, by UID.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Starts {
+    by_uid: BTreeMap<String, Start>,
+    units: u64,
+}
+
+impl Starts {
+    /// The start of a pod.
+    pub(crate) fn get(&self, uid: &str) -> Option<&Start> {
+        self.by_uid.get(uid)
+    }
+
+    /// Starts that hold their place, or will.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Start> {
+        self.by_uid.values()
+    }
+
+    /// Begins a unit.
+    pub(crate) fn begin(&mut self, unit: Vec<Start>) -> Vec<Effect> {
+        self.units += 1;
+        let number = self.units;
+        let mut effects = Vec::new();
+        for mut start in unit {
+            start.unit = number;
+            if start.stage == Stage::Asked {
+                effects.push(Effect::Allocate {
+                    node: start.node.clone(),
+                    pod: start.pod.clone(),
+                    shares: start.cards.clone(),
+                });
+            }
+            self.by_uid.insert(start.pod.uid.clone(), start);
+        }
+        effects.extend(self.bind_if_all_accepted(number));
+        effects
+    }
+
+    /// The agent took a pod in.
+    pub(crate) fn accepted(&mut self, uid: &str, id: String) -> Vec<Effect> {
+        let Some(start) = self.by_uid.get_mut(uid) else {
+            // It asked, was withdrawn and forgotten, or adopted: whoever adopts looks at the agent.
+            return Vec::new();
+        };
+        match start.stage {
+            Stage::Asked => {
+                start.stage = Stage::Accepted(Some(id));
+                let unit = start.unit;
+                self.bind_if_all_accepted(unit)
+            }
+            Stage::Withdrawn => {
+                let node = start.node.clone();
+                self.by_uid.remove(uid);
+                vec![Effect::Release { node, id }]
+            }
+            Stage::Accepted(_) | Stage::Binding(_) | Stage::Bound => Vec::new(),
+        }
+    }
+
+    /// The agent did not take a pod in: its unit ends.
+    pub(crate) fn refused(&mut self, uid: &str) -> Outcome {
+        let Some(start) = self.by_uid.get(uid) else {
+            return Outcome::default();
+        };
+        let (stage, unit) = (start.stage.clone(), start.unit);
+        match stage {
+            Stage::Asked => {
+                self.by_uid.remove(uid);
+                self.withdraw(unit)
+            }
+            Stage::Withdrawn => {
+                self.by_uid.remove(uid);
+                Outcome::default()
+            }
+            Stage::Accepted(_) | Stage::Binding(_) | Stage::Bound => Outcome::default(),
+        }
+    }
+
+    /// The API server bound a pod.
+    pub(crate) fn bound(&mut self, uid: &str) -> Vec<Effect> {
+        let Some(start) = self.by_uid.get_mut(uid) else {
+            return Vec::new();
+        };
+        let Stage::Binding(id) = std::mem::replace(&mut start.stage, Stage::Bound) else {
+            return Vec::new();
+        };
+        let (node, pod) = (start.node.clone(), start.pod.clone());
+        id.map(|id| Effect::Commit { node, id, pod })
+            .into_iter()
+            .collect()
+    }
+
+    /// The API server did not bind a pod. Others of its unit may be bound already, and stay.
+    pub(crate) fn not_bound(&mut self, uid: &str) -> Vec<Effect> {
+        let start = self.by_uid.remove(uid);
+        start
+            .and_then(|start| start.release())
+            .into_iter()
+            .collect()
+    }
+
+    /// The API server shows a pod on a node.
+    pub(crate) fn seen(&mut self, uid: &str, node: &str) -> Outcome {
+        let Some(start) = self.by_uid.get(uid) else {
+            return Outcome::default();
+        };
+        match &start.stage {
+            Stage::Binding(_) | Stage::Bound if start.node == node => {
+                let mut effects = self.bound(uid);
+                effects.dedup();
+                self.by_uid.remove(uid);
+                Outcome {
+                    effects,
+                    withdrawn: Vec::new(),
+                }
+            }
+            // Somebody else bound it.
+            _ => self.gone(uid),
+        }
+    }
+
+    /// A pod is gone, or goes without us: its unit is decided anew.
+    pub(crate) fn gone(&mut self, uid: &str) -> Outcome {
+        let Some(start) = self.by_uid.get_mut(uid) else {
+            return Outcome::default();
+        };
+        let unit = start.unit;
+        match start.stage {
+            Stage::Asked => {
+                start.stage = Stage::Withdrawn;
+                self.withdraw(unit)
+            }
+            Stage::Withdrawn => Outcome::default(),
+            Stage::Accepted(_) => self.withdraw(unit),
+            Stage::Binding(_) | Stage::Bound => Outcome {
+                effects: self.not_bound(uid),
+                withdrawn: Vec::new(),
+            },
+        }
+    }
+
+    /// Ends what of a unit is not being bound yet.
+    fn withdraw(&mut self, unit: u64) -> Outcome {
+        let mut outcome = Outcome::default();
+        let of_unit = self.by_uid.values().filter(|start| start.unit == unit);
+        let uids: Vec<String> = of_unit.map(|start| start.pod.uid.clone()).collect();
+        for uid in uids {
+            let Some(start) = self.by_uid.get_mut(&uid) else {
+                continue;
+            };
+            match start.stage {
+                Stage::Asked => {
+                    start.stage = Stage::Withdrawn;
+                    outcome.withdrawn.push(start.pod.clone());
+                }
+                Stage::Accepted(_) => {
+                    outcome.effects.extend(start.release());
+                    outcome.withdrawn.push(start.pod.clone());
+                    self.by_uid.remove(&uid);
+                }
+                Stage::Withdrawn | Stage::Binding(_) | Stage::Bound => {}
+            }
+        }
+        outcome
+    }
+
+    fn bind_if_all_accepted(&mut self, unit: u64) -> Vec<Effect> {
+        let mut starts = self.by_uid.values().filter(|start| start.unit == unit);
+        if !starts.all(|start| matches!(start.stage, Stage::Accepted(_))) {
+            return Vec::new();
+        }
+        let starts = self.by_uid.values_mut();
+        let of_unit = starts.filter(|start| start.unit == unit);
+        of_unit
+            .map(|start| {
+                if let Stage::Accepted(id) = &start.stage {
+                    start.stage = Stage::Binding(id.clone());
+                }
+                Effect::Bind {
+                    node: start.node.clone(),
+                    pod: start.pod.clone(),
+                    cards: start.cards.clone(),
+                    received: start.received,
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,157 @@
+//! All objects that decide something, as events.
+//!
+//! Each kind is listed and then watched; a watch that breaks is listed again, and what vanished meanwhile
+//! is seen as gone. Kinds that own pods are many, and most clusters lack most of them: those that the API
+//! server has are watched, and new ones are looked for now and then.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::time::Duration;
+
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::discovery;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, Discovery};
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_stream::StreamExt;
+use tracing::{debug, warn};
+
+use super::event::Event;
+use crate::objects::inventory;
+
+/// How often new kinds are looked for.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// A kind that every cluster has, and without which nothing is decided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Always {
+    pub(crate) kind: &'static str,
+    group: &'static str,
+    version: &'static str,
+    plural: &'static str,
+}
+
+pub(crate) const ALWAYS: &[Always] = &[
+    Always {
+        kind: "Pod",
+        group: "",
+        version: "v1",
+        plural: "pods",
+    },
+    Always {
+        kind: "Node",
+        group: "",
+        version: "v1",
+        plural: "nodes",
+    },
+    Always {
+        kind: "PriorityClass",
+        group: "scheduling.k8s.io",
+        version: "v1",
+        plural: "priorityclasses",
+    },
+    Always {
+        kind: "Queue",
+        group: "scheduling.run.ai",
+        version: "v2",
+        plural: "queues",
+    },
+];
+
+/// Watches until nobody listens.
+pub(crate) fn start(client: Client, events: UnboundedSender<Event>) {
+    for kind in ALWAYS {
+        let resource = ApiResource {
+            group: kind.group.to_owned(),
+            version: kind.version.to_owned(),
+            api_version: match kind.group {
+                "" => kind.version.to_owned(),
+                group => format!("{group}/{}", kind.version),
+            },
+            kind: kind.kind.to_owned(),
+            plural: kind.plural.to_owned(),
+        };
+        tokio::spawn(watch(client.clone(), resource, events.clone()));
+    }
+    tokio::spawn(find_others(client, events));
+}
+
+/// Looks for kinds that may own pods.
+async fn find_others(client: Client, events: UnboundedSender<Event>) {
+    let always = ALWAYS
+        .iter()
+        .map(|kind| (kind.group.to_owned(), kind.kind.to_owned()));
+    let mut watched: BTreeSet<(String, String)> = always.collect();
+    loop {
+        match others(client.clone()).await {
+            Ok(found) => {
+                for resource in found {
+                    let key = (resource.group.clone(), resource.kind.clone());
+                    if watched.insert(key) {
+                        debug!(kind = resource.kind, group = resource.group, "Kind watched");
+                        tokio::spawn(watch(client.clone(), resource, events.clone()));
+                    }
+                }
+            }
+            Err(problem) => warn!(%problem, "Failed to ask the API server for its kinds"),
+        }
+        if events.is_closed() {
+            return;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn others(client: Client) -> Result<Vec<ApiResource>, kube::Error> {
+    let found: Discovery = discovery::Discovery::new(client).run().await?;
+    let resources = found
+        .groups()
+        .flat_map(discovery::ApiGroup::recommended_resources);
+    let wanted = resources.filter(|(resource, capabilities)| {
+        let is_listed = inventory::is_read(&resource.group, &resource.kind);
+        is_listed && capabilities.supports_operation(discovery::verbs::WATCH)
+    });
+    Ok(wanted.map(|(resource, _)| resource).collect())
+}
+
+async fn watch(client: Client, resource: ApiResource, events: UnboundedSender<Event>) {
+    let api: Api<DynamicObject> = Api::all_with(client, &resource);
+    let config = watcher::Config::default();
+    let mut stream = pin!(watcher(api, config).default_backoff());
+    let mut listing = Vec::new();
+    let kind = resource.kind.clone();
+    while let Some(next) = stream.next().await {
+        let event = match next {
+            Ok(watcher::Event::Init) => {
+                listing.clear();
+                continue;
+            }
+            Ok(watcher::Event::InitApply(object)) => {
+                listing.push(value(object, &resource));
+                continue;
+            }
+            Ok(watcher::Event::InitDone) => {
+                Event::Listed(kind.clone(), std::mem::take(&mut listing))
+            }
+            Ok(watcher::Event::Apply(object)) => Event::Applied(value(object, &resource)),
+            Ok(watcher::Event::Delete(object)) => Event::Gone(value(object, &resource)),
+            Err(problem) => {
+                warn!(kind, %problem, "Watch broke, it begins again");
+                continue;
+            }
+        };
+        if events.send(event).is_err() {
+            return;
+        }
+    }
+}
+
+/// The object as JSON, without what nobody reads here and what makes it large.
+fn value(mut object: DynamicObject, resource: &ApiResource) -> Value {
+    object.metadata.managed_fields = None;
+    let mut json = serde_json::to_value(object).unwrap_or_default();
+    json["kind"] = resource.kind.as_str().into();
+    json["apiVersion"] = resource.api_version.as_str().into();
+    json
+}

@@ -1,0 +1,95 @@
+//! Anything at all, in any order.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{ASKS, NODES, World};
+use crate::live::event::Event;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create(usize, bool),
+    Delete(usize),
+    Decide,
+    Event,
+    AgentEffect(bool, bool),
+    ApiEffect(usize, bool),
+    Wait(u64),
+    CrashScheduler,
+    AgentAway(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..ASKS.len(), any::<bool>()).prop_map(|(ask, is_gang)| Step::Create(ask, is_gang)),
+        2 => (0..20_usize).prop_map(Step::Delete),
+        6 => Just(Step::Decide),
+        16 => Just(Step::Event),
+        10 => (any::<bool>(), prop::bool::weighted(0.05)).prop_map(|(node, fails)| Step::AgentEffect(node, fails)),
+        10 => (0..8_usize, prop::bool::weighted(0.1)).prop_map(|(which, fails)| Step::ApiEffect(which, fails)),
+        2 => (0..90_u64).prop_map(Step::Wait),
+        1 => Just(Step::CrashScheduler),
+        1 => any::<bool>().prop_map(Step::AgentAway),
+    ]
+}
+
+impl World {
+    fn take(&mut self, step: &Step) {
+        match step {
+            Step::Create(ask, is_gang) => self.create(ASKS[*ask], *is_gang),
+            Step::Delete(which) => self.delete(*which),
+            Step::Decide => {
+                let effects = self.model.decide(self.now);
+                self.queue(effects);
+            }
+            Step::Event => {
+                if let Some(event) = self.events.pop_front() {
+                    self.tell(event);
+                }
+            }
+            Step::AgentEffect(first, fails) => {
+                self.agent_effect(NODES[usize::from(*first)], *fails)
+            }
+            Step::ApiEffect(which, fails) => {
+                if !self.api.is_empty() {
+                    let effect = self.api.remove(which % self.api.len());
+                    self.bind(effect, *fails);
+                }
+            }
+            Step::Wait(seconds) => self.wait(Duration::from_secs(*seconds)),
+            Step::CrashScheduler => self.start_scheduler(),
+            Step::AgentAway(first) => {
+                let node = NODES[usize::from(*first)].to_owned();
+                self.events.push_back(Event::AgentLost(node.clone()));
+                let said = self.said(&node);
+                self.events.push_back(Event::AgentSaid(node, said));
+            }
+        }
+    }
+}
+
+/// How many steps are taken in all; more where somebody has the time.
+fn cases() -> u32 {
+    let steps = std::env::var("APPORTION_STEPS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let steps: u32 = steps.unwrap_or(6_000);
+    steps.div_ceil(120)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_cards_hold_and_nothing_is_left_behind(steps in prop::collection::vec(step(), 60..180)) {
+        let mut world = World::new();
+        for step in &steps {
+            world.take(step);
+            prop_assert!(world.is_within_cards());
+        }
+        world.settle();
+        prop_assert!(world.is_within_cards());
+        world.check();
+    }
+}

@@ -1,0 +1,270 @@
+//! What pods hold of their nodes beside processors, memory and cards: ports, resources by any other name,
+//! and places in the domains over which pods are to be spread.
+//!
+//! Pods of every scheduler count. The policy does not know these things: a pod that asks for one of them is
+//! kept from nodes that can't give it, and whoever starts several pods at once asks again for each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apportion_groups::Object;
+use serde_json::Value;
+
+use super::admission;
+use super::inventory::Inventory;
+use super::pods;
+use super::quantity;
+use super::requests::{self, PARTITION, WHOLE};
+use super::selector;
+
+/// Who holds what.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Occupancy {
+    /// Ports of hosts by node, as texts.
+    ports: BTreeMap<String, BTreeSet<String>>,
+    /// Amounts by node and resource.
+    amounts: BTreeMap<(String, String), f64>,
+    /// Pods by node, for domains: namespace and name.
+    present: BTreeMap<String, BTreeSet<(String, String)>>,
+}
+
+impl Occupancy {
+    /// What pods hold that have a node, or will have: `assumed` says so by namespace and name.
+    pub(crate) fn of(inventory: &Inventory, assumed: &BTreeMap<String, String>) -> Self {
+        let mut occupancy = Self::default();
+        for pod in inventory.all("Pod").filter(|pod| !pods::is_over(*pod)) {
+            let soon = || assumed.get(&pods::name(pod)).map(String::as_str);
+            if let Some(node) = pods::node(pod).or_else(soon) {
+                occupancy.add(pod, node);
+            }
+        }
+        occupancy
+    }
+
+    /// Puts a pod on a node.
+    pub(crate) fn add(&mut self, pod: Object<'_>, node: &str) {
+        self.ports
+            .entry(node.to_owned())
+            .or_default()
+            .extend(ports(pod));
+        for (name, amount) in others(pod) {
+            *self.amounts.entry((node.to_owned(), name)).or_default() += amount;
+        }
+        let name = (pod.namespace().to_owned(), pod.name().to_owned());
+        self.present
+            .entry(node.to_owned())
+            .or_default()
+            .insert(name);
+    }
+
+    /// Why a pod can't be on a node.
+    pub(crate) fn refusal(
+        &self,
+        pod: Object<'_>,
+        node: Object<'_>,
+        inventory: &Inventory,
+    ) -> Option<String> {
+        self.taken_port(pod, node)
+            .or_else(|| self.lacking(pod, node))
+            .or_else(|| self.skewed(pod, node, inventory))
+    }
+
+    fn taken_port(&self, pod: Object<'_>, node: Object<'_>) -> Option<String> {
+        let taken = self.ports.get(node.name())?;
+        let port = ports(pod).into_iter().find(|port| taken.contains(port))?;
+        Some(format!("has the port {port} in use"))
+    }
+
+    fn lacking(&self, pod: Object<'_>, node: Object<'_>) -> Option<String> {
+        others(pod).into_iter().find_map(|(name, asked)| {
+            let given = quantity::of(&node.json()["status"]["allocatable"][&name]).unwrap_or(0.0);
+            let key = (node.name().to_owned(), name);
+            let free = given - self.amounts.get(&key).copied().unwrap_or(0.0);
+            let name = key.1;
+            (asked > free).then(|| format!("asked {asked} of {name}; {free} free of {given}"))
+        })
+    }
+
+    /// The first rule about even spreading that the pod would break on the node.
+    fn skewed(&self, pod: Object<'_>, node: Object<'_>, inventory: &Inventory) -> Option<String> {
+        let rules = pod.json()["spec"]["topologySpreadConstraints"].as_array()?;
+        let hard = |rule: &&Value| rule["whenUnsatisfiable"] != "ScheduleAnyway";
+        rules.iter().filter(hard).find_map(|rule| {
+            let key = rule["topologyKey"].as_str()?;
+            let most = rule["maxSkew"].as_u64().unwrap_or(1);
+            let Some(here) = node.label(key) else {
+                return Some(format!("has no label {key}, over which the pod is to be spread"));
+            };
+            let counts = self.counts(pod, rule, key, inventory);
+            let least = counts.values().copied().min().unwrap_or(0);
+            let own = u64::from(selector::matches(&rule["labelSelector"], pod));
+            let there = counts.get(here).copied().unwrap_or(0) + own;
+            (there > least + most).then(|| {
+                format!("would have {there} such pods in {key}={here}, where another has {least} and the skew may be {most}")
+            })
+        })
+    }
+
+    /// How many pods that a rule counts are in each domain where the pod may be.
+    fn counts<'a>(
+        &self,
+        pod: Object<'_>,
+        rule: &Value,
+        key: &str,
+        inventory: &'a Inventory,
+    ) -> BTreeMap<&'a str, u64> {
+        let mut counts = BTreeMap::new();
+        for node in inventory.all("Node") {
+            let Some(domain) = node.label(key).filter(|_| admission::is_wanted(pod, node)) else {
+                continue;
+            };
+            let present = self.present.get(node.name()).into_iter().flatten();
+            let counted = present.filter(|(namespace, name)| {
+                let other = inventory.find("Pod", namespace, name);
+                namespace == pod.namespace()
+                    && other.is_some_and(|other| selector::matches(&rule["labelSelector"], other))
+            });
+            *counts.entry(domain).or_default() += counted.count() as u64;
+        }
+        counts
+    }
+}
+
+/// Whether a pod asks for anything of this.
+pub(crate) fn concerns(pod: Object<'_>) -> bool {
+    let rules = pod.json()["spec"]["topologySpreadConstraints"].as_array();
+    rules.is_some_and(|rules| !rules.is_empty())
+        || !ports(pod).is_empty()
+        || !others(pod).is_empty()
+}
+
+/// The ports of its host that a pod takes, with their protocol.
+pub(crate) fn ports(pod: Object<'_>) -> BTreeSet<String> {
+    let is_on_host = pod.json()["spec"]["hostNetwork"] == true;
+    let all =
+        requests::containers(pod, "containers").chain(requests::containers(pod, "initContainers"));
+    let ports = all.flat_map(|container| container["ports"].as_array().into_iter().flatten());
+    ports
+        .filter_map(|port| {
+            let own = if is_on_host {
+                &port["containerPort"]
+            } else {
+                &Value::Null
+            };
+            let number = port["hostPort"]
+                .as_u64()
+                .filter(|port| *port > 0)
+                .or(own.as_u64())?;
+            Some(format!(
+                "{number}/{}",
+                port["protocol"].as_str().unwrap_or("TCP")
+            ))
+        })
+        .collect()
+}
+
+/// The resources that nobody else looks at, with their amounts.
+fn others(pod: Object<'_>) -> BTreeMap<String, f64> {
+    let containers = requests::containers(pod, "containers");
+    let names = containers.flat_map(|container| {
+        let kinds = ["requests", "limits"].into_iter();
+        kinds.flat_map(|kind| {
+            container["resources"][kind]
+                .as_object()
+                .into_iter()
+                .flatten()
+        })
+    });
+    let is_known = |name: &str| {
+        matches!(name, "cpu" | "memory") || WHOLE.contains(&name) || name.starts_with(PARTITION)
+    };
+    names
+        .map(|(name, _)| name.clone())
+        .filter(|name| !is_known(name))
+        .map(|name| (name.clone(), requests::total(pod, &name)))
+        .filter(|(_, amount)| *amount > 0.0)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::remark::Remarks;
+    use super::*;
+
+    fn cluster(zones: &[(&str, &str)]) -> Inventory {
+        let node = |(name, zone): &(&str, &str)| {
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"zone": zone}},
+                "status": {"allocatable": {"example.com/nic": "2"}}})
+        };
+        Inventory::of(zones.iter().map(node).collect(), &mut Remarks::default())
+    }
+
+    fn pod(name: &str, spec: Value) -> Value {
+        json!({"apiVersion": "v1", "kind": "Pod", "spec": spec,
+            "metadata": {"name": name, "namespace": "default", "labels": {"app": "web"}}})
+    }
+
+    fn refusals(inventory: &Inventory, on: &[(&Value, &str)], pod: &Value) -> Vec<String> {
+        let mut occupancy = Occupancy::default();
+        for (pod, node) in on {
+            occupancy.add(Object::new(pod), node);
+        }
+        let nodes = inventory.all("Node");
+        let refusal = |node| occupancy.refusal(Object::new(pod), node, inventory);
+        nodes.filter_map(refusal).collect()
+    }
+
+    #[test]
+    fn a_port_of_a_host_is_given_once() {
+        let inventory = cluster(&[("a", "x"), ("b", "y")]);
+        let web = pod(
+            "web",
+            json!({"containers": [{"ports": [{"hostPort": 80}]}]}),
+        );
+        assert_eq!(
+            refusals(&inventory, &[(&web, "a")], &web),
+            ["has the port 80/TCP in use"]
+        );
+        let other = pod(
+            "dns",
+            json!({"containers": [{"ports": [{"hostPort": 80, "protocol": "UDP"}]}]}),
+        );
+        assert!(refusals(&inventory, &[(&web, "a")], &other).is_empty());
+    }
+
+    #[test]
+    fn a_resource_of_any_name_is_counted() {
+        let inventory = cluster(&[("a", "x")]);
+        let two = pod(
+            "two",
+            json!({"containers": [{"resources": {"limits": {"example.com/nic": 2}}}]}),
+        );
+        assert!(refusals(&inventory, &[], &two).is_empty());
+        assert_eq!(
+            refusals(&inventory, &[(&two, "a")], &two),
+            ["asked 2 of example.com/nic; 0 free of 2"]
+        );
+    }
+
+    #[test]
+    fn pods_are_spread_over_domains() {
+        let rule = json!([{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": "web"}}}]);
+        let web = |name: &str| {
+            pod(
+                name,
+                json!({"topologySpreadConstraints": rule, "containers": []}),
+            )
+        };
+        let mut inventory = cluster(&[("a", "x"), ("b", "y")]);
+        let first = web("first");
+        inventory.put(first.clone(), &mut Remarks::default());
+        let refused = refusals(&inventory, &[(&first, "a")], &web("next"));
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert!(
+            refused[0].starts_with("would have 2 such pods in zone=x"),
+            "{refused:?}"
+        );
+    }
+}

@@ -1,0 +1,279 @@
+//! What a test sees: a control plane, nodes with agents, a scheduler, and pods.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use apportion_tests::control_plane::ControlPlane;
+use apportion_tests::{Agent, Host, cards, eventually};
+use serde_json::{Value, json};
+
+/// How long anything may take on a machine that does much else.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+const SCHEDULER: &str = "kai-scheduler";
+
+/// A node: its machine and its agent.
+pub(crate) struct Node {
+    pub(crate) host: Host,
+    pub(crate) agent: Option<Agent>,
+}
+
+impl Node {
+    /// Kills the agent and starts another.
+    pub(crate) fn replace_agent(&mut self) {
+        if let Some(agent) = self.agent.take() {
+            agent.kill();
+        }
+        self.agent = Some(agent(&self.host));
+    }
+}
+
+fn agent(host: &Host) -> Agent {
+    host.agent(&["--tick", "100", "--context-reserve", "0"])
+}
+
+/// The whole.
+pub(crate) struct Cluster {
+    scheduler: Option<Child>,
+    pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) plane: ControlPlane,
+}
+
+impl Cluster {
+    /// A cluster with one node of so many cards, one queue, and a scheduler.
+    pub(crate) fn with_cards(count: usize) -> Self {
+        let mut cluster = Self::bare();
+        cluster.add_node("node-1", &cards(count));
+        cluster.start_scheduler();
+        cluster
+    }
+
+    /// A control plane with what KAI's users have: its queues' kind, and one queue without bounds.
+    pub(crate) fn bare() -> Self {
+        let plane = ControlPlane::new();
+        plane.apply(&[
+            kind("queues", "Queue", "v2", "Cluster"),
+            kind("podgroups", "PodGroup", "v2alpha2", "Namespaced"),
+        ]);
+        eventually(PATIENCE, "queues are known", || {
+            let wait = [
+                "wait",
+                "--for=condition=Established",
+                "--timeout=30s",
+                "crd/queues.scheduling.run.ai",
+            ];
+            !plane.kubectl(&wait).is_empty()
+        });
+        plane.apply(&[queue("default-queue", -1)]);
+        Self {
+            scheduler: None,
+            nodes: BTreeMap::new(),
+            plane,
+        }
+    }
+
+    /// Adds a node and starts its agent.
+    pub(crate) fn add_node(&mut self, name: &str, config: &apportion_sim_machine::Config) {
+        let host = Host::with(config);
+        let agent = Some(agent(&host));
+        let socket = host.instance().join("agent.sock");
+        let room = json!({"cpu": "64", "memory": "512Gi", "pods": "250"});
+        self.plane.apply(&[json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name,
+                "annotations": {"apportion.dev/agent-address": format!("unix:{}", socket.display())}},
+            "status": {"capacity": room, "allocatable": room,
+                "conditions": [{"type": "Ready", "status": "True"}]}})]);
+        self.nodes.insert(name.to_owned(), Node { host, agent });
+    }
+
+    /// Starts a scheduler.
+    pub(crate) fn start_scheduler(&mut self) {
+        let host = self.nodes.values().next().expect("there is a node");
+        let log = File::options().create(true).append(true).open(self.log());
+        let mut command = host.host.staged("apportion-scheduler");
+        command
+            .args([
+                "run",
+                "--address",
+                "127.0.0.1:0",
+                "--log",
+                "debug",
+                "--kubeconfig",
+            ])
+            .arg(self.plane.kubeconfig())
+            .args(["--lease-duration", "3"])
+            .stdin(Stdio::null())
+            .stderr(log.expect("the folder is writable"));
+        self.scheduler = Some(command.spawn().expect("the scheduler is staged"));
+    }
+
+    /// Kills the scheduler at once.
+    pub(crate) fn kill_scheduler(&mut self) {
+        if let Some(mut scheduler) = self.scheduler.take() {
+            scheduler.kill().expect("the scheduler runs");
+            let _ = scheduler.wait();
+        }
+    }
+
+    fn log(&self) -> std::path::PathBuf {
+        self.plane.dir().join("scheduler.log")
+    }
+
+    /// Where the scheduler answers, once it leads.
+    pub(crate) fn address(&self) -> String {
+        let text = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let mut lines = text
+            .lines()
+            .filter(|line| line.contains("Scheduler answers"));
+        let line = lines.next_back().expect("it said where it answers");
+        let (_, address) = line
+            .rsplit_once("127.0.0.1")
+            .expect("it listens on loopback");
+        let port: String = address.chars().filter(char::is_ascii_digit).collect();
+        format!("127.0.0.1:{port}")
+    }
+
+    /// A command of the scheduler's program that asks the running one.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> String {
+        let node = self.nodes.values().next().expect("there is a node");
+        let output = node
+            .host
+            .staged("apportion-scheduler")
+            .args(arguments)
+            .output();
+        let output = output.expect("the scheduler is staged");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// What the scheduler serves at a path.
+    pub(crate) fn http(&self, path: &str) -> String {
+        let mut stream = std::net::TcpStream::connect(self.address()).expect("it listens");
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: scheduler\r\n\r\n").expect("it reads");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("it answers");
+        let (_, body) = reply.split_once("\r\n\r\n").expect("it speaks HTTP");
+        body.to_owned()
+    }
+
+    /// What the scheduler said, for when something went wrong.
+    pub(crate) fn said(&self) -> String {
+        let text = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+
+    /// Waits for something that `seen` finds in all pods.
+    pub(crate) fn eventually<T>(&self, what: &str, seen: impl Fn(&[Value]) -> Option<T>) -> T {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            let pods = self.plane.all("pods");
+            if let Some(found) = seen(&pods) {
+                return found;
+            }
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{what}: {}",
+                self.said()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Waits until so many pods are bound, and says which is on which card.
+    pub(crate) fn bound(&self, count: usize) -> BTreeMap<String, String> {
+        self.eventually(&format!("{count} pods are bound"), |pods| {
+            let bound = placed(pods);
+            (bound.len() >= count).then_some(bound)
+        })
+    }
+
+    /// The cards of a node.
+    pub(crate) fn cards(&self, node: &str) -> Vec<String> {
+        let json = self.top(node);
+        let cards = json["cards"].as_array().into_iter().flatten();
+        cards
+            .map(|card| card["uuid"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    }
+
+    fn top(&self, node: &str) -> Value {
+        let output = self.nodes[node]
+            .host
+            .simulated("top")
+            .arg("--json")
+            .output();
+        let output = output.expect("apportion starts");
+        serde_json::from_slice(&output.stdout).expect("it prints JSON")
+    }
+
+    /// What the agent of a node granted, by card: the sum, and who has how much.
+    pub(crate) fn granted(&self, node: &str) -> BTreeMap<String, Vec<(String, u64)>> {
+        let json = self.top(node);
+        let mut granted: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
+        for allocation in json["allocations"].as_array().into_iter().flatten() {
+            for grant in allocation["grants"].as_array().into_iter().flatten() {
+                let card = grant["card"].as_str().unwrap_or_default().to_owned();
+                let name = allocation["name"].as_str().unwrap_or_default().to_owned();
+                let bytes = grant["limit_bytes"].as_u64().unwrap_or_default();
+                granted.entry(card).or_default().push((name, bytes));
+            }
+        }
+        granted
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(mut scheduler) = self.scheduler.take() {
+            let _ = scheduler.kill();
+            let _ = scheduler.wait();
+        }
+    }
+}
+
+/// The card of each pod that is bound, or its node where it has no card.
+pub(crate) fn placed(pods: &[Value]) -> BTreeMap<String, String> {
+    let bound = pods
+        .iter()
+        .filter(|pod| pod["spec"]["nodeName"].is_string());
+    let card = |pod: &Value| {
+        let group = pod["metadata"]["labels"]["runai-gpu-group"].as_str();
+        let place = group.or(pod["spec"]["nodeName"].as_str());
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        (name.to_owned(), place.unwrap_or_default().to_owned())
+    };
+    bound.map(card).collect()
+}
+
+/// A pod with annotations.
+pub(crate) fn pod(name: &str, annotations: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations,
+            "labels": {"kai.scheduler/queue": "default-queue"}},
+        "spec": {"schedulerName": SCHEDULER, "containers": [{"name": "main", "image": "none",
+            "resources": {"requests": {"cpu": "100m"}}}]}})
+}
+
+/// A queue with so many cards; -1 is without bounds.
+pub(crate) fn queue(name: &str, cards: i64) -> Value {
+    let quota = |amount: i64| json!({"quota": amount, "limit": amount, "overQuotaWeight": 1});
+    json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": name},
+        "spec": {"resources": {"gpu": quota(cards), "cpu": quota(-1), "memory": quota(-1)}}})
+}
+
+fn kind(plural: &str, kind: &str, version: &str, scope: &str) -> Value {
+    let anything = json!({"openAPIV3Schema": {"type": "object",
+        "x-kubernetes-preserve-unknown-fields": true}});
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.scheduling.run.ai")},
+        "spec": {"group": "scheduling.run.ai", "scope": scope,
+            "names": {"plural": plural, "kind": kind},
+            "versions": [{"name": version, "served": true, "storage": true, "schema": anything,
+                "subresources": {"status": {}}}]}})
+}

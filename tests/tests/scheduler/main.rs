@@ -1,0 +1,9 @@
+//! The running scheduler on a real API server: nodes are objects, their agents and cards are real ones of
+//! the simulated driver, pods are what people write.
+
+mod adopting;
+mod cluster;
+mod crashes;
+mod gangs;
+mod placing;
+mod queues;
