@@ -39,6 +39,7 @@ use crate::view::{self, Counts, View};
 mod attribute;
 mod deliver;
 mod learn;
+mod left;
 mod perform;
 mod respond;
 mod restore;
@@ -62,6 +63,7 @@ pub(crate) struct Agent {
     ledger: Ledger,
     accounts: BTreeMap<AllocationId, Account>,
     members: Members,
+    left: left::Left,
     namespaces: Namespaces,
     places: Places,
     reserves: Reserves,
@@ -120,6 +122,7 @@ impl Agent {
         let mut agent = Self {
             reserves: Reserves::load(&instance.path(place::RESERVES), &driver.version),
             members: Members::new(instance.path(place::ACCOUNTS)),
+            left: left::Left::default(),
             options,
             instance,
             listeners,
@@ -291,6 +294,7 @@ impl Agent {
         let Some(id) = self.members.leave(process) else {
             return;
         };
+        self.left.enter(process, &id);
         if let Some(account) = self.accounts.get(&id) {
             account.retire_dead(&mut self.namespaces);
         }

@@ -19,6 +19,7 @@ impl Agent {
             });
         }
         self.measure_probe(&readings);
+        self.left.observe(&readings);
         for reading in &readings.cards {
             self.apply_quietly(Event::CardHealth {
                 card: reading.uuid,
@@ -81,7 +82,9 @@ impl Agent {
             .cards
             .iter()
             .filter(|reading| reading.health == Health::Healthy);
-        let cards = healthy.map(|reading| self.card_sample(reading)).collect();
+        let sequence = readings.sequence;
+        let cards = healthy.map(|reading| self.card_sample(reading, sequence));
+        let cards = cards.collect();
         let accounts = self.accounts.iter().map(|(id, account)| AccountSample {
             id: id.clone(),
             is_sound: account.is_sound(),
@@ -97,7 +100,7 @@ impl Agent {
         }
     }
 
-    fn card_sample(&mut self, reading: &Reading) -> CardSample {
+    fn card_sample(&mut self, reading: &Reading, sequence: u64) -> CardSample {
         let mut used = reading.used;
         let mut processes = Vec::new();
         for (pid, nvml) in &reading.processes {
@@ -106,8 +109,10 @@ impl Agent {
                 used = used.minus(nvml.unwrap_or_default());
             } else if let Some(process) = procfs::live(*pid) {
                 processes.push(self.process_sample(process, reading.uuid, *nvml));
+            } else if let Some(dead) = self.left.sample(*pid, sequence, *nvml) {
+                processes.push(dead);
             }
-            // The memory of a pid that is nobody is either back in a moment or that of a process
+            // The memory of any other pid that is nobody is either back in a moment or that of a process
             // which cannot be seen from here; the ledger tells these apart by how long it lasts.
         }
         CardSample {

@@ -1,9 +1,10 @@
 //! Who is served: each process from its first connection to its end.
 //!
-//! The end is read from a pid file descriptor and not from a closed socket: a child that inherited
-//! the socket would keep it open, and a program may close descriptors that it does not know. It is looked
-//! for before every request, so that nobody is ever given memory while a dead process still counts. A
-//! process that lives on without its connections has become another program, and starts anew.
+//! It ends when it is dead and nobody has its connections. A child that was forked and has not started
+//! another program has inherited them, as it would inherit the real driver's descriptors, and keeps the
+//! memory of its dead parent while it lives; what it can't do is use it. Both are looked for before every
+//! request, so that nobody is ever given memory while a dead process still counts. A process that lives on
+//! without its connections has become another program, and starts anew.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -28,12 +29,14 @@ struct State {
     /// back, so the machine stays for it.
     watched: usize,
     idle_since: Instant,
+    connections: u64,
 }
 
-/// A process that is served, and over how many connections.
+/// A process that is served, and its connections by number.
 struct Client {
     process: Arc<OwnedFd>,
-    connections: usize,
+    has_ended: bool,
+    connections: HashMap<u64, UnixStream>,
 }
 
 /// One connection of a process that is served.
@@ -41,6 +44,7 @@ struct Client {
 pub(crate) struct Guest {
     pid: Pid,
     process: Arc<OwnedFd>,
+    connection: u64,
 }
 
 impl Guest {
@@ -57,6 +61,7 @@ impl Served {
             processes: HashMap::new(),
             watched: 0,
             idle_since: Instant::now(),
+            connections: 0,
         };
         Self {
             state: Mutex::new(state),
@@ -71,7 +76,7 @@ impl Served {
     ) -> Option<T> {
         let mut state = self.state();
         state.bury();
-        state.serves(guest).then(|| step(&mut state.machine))
+        state.hears(guest).then(|| step(&mut state.machine))
     }
 
     /// How long no process that was ever served has lived.
@@ -91,12 +96,24 @@ impl Served {
         if pid <= 0 {
             return Err(io::Error::other("the peer is not visible from here"));
         }
+        let copy = stream.try_clone()?;
         let mut state = self.state();
         state.bury();
-        if let Some(client) = state.processes.get_mut(&pid) {
-            client.connections += 1;
-            let process = Arc::clone(&client.process);
-            return Ok(Guest { pid, process });
+        state.connections += 1;
+        let connection = state.connections;
+        match state.processes.get_mut(&pid) {
+            Some(client) if !client.has_ended => {
+                client.connections.insert(connection, copy);
+                let process = Arc::clone(&client.process);
+                return Ok(Guest {
+                    pid,
+                    process,
+                    connection,
+                });
+            }
+            // The machine knows processes by their pids, so it can't keep what an earlier one left.
+            Some(_) => state.end(pid),
+            None => {}
         }
         let process = Arc::new(open_process(pid)?);
         state
@@ -104,11 +121,16 @@ impl Served {
             .process_came(pid, peer(pid, credentials.uid()));
         let client = Client {
             process: Arc::clone(&process),
-            connections: 1,
+            has_ended: false,
+            connections: HashMap::from([(connection, copy)]),
         };
         state.processes.insert(pid, client);
         drop(state);
-        let guest = Guest { pid, process };
+        let guest = Guest {
+            pid,
+            process,
+            connection,
+        };
         self.watch(guest.clone())?;
         Ok(guest)
     }
@@ -120,7 +142,7 @@ impl Served {
         let watch = move || {
             while !has_ended(&guest.process) {}
             let mut state = served.state();
-            state.end(&guest);
+            state.bury();
             state.watched -= 1;
             state.idle_since = Instant::now();
         };
@@ -141,9 +163,9 @@ impl Served {
         let Some(client) = state.processes.get_mut(&guest.pid) else {
             return;
         };
-        client.connections -= 1;
-        if client.connections == 0 {
-            state.end(guest);
+        client.connections.remove(&guest.connection);
+        if client.connections.is_empty() {
+            state.end(guest.pid);
         }
     }
 
@@ -158,37 +180,51 @@ impl State {
         client.is_some_and(|client| Arc::ptr_eq(&client.process, &guest.process))
     }
 
-    /// Ends a process unless another one has its pid by now.
-    fn end(&mut self, guest: &Guest) {
-        if self.serves(guest) {
-            self.processes.remove(&guest.pid);
-            self.machine.process_gone(guest.pid);
-        }
+    /// Whether a guest can ask for something: what a dead one asked for last may still be on the way.
+    fn hears(&self, guest: &Guest) -> bool {
+        let client = self.processes.get(&guest.pid);
+        self.serves(guest) && client.is_some_and(|client| !client.has_ended)
     }
 
-    /// Ends all processes that are dead by now.
+    fn end(&mut self, pid: Pid) {
+        self.processes.remove(&pid);
+        self.machine.process_gone(pid);
+    }
+
+    /// Ends all processes that are dead by now and left their connections to nobody.
     fn bury(&mut self) {
-        let guests: Vec<Guest> = self
-            .processes
-            .iter()
-            .map(|(pid, client)| Guest {
-                pid: *pid,
-                process: Arc::clone(&client.process),
-            })
-            .collect();
-        let mut ends: Vec<PollFd> = guests
-            .iter()
-            .map(|guest| PollFd::new(guest.process.as_fd(), PollFlags::POLLIN))
-            .collect();
+        let pids: Vec<Pid> = self.processes.keys().copied().collect();
+        let ends = self.processes.values();
+        let ends = ends.map(|client| PollFd::new(client.process.as_fd(), PollFlags::POLLIN));
+        let mut ends: Vec<PollFd> = ends.collect();
         if !matches!(poll(&mut ends, PollTimeout::ZERO), Ok(ready) if ready > 0) {
             return;
         }
-        for (guest, end) in guests.iter().zip(&ends) {
-            if end.any() == Some(true) {
-                self.end(guest);
+        let ended = ends.iter().map(|end| end.any() == Some(true));
+        let dead: Vec<Pid> = pids
+            .into_iter()
+            .zip(ended)
+            .filter_map(|(pid, ended)| ended.then_some(pid))
+            .collect();
+        for pid in dead {
+            let client = self.processes.get_mut(&pid);
+            let is_over = client.is_none_or(|client| {
+                client.has_ended = true;
+                client.connections.values().all(is_hung_up)
+            });
+            if is_over {
+                self.end(pid);
             }
         }
     }
+}
+
+/// Whether nobody has the other end of a connection.
+fn is_hung_up(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    let polled = poll(&mut fds, PollTimeout::ZERO);
+    let told = fds[0].revents().unwrap_or(PollFlags::empty());
+    polled.is_ok() && told.contains(PollFlags::POLLHUP)
 }
 
 /// Waits for the end of a process; false if the wait was interrupted.
