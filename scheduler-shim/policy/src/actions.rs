@@ -220,8 +220,15 @@ impl Session<'_> {
             let changed = self.changed_since(Mark::START);
             self.commit();
             let waits = |task: &usize| self.standings[*task].status == Status::Pipelined;
-            let tasks = changed.iter().copied().filter(waits).collect();
-            self.promises.push(Promise { job, tasks });
+            let leaves = |task: &usize| {
+                let standing = &self.standings[*task];
+                standing.status == Status::Releasing || standing.leaves.is_some()
+            };
+            // Where nobody had to leave, nobody can have left in vain.
+            if changed.iter().any(leaves) {
+                let tasks = changed.iter().copied().filter(waits).collect();
+                self.promises.push(Promise { job, tasks });
+            }
             let jobs: BTreeSet<usize> = changed.iter().map(|&task| self.tasks[task].job).collect();
             turns.waiting.update(self, jobs.iter().copied());
             turns.running.update(self, jobs.into_iter());

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use crate::cluster::{NumaPolicy, Strategy};
+use crate::cluster::{NumaPolicy, SharedCards, Strategy};
 use crate::session::Session;
 use crate::stock::{CardKey, Need, NodeStock, Shared};
 
@@ -92,10 +92,14 @@ impl Session<'_> {
                 .flatten()
                 .map(|(_, card)| card.fullness(whole).min(1.0))
                 .max_by(f64::total_cmp)?;
-            let counts = settings.cards == Strategy::Binpack;
+            let counts = settings.shared_cards == SharedCards::BestFit
+                && settings.cards == Strategy::Binpack;
             Some(if counts { 0.5 + fullest / 2.0 } else { 1.0 })
         };
-        let shared = if settings.prefers_shared { fit() } else { None };
+        let shared = match settings.shared_cards {
+            SharedCards::BestFit | SharedCards::Any => fit(),
+            SharedCards::NoMatter => None,
+        };
         band(settings.keeps_kinds_apart && is_kind, KIND)
             + self.alignment(task, node) * ZONES
             + band(settings.prefers_free && stock.fits_now(need), AVAILABLE)

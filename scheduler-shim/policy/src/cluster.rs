@@ -15,7 +15,7 @@ mod devices;
 mod settings;
 
 pub use devices::{Claim, NumaPolicy, Zone, ZoneAmounts};
-pub use settings::{Settings, Strategy};
+pub use settings::{Settings, SharedCards, Strategy};
 
 /// Everything that decisions depend on.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,10 @@
 //!
 //! # Where it differs from KAI
 //! - Shares of a card are bytes, not hundredths: what sums to a card fits a card, and is charged as such.
-//! - A share goes to the fullest card with room in the whole cluster, not only on the node that is packed best.
+//! - A share goes to the fullest card with room in the whole cluster, not only on the node that is packed best
+//!   ([`SharedCards`](cluster::SharedCards) has KAI's way, too).
+//! - A search for victims ends after a counted effort, not after a time; counting refuses what can't succeed.
+//! - A pod that was moved in a step frees its new place at once when it is moved again.
 //! - Nothing is evicted in vain: a plan is tried one step ahead, and what a step decides it does not take
 //!   back in the same step. Victims get back as many of their pods as there is room for, not one a job.
 //! - Equal scores go by name: the same cluster gives the same plan, in whatever order it is described.

@@ -8,8 +8,8 @@ use apportion_abi::{Bytes, Fraction, Share};
 use apportion_policy::Action;
 use apportion_policy::cluster::{
     Cards, Claim, Cluster, Grace, Group, Job, MigStrategy, Neighbours, Node, NumaPolicy, PodSet,
-    Queue, Quota, Settings, Status, Strategy, Task, Topology, TopologyConstraint, Zone,
-    ZoneAmounts,
+    Queue, Quota, Settings, SharedCards, Status, Strategy, Task, Topology, TopologyConstraint,
+    Zone, ZoneAmounts,
 };
 
 use super::format;
@@ -91,7 +91,12 @@ fn settings(given: &format::Settings) -> Settings {
         },
         keeps_kinds_apart: has("resourcetype"),
         prefers_free: has("nodeavailability"),
-        prefers_shared: has("gpusharingorder"),
+        // A list of plugins says that things are to be as KAI has them.
+        shared_cards: match &plugins {
+            None => SharedCards::BestFit,
+            Some(plugins) if plugins.contains("gpusharingorder") => SharedCards::Any,
+            Some(_) => SharedCards::NoMatter,
+        },
         has_quotas: has("proportion"),
         by_priority: has("priority"),
         minimum_first: has("elastic"),

@@ -18,6 +18,18 @@ pub enum Strategy {
     ByName,
 }
 
+/// Which of the nodes with a shared card that has room a share prefers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SharedCards {
+    /// The one where the fullest card with room is, so that large holes stay for those who need them.
+    #[default]
+    BestFit,
+    /// All of them alike, as KAI does.
+    Any,
+    /// None of them: a card may as well be opened.
+    NoMatter,
+}
+
 /// The choices of whoever runs the scheduler.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -31,8 +43,8 @@ pub struct Settings {
     pub keeps_kinds_apart: bool,
     /// Whether a node where the pod fits now beats one where it has to wait.
     pub prefers_free: bool,
-    /// Whether a node with a shared card that has room beats one where a card must be opened.
-    pub prefers_shared: bool,
+    /// Which of the nodes with a shared card that has room a share prefers.
+    pub shared_cards: SharedCards,
     /// Whether queues have quotas, limits and fair shares.
     pub has_quotas: bool,
     /// Whether jobs go by priority.
@@ -72,7 +84,7 @@ impl Default for Settings {
             cards: Strategy::Binpack,
             keeps_kinds_apart: true,
             prefers_free: true,
-            prefers_shared: true,
+            shared_cards: SharedCards::BestFit,
             has_quotas: true,
             by_priority: true,
             minimum_first: true,
