@@ -134,7 +134,8 @@ impl Kubelet {
                 .for_each(|is_healthy| *is_healthy = false);
         }));
         wait("devices are offered", async || {
-            self.shared.books().free().is_some()
+            let books = self.shared.books();
+            books.devices.values().any(|is_healthy| *is_healthy)
         })
         .await;
     }
