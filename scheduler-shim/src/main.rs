@@ -1,7 +1,8 @@
-//! The scheduler's program: it schedules a running cluster, or says what it would decide for files.
+//! The scheduler's program: it schedules a running cluster, says what it would decide for files, and who may come
+//! into a cluster.
 //!
 //! It decides nothing itself: objects become the policy's cluster, the policy decides, the decisions are
-//! carried out or printed.
+//! carried out or printed; `webhook` answers the API server with the rules of admission.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ mod objects;
 mod options;
 mod reasons;
 mod simulate;
+mod webhook;
 
 use failure::Failure;
 use options::{Command, Options};
@@ -38,5 +40,6 @@ fn perform(options: &Options) -> Result<(), Failure> {
         Command::Run(asked) => live::run(asked),
         Command::Explain(asked) => live::explain(asked),
         Command::Simulate(asked) => simulate::run(asked),
+        Command::Webhook(asked) => webhook::run(asked),
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
 /// Where the running scheduler answers.
@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Says what would be decided for the objects in these files
     Simulate(Simulate),
+    /// Answers the API server: which pods, queues, pod groups and topologies may be
+    Webhook(Box<Webhook>),
 }
 
 /// How to run.
@@ -106,4 +108,92 @@ pub(crate) struct Simulate {
         default_values = ["apportion-scheduler", "kai-scheduler"]
     )]
     pub(crate) schedulers: Vec<String>,
+}
+
+/// How the webhook listens and which rules are on.
+#[derive(Debug, Args)]
+pub(crate) struct Webhook {
+    /// Where questions are answered, over TLS
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
+    pub(crate) listen: SocketAddr,
+
+    /// Where /healthz, /readyz and /metrics are shown
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9444")]
+    pub(crate) health: SocketAddr,
+
+    /// Show the certificate in this folder (tls.crt, tls.key), which somebody else renews, in place of our own
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) tls_dir: Option<PathBuf>,
+
+    /// The namespace of our service and of the secret with our certificate
+    #[arg(
+        long,
+        env = "POD_NAMESPACE",
+        value_name = "NAME",
+        default_value = "apportion-system"
+    )]
+    pub(crate) namespace: String,
+
+    /// Our service
+    #[arg(long, value_name = "NAME", default_value = "apportion-webhook")]
+    pub(crate) service: String,
+
+    /// The secret with our certificate
+    #[arg(long, value_name = "NAME", default_value = "apportion-webhook-tls")]
+    pub(crate) secret: String,
+
+    /// Another name or address under which the API server calls; may be given more than once
+    #[arg(long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+
+    /// The webhook configurations, of both kinds, that are made to trust our certificate
+    #[arg(long, value_name = "NAME", default_value = "apportion-admission")]
+    pub(crate) configurations: String,
+
+    /// A scheduler whose pods are judged; may be given more than once
+    #[arg(
+        long = "scheduler-name",
+        value_name = "NAME",
+        default_values = ["apportion-scheduler", "kai-scheduler"]
+    )]
+    pub(crate) schedulers: Vec<String>,
+
+    /// Refuse pods that share a card
+    #[arg(long)]
+    pub(crate) no_sharing: bool,
+
+    /// How a container gets its card
+    #[arg(long, value_name = "WAY", default_value = "slot")]
+    pub(crate) delivery: Delivery,
+
+    /// The resource of which a container that shares a card gets one
+    #[arg(long, value_name = "RESOURCE", default_value = apportion_abi::names::RESOURCE_SLOT)]
+    pub(crate) slot: String,
+
+    /// The runtime class of pods that share a card and choose none
+    #[arg(long, value_name = "NAME")]
+    pub(crate) runtime_class: Option<String>,
+
+    /// Containers that ask for no card see none, and none may choose its cards by itself
+    #[arg(long)]
+    pub(crate) block_visible_devices: bool,
+
+    /// Refuse shares that KAI takes and nobody can use: too small, on too many cards, beside other makers' cards
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// Warn when the quotas of a queue and its parent don't fit, and refuse queues without their parent
+    #[arg(long)]
+    pub(crate) compare_quotas: bool,
+}
+
+/// How a container gets its card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Delivery {
+    /// By the agent of its node
+    Slot,
+    /// By KAI's binder
+    ConfigMaps,
+    /// By KAI's binder, with a limit for HAMi's library
+    ConfigMapsWithLimit,
 }

@@ -112,12 +112,19 @@ const MAP: &[Crate] = &[
         room: Safe,
     },
     Crate {
+        name: "apportion-webhook",
+        knows: &["apportion-admission"],
+        room: Safe,
+    },
+    Crate {
         name: "apportion-scheduler",
         knows: &[
             "apportion-abi",
+            "apportion-admission",
             "apportion-groups",
             "apportion-policy",
             "apportion-proto",
+            "apportion-webhook",
         ],
         room: Safe,
     },
@@ -198,6 +205,7 @@ const ON_THE_WIRE: &[&str] = &[
     "apportion-agent",
     "apportion",
     "apportion-scheduler",
+    "apportion-webhook",
 ];
 
 /// What the library in other people's programs is made of, beside our own crates.

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::CustomResourceExt;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{PodGroup, Queue, Topology};
 
@@ -39,7 +39,6 @@ pub(crate) fn amounts(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "additionalProperties": {
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
             "pattern": QUANTITY,
             "x-kubernetes-int-or-string": true,
         },
@@ -80,6 +79,11 @@ fn plain(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
             fields.remove("nullable");
+            if fields.contains_key("x-kubernetes-int-or-string") {
+                let either = json!([{"type": "integer"}, {"type": "string"}]);
+                fields.insert("anyOf".to_owned(), either);
+                return;
+            }
             // A property may be named so; a keyword is no object.
             for (keyword, unsaid) in [("format", &["double", "int64"][..])] {
                 let said = fields.get(keyword).and_then(Value::as_str);

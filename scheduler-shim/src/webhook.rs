@@ -1,0 +1,94 @@
+//! `apportion-scheduler webhook`: options become rules and addresses, signals become the end.
+
+use std::io::{IsTerminal, Write};
+
+use apportion_admission::{Delivery, Settings, strict};
+use apportion_webhook::{Certificates, Rules};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::failure::Failure;
+use crate::options::{self, Webhook};
+
+/// Answers until a signal comes.
+pub(crate) fn run(asked: &Webhook) -> Result<(), Failure> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let stop = async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        let started = |addresses: apportion_webhook::Addresses| {
+            // For who chose port 0. Nobody need listen.
+            let apportion_webhook::Addresses { questions, health } = addresses;
+            let _ = writeln!(std::io::stdout(), "questions {questions}\nhealth {health}");
+        };
+        let ended = apportion_webhook::run(options(asked), started, stop).await;
+        ended.map_err(|error| {
+            let causes =
+                std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
+            let said: Vec<String> = causes.map(ToString::to_string).collect();
+            Failure::new(said.join(": ")).hint("apportion-scheduler webhook --help")
+        })
+    })
+}
+
+fn options(asked: &Webhook) -> apportion_webhook::Options {
+    apportion_webhook::Options {
+        listen: asked.listen,
+        health: asked.health,
+        certificates: certificates(asked),
+        rules: Rules {
+            schedulers: asked.schedulers.clone(),
+            settings: settings(asked),
+            compare_quotas: asked.compare_quotas,
+        },
+    }
+}
+
+fn certificates(asked: &Webhook) -> Certificates {
+    if let Some(folder) = &asked.tls_dir {
+        return Certificates::Files(folder.clone());
+    }
+    let service = format!("{}.{}.svc", asked.service, asked.namespace);
+    Certificates::Own {
+        namespace: asked.namespace.clone(),
+        secret: asked.secret.clone(),
+        names: [vec![service], asked.names.clone()].concat(),
+        configurations: asked.configurations.clone(),
+    }
+}
+
+fn settings(asked: &Webhook) -> Settings {
+    Settings {
+        sharing: !asked.no_sharing,
+        delivery: match asked.delivery {
+            options::Delivery::Slot => Delivery::Slot(asked.slot.clone()),
+            options::Delivery::ConfigMaps => Delivery::ConfigMaps {
+                with_memory_limit: false,
+            },
+            options::Delivery::ConfigMapsWithLimit => Delivery::ConfigMaps {
+                with_memory_limit: true,
+            },
+        },
+        block_visible_devices: asked.block_visible_devices,
+        runtime_class: asked
+            .runtime_class
+            .clone()
+            .filter(|class| !class.is_empty()),
+        strict: asked.strict.then(strict::Bounds::default),
+    }
+}

@@ -1,0 +1,5 @@
+//! The webhook as the API server meets it: a process, TLS, reviews in JSON.
+
+mod answers;
+mod certificates;
+mod client;

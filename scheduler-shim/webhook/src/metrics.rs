@@ -1,0 +1,89 @@
+//! What the webhook counts.
+
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, SystemTime};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// One kind of question with one kind of answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    path: &'static str,
+    answer: &'static str,
+}
+
+/// The counters, and how they are shown.
+pub(crate) struct Metrics {
+    registry: Registry,
+    reviews: Family<Answered, Counter>,
+    seconds: Histogram,
+    expiry: Gauge<f64, AtomicU64>,
+    useless: Counter,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::with_prefix("apportion_admission");
+        let reviews = Family::default();
+        let seconds = Histogram::new([0.000_1, 0.000_5, 0.001, 0.005, 0.02, 0.1, 1.0]);
+        let expiry = Gauge::default();
+        let useless = Counter::default();
+        registry.register(
+            "reviews",
+            "Questions of the API server by path and answer",
+            reviews.clone(),
+        );
+        registry.register(
+            "review_seconds",
+            "Time that an answer took",
+            seconds.clone(),
+        );
+        registry.register(
+            "certificate_expiry_timestamp_seconds",
+            "When the certificate ends that is shown to the API server",
+            expiry.clone(),
+        );
+        registry.register(
+            "certificate_failures",
+            "Times that there was no certificate, or one that is of no use",
+            useless.clone(),
+        );
+        Self {
+            registry,
+            reviews,
+            seconds,
+            expiry,
+            useless,
+        }
+    }
+
+    pub(crate) fn count(&self, path: &'static str, answer: &'static str, took: Duration) {
+        self.reviews.get_or_create(&Answered { path, answer }).inc();
+        self.seconds.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn certificate_ends(&self, at: SystemTime) {
+        let since = at
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        self.expiry.set(since.as_secs_f64());
+    }
+
+    pub(crate) fn count_useless(&self) {
+        self.useless.inc();
+    }
+
+    pub(crate) fn render(&self) -> String {
+        let mut text = String::new();
+        match encode(&mut text, &self.registry) {
+            Ok(()) => text,
+            Err(std::fmt::Error) => String::new(),
+        }
+    }
+}
