@@ -85,11 +85,9 @@ fn plain(schema: &mut Value) {
                 return;
             }
             // A property may be named so; a keyword is no object.
-            for (keyword, unsaid) in [("format", &["double", "int64"][..])] {
-                let said = fields.get(keyword).and_then(Value::as_str);
-                if said.is_some_and(|said| unsaid.contains(&said)) {
-                    fields.remove(keyword);
-                }
+            let format = fields.get("format").and_then(Value::as_str);
+            if matches!(format, Some("double" | "int64")) {
+                fields.remove("format");
             }
             if fields.contains_key("type") || fields.contains_key("anyOf") {
                 fields.remove("default");
