@@ -15,6 +15,7 @@
 //! - A pod that was moved in a step frees its new place at once when it is moved again.
 //! - Nothing is evicted in vain: a plan is tried one step ahead, and what a step decides it does not take
 //!   back in the same step. Victims get back as many of their pods as there is room for, not one a job.
+//! - A cluster whose nodes are all in one narrow domain can still hold a job that requires a wider one.
 //! - Equal scores go by name: the same cluster gives the same plan, in whatever order it is described.
 #![forbid(unsafe_code)]
 
