@@ -83,7 +83,8 @@ fn helm(workspace: &Workspace) -> Result<OsString> {
     if env::var_os("HELM").is_some() || succeeds(Command::new(&named).arg("version")) {
         return Ok(named);
     }
-    let built = apportion_cluster::binaries::find(&workspace.root.join("tests/kubernetes"), None)?;
+    let built =
+        apportion_cluster::binaries::find(&workspace.root.join("tests/kubernetes"), None, None)?;
     Ok(built.path("helm").into())
 }
 

@@ -71,6 +71,9 @@ pub(crate) struct Shape {
     /// The minor of Kubernetes, such as 1.36 [default: the newest of tests/kubernetes].
     #[arg(long, value_name = "MINOR")]
     kubernetes: Option<String>,
+    /// A folder with another containerd, its shim and ctr, such as a distribution's.
+    #[arg(long, value_name = "FOLDER")]
+    containerd: Option<PathBuf>,
 }
 
 pub(crate) fn perform(workspace: &Workspace, task: Task) -> Result<ExitCode> {
@@ -123,7 +126,12 @@ fn bring_up(workspace: &Workspace, folder: &Folder, shape: &Shape) -> Result<Clu
 
 fn programs(workspace: &Workspace, shape: &Shape) -> Result<Binaries> {
     let modules = workspace.root.join("tests/kubernetes");
-    binaries::find(&modules, shape.kubernetes.as_deref())
+    let containerd = shape.containerd.as_deref().map(std::path::absolute);
+    binaries::find(
+        &modules,
+        shape.kubernetes.as_deref(),
+        containerd.transpose()?.as_deref(),
+    )
 }
 
 /// What runs keeps its files; containers that start from now on get the new ones.

@@ -103,11 +103,19 @@ impl Binaries {
 }
 
 /// Finds all programs and builds those that are not there yet. `modules` is the folder with one folder
-/// for each minor, `minor` the one to take (else the newest).
+/// for each minor, `minor` the one to take (else the newest). What `containerd`, a folder, has is taken from
+/// there.
 ///
 /// # Errors
 /// If the minor is unknown, or a program cannot be built.
-pub fn find(modules: &Path, minor: Option<&str>) -> Result<Binaries> {
+pub fn find(modules: &Path, minor: Option<&str>, containerd: Option<&Path>) -> Result<Binaries> {
+    if let Some(folder) = containerd {
+        ensure!(
+            folder.join("containerd").exists(),
+            "there is no containerd in {}",
+            folder.display()
+        );
+    }
     let chosen = match minor {
         Some(minor) => minor.to_owned(),
         None => minors(modules)?.pop().context("no minor to build")?,
@@ -124,13 +132,17 @@ pub fn find(modules: &Path, minor: Option<&str>) -> Result<Binaries> {
     let kubernetes = Source {
         module: modules.join(&chosen),
         made: cache.join("kubernetes").join(&version),
-        assets: assets.map(PathBuf::from),
+        offers: assets.map(PathBuf::from).into_iter().collect(),
         flags: stamp(&version),
     };
     let tools = modules.join(TOOLS);
     let others = Source {
         made: cache.join(TOOLS).join(fingerprint(&tools)?),
-        assets: kubernetes.assets.clone(),
+        offers: containerd
+            .map(PathBuf::from)
+            .into_iter()
+            .chain(kubernetes.offers.clone())
+            .collect(),
         module: tools,
         flags: "-s -w".into(),
     };
@@ -168,13 +180,14 @@ pub fn minors(modules: &Path) -> Result<Vec<String>> {
 struct Source {
     module: PathBuf,
     made: PathBuf,
-    assets: Option<PathBuf>,
+    /// Folders that may have them, before any is built.
+    offers: Vec<PathBuf>,
     flags: String,
 }
 
 impl Source {
     fn find(&self, program: &Program) -> Result<PathBuf> {
-        let offered = self.assets.iter().map(|folder| folder.join(program.name));
+        let offered = self.offers.iter().map(|folder| folder.join(program.name));
         let mut there = offered.filter(|path| path.exists());
         if let Some(path) = there.next() {
             return Ok(path);

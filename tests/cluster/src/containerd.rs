@@ -2,6 +2,9 @@
 //!
 //! The kubelet calls a node ready when the runtime has a pod network. Pods here share the host's, so there
 //! is a network by name only; a pod that asks for one of its own is refused by the missing plugin.
+//!
+//! The settings are of the second version, which containerd 1.6 to 2.4 read alike. CDI is left as each of them
+//! has it: off in 1.x, on in 2.x.
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +43,7 @@ pub(crate) fn write(folder: &Folder, shim: &Path, snapshotter: &str) -> Result<(
 fn text(folder: &Folder, shim: &Path, snapshotter: &str) -> String {
     let below = |path: &str| quoted(&folder.path().join(path));
     format!(
-        r#"version = 3
+        r#"version = 2
 root = {root}
 state = {state}
 # What this cluster never uses, and would look for at the machine's own places.
@@ -60,25 +63,20 @@ address = {socket}
 [ttrpc]
 address = {ttrpc}
 
-[plugins."io.containerd.cri.v1.images"]
-snapshotter = "{snapshotter}"
-[plugins."io.containerd.cri.v1.images".pinned_images]
-sandbox = "{pause}"
-
-[plugins."io.containerd.cri.v1.runtime"]
-restrict_oom_score_adj = {restrict}
-[plugins."io.containerd.cri.v1.runtime".cni]
-bin_dirs = [{cni_programs}]
-conf_dir = {cni}
-[plugins."io.containerd.cri.v1.runtime".containerd]
-default_runtime_name = "runc"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-runtime_path = {shim}
-
 [plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{pause}"
+restrict_oom_score_adj = {restrict}
 stream_server_address = "127.0.0.1"
 stream_server_port = "0"
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = {cni_programs}
+conf_dir = {cni}
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "{snapshotter}"
+default_runtime_name = "runc"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+runtime_path = {shim}
 
 [plugins."io.containerd.nri.v1.nri"]
 disable = false

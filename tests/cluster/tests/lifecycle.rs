@@ -124,6 +124,6 @@ fn programs() -> Binaries {
         .rsplit_once('.')
         .map(|(minor, _)| minor.to_owned());
     let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kubernetes");
-    binaries::find(&modules, minor.as_deref())
+    binaries::find(&modules, minor.as_deref(), None)
         .expect("the programs were built for the cluster that runs")
 }
