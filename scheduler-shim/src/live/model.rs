@@ -79,7 +79,10 @@ impl Model {
             }
             Event::AgentGone(node) => {
                 self.agents.gone(&node);
-                Vec::new()
+                let asked = self.starts.asked(&node);
+                let why = || "the node has no agent any more".to_owned();
+                let refused = asked.into_iter().map(|pod| self.refused(now, pod, why()));
+                refused.flatten().collect()
             }
             Event::Accepted(pod, id) => self.starts.accepted(&pod.uid, id),
             Event::Refused(pod, why) => self.refused(now, pod, why),

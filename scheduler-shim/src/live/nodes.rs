@@ -210,7 +210,12 @@ fn held(allocation: v1::Allocation) -> Held {
     let uid = match allocation.holder.and_then(|holder| holder.kind) {
         Some(Kind::PodUid(uid)) => Some(uid),
         Some(Kind::Pid(_)) => None,
-        None => Some(allocation.idempotency_key),
+        // Whoever asks for one container of a pod adds its name.
+        None => allocation
+            .idempotency_key
+            .split('/')
+            .next()
+            .map(str::to_owned),
     };
     let share = |grant: v1::Grant| (grant.card, grant.limit_bytes);
     Held {

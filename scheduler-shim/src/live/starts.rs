@@ -92,6 +92,14 @@ impl Starts {
         self.by_uid.values()
     }
 
+    /// Whose agent, on this node, has yet to answer.
+    pub(crate) fn asked(&self, node: &str) -> Vec<PodRef> {
+        let asked = self.all().filter(|start| {
+            start.node == node && matches!(start.stage, Stage::Asked | Stage::Withdrawn)
+        });
+        asked.map(|start| start.pod.clone()).collect()
+    }
+
     /// Begins a unit.
     pub(crate) fn begin(&mut self, unit: Vec<Start>) -> Vec<Effect> {
         self.units += 1;
@@ -260,5 +268,40 @@ impl Starts {
                 }
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(name: &str, node: &str) -> Start {
+        let pod = PodRef {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            uid: name.to_owned(),
+        };
+        let cards = vec![("GPU-1".to_owned(), 1)];
+        Start::new(pod, node.to_owned(), cards, Some("Fraction"))
+    }
+
+    #[test]
+    fn one_refusal_ends_a_unit_and_gives_back_what_was_accepted() {
+        let mut starts = Starts::default();
+        let asked = starts.begin(vec![start("a", "n"), start("b", "n"), start("c", "m")]);
+        assert_eq!(asked.len(), 3);
+        assert!(
+            starts.accepted("a", "1".to_owned()).is_empty(),
+            "the others are awaited"
+        );
+        let outcome = starts.refused("b");
+        let (node, id) = ("n".to_owned(), "1".to_owned());
+        assert_eq!(outcome.effects, [Effect::Release { node, id }]);
+        let asked: Vec<String> = starts.asked("m").into_iter().map(|pod| pod.uid).collect();
+        assert_eq!(asked, ["c"], "it stays until its agent has answered");
+        let released = starts.accepted("c", "2".to_owned());
+        let (node, id) = ("m".to_owned(), "2".to_owned());
+        assert_eq!(released, [Effect::Release { node, id }]);
+        assert!(starts.all().next().is_none());
     }
 }

@@ -105,9 +105,10 @@ async fn find_others(client: Client, events: UnboundedSender<Event>) {
 
 async fn others(client: Client) -> Result<Vec<ApiResource>, kube::Error> {
     let found: Discovery = discovery::Discovery::new(client).run().await?;
+    // Kinds of one group may be at different versions, as KAI's queues and pod groups are.
     let resources = found
         .groups()
-        .flat_map(discovery::ApiGroup::recommended_resources);
+        .flat_map(discovery::ApiGroup::resources_by_stability);
     let wanted = resources.filter(|(resource, capabilities)| {
         let is_listed = inventory::is_read(&resource.group, &resource.kind);
         is_listed && capabilities.supports_operation(discovery::verbs::WATCH)

@@ -98,7 +98,7 @@ impl Cluster {
                 "--address",
                 "127.0.0.1:0",
                 "--log",
-                "debug",
+                "info,apportion_scheduler=debug",
                 "--kubeconfig",
             ])
             .arg(self.plane.kubeconfig())
