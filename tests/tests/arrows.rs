@@ -202,6 +202,7 @@ const WIRE: &[&str] = &["tokio", "tonic", "prost", "kube"];
 const ON_THE_WIRE: &[&str] = &[
     "apportion-proto",
     "apportion-crds",
+    "apportion-nri",
     "apportion-agent",
     "apportion",
     "apportion-scheduler",
