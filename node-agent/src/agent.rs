@@ -308,6 +308,7 @@ impl Agent {
         if is_owner {
             self.apply_quietly(Event::OwnerGone { id: id.clone() });
         }
+        self.end_with_pod(&id);
         self.end_if_empty(&id);
         self.sample();
     }

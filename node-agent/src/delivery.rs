@@ -43,6 +43,9 @@ pub(crate) struct Delivery {
     pub(crate) files: ContainerFiles,
     /// The UIDs of pods that the kubelet has shown.
     pub(crate) shown: BTreeSet<String>,
+    /// The pods that were being deleted when the kubelet was last looked at: they end with their last
+    /// process, and nobody needs to look again to know it.
+    pub(crate) ending: BTreeSet<String>,
     offers: watch::Sender<Vec<(SlotId, bool)>>,
 }
 
@@ -81,6 +84,7 @@ impl Delivery {
             libraries,
             files,
             shown: BTreeSet::new(),
+            ending: BTreeSet::new(),
             offers,
         })
     }

@@ -205,6 +205,7 @@ impl Agent {
         delivery
             .shown
             .extend(seen.held.values().map(|holder| holder.pod.clone()));
+        delivery.ending.clone_from(&seen.ending);
         for (id, pod, created) in self.pods() {
             let was_shown = self
                 .delivery
@@ -231,6 +232,23 @@ impl Agent {
             }
         }
         self.end_empty();
+    }
+
+    /// Lets an allocation go whose pod is being deleted and whose last process has just ended.
+    pub(super) fn end_with_pod(&mut self, id: &AllocationId) {
+        let state = self
+            .ledger
+            .allocation(id)
+            .map(|allocation| &allocation.state);
+        let is_ending = match (state, &self.delivery) {
+            (Some(State::Allocated(Owner::Pod(pod))), Some(delivery)) => {
+                delivery.ending.contains(pod) && delivery.shown.contains(pod)
+            }
+            _ => false,
+        };
+        if is_ending && !self.has_processes(id) {
+            self.apply_quietly(Event::OwnerGone { id: id.clone() });
+        }
     }
 
     /// The allocations of pods.
