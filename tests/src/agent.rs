@@ -61,12 +61,17 @@ impl Host {
         fs::read_to_string(self.dir().join("agent.log")).unwrap_or_default()
     }
 
+    /// Where the agent serves over HTTP.
+    #[must_use]
+    pub fn metrics_address(&self) -> String {
+        fs::read_to_string(self.instance().join("metrics.addr")).unwrap_or_default()
+    }
+
     /// What the agent serves over HTTP at `path`.
     #[must_use]
     pub fn http(&self, path: &str) -> String {
         let mut text = String::new();
-        let address = fs::read_to_string(self.instance().join("metrics.addr")).unwrap_or_default();
-        let Ok(mut stream) = TcpStream::connect(address.trim()) else {
+        let Ok(mut stream) = TcpStream::connect(self.metrics_address().trim()) else {
             return text;
         };
         let _ = stream.set_read_timeout(Some(PATIENCE));

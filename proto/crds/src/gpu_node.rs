@@ -121,7 +121,8 @@ pub struct GpuHolder {
     /// The pod's name; absent for a program that no pod runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// The container, or what the agent calls the program's allocation.
+    /// The container; empty where the pod's containers have the share together. Of a program that no pod
+    /// runs, what people call it.
     pub container: String,
     /// The most that its processes may take.
     pub limit_bytes: i64,

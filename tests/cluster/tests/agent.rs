@@ -3,14 +3,18 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use apportion_cluster::{Cluster, eventually, image};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const NAMESPACE: &str = "apportion-system";
 /// Not the usual one: there the simulated cards of the cluster itself are served.
 const STATE: &str = "/run/apportion/chart";
+
+/// The pod with a share.
+const SHARED: &str = "shared";
+const LIMIT: u64 = 2000 << 20;
 
 /// The installed chart; it is uninstalled when this is dropped.
 struct Release {
@@ -30,7 +34,7 @@ impl Release {
         let (repository, tag) = image::AGENT.rsplit_once(':').expect("the image has a tag");
         let apiserver = release.cluster.apiserver_port();
         let values = format!(
-            "simulatedGpus=2,hostNetwork=true,stateDir={STATE},metrics.port={port},\
+            "simulatedGpus=2,slots.unplaced=local-fit,hostNetwork=true,stateDir={STATE},metrics.port={port},\
              image.repository={repository},image.tag={tag},image.pullPolicy=Never"
         );
         // There is no network in which the cluster's own address would lead anywhere.
@@ -97,20 +101,27 @@ impl Release {
         answer
     }
 
-    /// A program of a pod's name that holds a share until it is killed.
-    fn share(&self, name: &str) -> Child {
-        let pod = self.pod();
-        let folder = format!("APPORTION_DIR={STATE}");
-        let mut kubectl = self.cluster.kubectl_command();
-        kubectl.args([
-            "exec", "-n", NAMESPACE, &pod, "-c", "agent", "--", "env", &folder,
-        ]);
-        kubectl.args(["apportion", "run", "--sim", "--gpu-memory", "2000"]);
-        kubectl.args(["--name", name, "--", "sleep", "20"]);
-        kubectl
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("kubectl starts")
+    /// A pod with a share of 2000 MiB that asks how large its card is and keeps a context.
+    fn pod_with_a_share(&self) {
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": SHARED, "annotations": {"gpu-memory": "2000"}},
+            "spec": {
+                "hostNetwork": true,
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": "main",
+                    "image": image::VICTIM,
+                    "imagePullPolicy": "Never",
+                    "command": ["victim", "total", "alloc", "1000M", "alloc", "1000M", "hold"],
+                    "resources": {"limits": {"apportion.dev/gpu-slot": 1}},
+                }],
+            },
+        });
+        self.cluster
+            .apply(&pod)
+            .expect("the API server takes the pod");
     }
 
     /// What the API server answers the agent itself, by its token.
@@ -151,6 +162,9 @@ impl Drop for Release {
             .args(["uninstall", "apportion", "--namespace", NAMESPACE, "--wait"])
             .status();
         let _ = self.cluster.kubectl(&["delete", "gpunodes", "--all"]);
+        let _ = self
+            .cluster
+            .kubectl(&["delete", "pod", SHARED, "--now", "--ignore-not-found"]);
     }
 }
 
@@ -181,7 +195,19 @@ fn the_installed_agent_publishes_what_its_node_has_and_may_say_no_more() {
     );
     let all = published["status"]["cards"][0]["freeBytes"].as_i64();
 
-    let mut holder = release.share("team-a/train/main");
+    let slots = "jsonpath={.status.allocatable.apportion\\.dev/gpu-slot}";
+    let node = release.cluster.node();
+    eventually("the node offers slots", || {
+        release.kubectl(&["get", "node", &node, "-o", slots]) == "128"
+    });
+    release.pod_with_a_share();
+    eventually("the pod has said how large its card is", || {
+        let log = release
+            .cluster
+            .kubectl(&["logs", SHARED])
+            .unwrap_or_default();
+        log.contains(&format!("total 0 {LIMIT}")) && log.contains("alloc 2")
+    });
     eventually("the share shows", || {
         let node = release.gpu_node().unwrap_or_default();
         let cards = node["status"]["cards"]
@@ -192,7 +218,11 @@ fn the_installed_agent_publishes_what_its_node_has_and_may_say_no_more() {
             .iter()
             .flat_map(|card| card["holders"].as_array().cloned());
         let mut holders = holders.flatten();
-        holders.any(|holder| holder["pod"] == "train" && holder["limitBytes"] == 2000 << 20)
+        holders.any(|holder| {
+            holder["namespace"] == "default"
+                && holder["pod"] == SHARED
+                && holder["limitBytes"] == LIMIT
+        })
     });
     eventually("the node shows less", || {
         let what = "jsonpath={.status.capacity.apportion\\.dev/gpu-memory-free-mib}";
@@ -200,6 +230,11 @@ fn the_installed_agent_publishes_what_its_node_has_and_may_say_no_more() {
         let whole = all.map(|bytes| 2 * (bytes >> 20)).unwrap_or_default();
         free.parse() == Ok(whole - 2000)
     });
+
+    let series =
+        format!("apportion_container_memory_limit_bytes{{namespace=\"default\",pod=\"{SHARED}\"");
+    assert!(release.metrics().contains(&series));
+    assert!(release.metrics().contains("apportion_nri_connected 1"));
 
     // The node stays as it is published while another agent takes over.
     let since = ready(&published)["lastTransitionTime"].clone();
@@ -218,5 +253,4 @@ fn the_installed_agent_publishes_what_its_node_has_and_may_say_no_more() {
     assert!(said.contains("writes of that node only"), "{said}");
     let secrets = release.as_agent(&pod, &["get", "secrets", "-A"], "");
     assert!(!secrets.status.success(), "the agent reads secrets");
-    let _ = holder.wait();
 }
