@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use apportion_abi::account::NewCard;
 use apportion_abi::{Bytes, CardUuid, place};
 use apportion_ledger::{
-    Allocation, AllocationId, Effect, Event, Health, Ledger, Refusal, SlotEvent, State, Time,
+    Allocation, AllocationId, Effect, Event, Health, Ledger, OffenderPolicy, Refusal, SlotEvent,
+    State, Time,
 };
 use apportion_nri::{News, Rules};
 use apportion_proto::v1;
@@ -112,7 +113,12 @@ impl Agent {
         let boot_id = crate::procfs::boot_id();
         let path = instance.path(place::CHECKPOINT);
         let restored = restore::load(&path, &boot_id);
-        let ledger = Ledger::resume(restored.epoch, restored.serial, options.policy);
+        let policy = match (options.policy, &options.node) {
+            // Nobody is there who could evict.
+            (OffenderPolicy::Evict, None) => OffenderPolicy::Kill,
+            (policy, _) => policy,
+        };
+        let ledger = Ledger::resume(restored.epoch, restored.serial, policy);
         let view = View {
             list: v1::ListReply::default(),
             sampled: None,

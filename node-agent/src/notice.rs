@@ -27,6 +27,7 @@ const fn row(kind: NoticeKind) -> (Loudness, &'static str) {
         NoticeKind::Overlimit => (Warn, "Allocation uses more than its limit"),
         NoticeKind::Ungranted => (Warn, "Process uses a card that it was not granted"),
         NoticeKind::Killed => (Warn, "Process killed"),
+        NoticeKind::Evicted => (Warn, "Pod is evicted for what its process does"),
         NoticeKind::Damaged => (
             Warn,
             "Account is gone or damaged, its limit is held to NVML alone",

@@ -72,13 +72,14 @@ const ROWS: &[Row] = &[
     Row {
         flag: "--policy",
         env: "APPORTION_POLICY",
-        form: "observe or kill",
+        form: "observe, kill or evict (without a cluster: kill)",
         default: "observe",
         help: "what is done to a process that exceeds or bypasses its limit",
         set: |options, text| {
             options.policy = match text {
                 "observe" => OffenderPolicy::Observe,
                 "kill" => OffenderPolicy::Kill,
+                "evict" => OffenderPolicy::Evict,
                 _ => return false,
             };
             true

@@ -20,6 +20,7 @@ use crate::agent::Shown;
 use crate::failure::chain;
 use crate::view::View;
 
+mod eviction;
 mod offence;
 mod pace;
 mod remote;
@@ -93,11 +94,12 @@ async fn tell(
     views: watch::Receiver<Arc<View>>,
     mut events: broadcast::Receiver<v1::Event>,
 ) {
-    let mut teller = offence::Teller::new(client, node);
+    let mut teller = offence::Teller::new(client.clone(), node);
     loop {
         match events.recv().await {
             Ok(event) => {
                 let view = views.borrow().clone();
+                eviction::evict(&client, &event, &view.list).await;
                 teller.tell(&event, &view.list).await;
             }
             // What was missed shows in metrics.

@@ -159,6 +159,7 @@ pub(crate) fn policy(policy: OffenderPolicy) -> v1::OffenderPolicy {
     match policy {
         OffenderPolicy::Observe => v1::OffenderPolicy::Observe,
         OffenderPolicy::Kill => v1::OffenderPolicy::Kill,
+        OffenderPolicy::Evict => v1::OffenderPolicy::Evict,
     }
 }
 
@@ -174,6 +175,7 @@ pub(crate) fn event_kind(kind: NoticeKind) -> v1::EventKind {
         NoticeKind::Overlimit => v1::EventKind::Overlimit,
         NoticeKind::Ungranted => v1::EventKind::Ungranted,
         NoticeKind::Killed => v1::EventKind::Killed,
+        NoticeKind::Evicted => v1::EventKind::Evicted,
         NoticeKind::Damaged => v1::EventKind::Damaged,
         NoticeKind::CardFound => v1::EventKind::CardFound,
         NoticeKind::CardUnhealthy => v1::EventKind::CardUnhealthy,

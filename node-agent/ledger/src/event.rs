@@ -31,6 +31,8 @@ pub enum OffenderPolicy {
     Observe,
     /// It is reported and killed.
     Kill,
+    /// It is reported and its pod is evicted; a process of no pod is killed.
+    Evict,
 }
 
 /// A placement that somebody chose.
@@ -181,6 +183,8 @@ pub enum NoticeKind {
     Ungranted,
     /// A process was killed for one of these three.
     Killed,
+    /// The eviction of its pod was asked for, for one of these three.
+    Evicted,
     /// The files of an account are gone or damaged; what its processes do is seen from outside only.
     Damaged,
     /// A card is there.

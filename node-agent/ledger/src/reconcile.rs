@@ -10,13 +10,16 @@ use std::collections::BTreeMap;
 
 use apportion_abi::{Bytes, CardUuid};
 
-use crate::allocation::{Allocation, AllocationId, Enforcement, Grant, ProcessId};
+use crate::allocation::{Allocation, AllocationId, Enforcement, Grant, Owner, ProcessId, State};
 use crate::event::{Effect, Notice, NoticeKind, OffenderPolicy};
 use crate::ledger::Ledger;
 use crate::sample::{CardSample, ProcessSample, Sample};
 
 /// How many samples in a row must show an offence before its process is killed.
 const STRIKES: u32 = 3;
+
+/// After how many samples more an eviction is asked for again. It may have been refused.
+const ASK_AGAIN: u32 = 40;
 
 /// What the processes of one allocation do wrong, and in how many samples in a row.
 pub(crate) type Offences = BTreeMap<Offence, u32>;
@@ -148,15 +151,34 @@ impl Ledger {
             if strikes == 1 {
                 effects.push(self.tell(offence.kind, id, offence));
             }
-            if strikes >= STRIKES && !is_killed && self.policy == OffenderPolicy::Kill {
-                effects.push(Effect::Kill(offence.process));
-                effects.push(self.tell(NoticeKind::Killed, id, offence));
+            if strikes < STRIKES {
+                continue;
+            }
+            match self.policy {
+                OffenderPolicy::Observe => {}
+                OffenderPolicy::Evict if self.is_pods(id) => {
+                    let is_due = (strikes - STRIKES).is_multiple_of(ASK_AGAIN);
+                    let evicted = self.tell(NoticeKind::Evicted, id, offence);
+                    if is_due && !effects.iter().any(is_eviction) {
+                        effects.push(evicted);
+                    }
+                }
+                OffenderPolicy::Evict | OffenderPolicy::Kill if !is_killed => {
+                    effects.push(Effect::Kill(offence.process));
+                    effects.push(self.tell(NoticeKind::Killed, id, offence));
+                }
+                OffenderPolicy::Evict | OffenderPolicy::Kill => {}
             }
         }
         if !after.is_empty() {
             self.offences.insert(id.clone(), after);
         }
         effects
+    }
+
+    fn is_pods(&self, id: &AllocationId) -> bool {
+        let owner = self.allocations.get(id).map(|of| &of.state);
+        matches!(owner, Some(State::Allocated(Owner::Pod(_))))
     }
 
     fn tell(&self, kind: NoticeKind, id: &AllocationId, offence: Offence) -> Effect {
@@ -231,6 +253,10 @@ impl View<'_> {
             process: process.process,
         }
     }
+}
+
+fn is_eviction(effect: &Effect) -> bool {
+    matches!(effect, Effect::Notice(notice) if notice.kind == NoticeKind::Evicted)
 }
 
 /// What NVML sees of a process beyond its claims.

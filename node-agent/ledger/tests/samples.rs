@@ -5,7 +5,7 @@ use std::time::Duration;
 use apportion_abi::{Ask, Bytes, Capacity, CardUuid};
 use apportion_ledger::{
     AccountSample, AllocationId, CardSample, ClaimWindow, Effect, Enforcement, Event, Ledger,
-    NoticeKind, OffenderPolicy, ProcessId, ProcessSample, Proposal, Refusal, Sample, Time,
+    NoticeKind, OffenderPolicy, Owner, ProcessId, ProcessSample, Proposal, Refusal, Sample, Time,
 };
 
 const CARD: CardUuid = CardUuid([1; 16]);
@@ -178,7 +178,12 @@ fn a_strangers_memory_cannot_be_given() {
 
 #[test]
 fn a_process_without_a_claim_bypasses_is_told_once_and_killed_where_that_is_the_policy() {
-    for policy in [OffenderPolicy::Observe, OffenderPolicy::Kill] {
+    // Its allocation is no pod's, so there is nothing to evict.
+    for policy in [
+        OffenderPolicy::Observe,
+        OffenderPolicy::Kill,
+        OffenderPolicy::Evict,
+    ] {
         let (mut ledger, id) = node(policy);
         let mut all = Vec::new();
         for _ in 0..5 {
@@ -193,12 +198,33 @@ fn a_process_without_a_claim_bypasses_is_told_once_and_killed_where_that_is_the_
             OffenderPolicy::Observe => {
                 assert_eq!((notices(&all), kills), (vec![NoticeKind::Bypassed], 0));
             }
-            OffenderPolicy::Kill => {
+            OffenderPolicy::Kill | OffenderPolicy::Evict => {
                 let told = vec![NoticeKind::Bypassed, NoticeKind::Killed];
                 assert_eq!((notices(&all), kills), (told, 1));
             }
         }
     }
+}
+
+#[test]
+fn the_pod_of_an_offender_is_evicted_and_asked_for_again_only_much_later() {
+    let (mut ledger, id) = node(OffenderPolicy::Evict);
+    let owner = Owner::Pod("uid".into());
+    let _ = ledger.apply(
+        Time(0),
+        Event::Commit {
+            id: id.clone(),
+            owner,
+        },
+    );
+    let mut told = Vec::new();
+    for _ in 0..45 {
+        let effects = see(&mut ledger, &id, uses(&id, 700, None));
+        assert!(!effects.contains(&Effect::Kill(PROGRAM)));
+        told.extend(notices(&effects));
+    }
+    let evictions = told.iter().filter(|kind| **kind == NoticeKind::Evicted);
+    assert_eq!(evictions.count(), 2);
 }
 
 #[test]

@@ -12,12 +12,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use apportion_abi::names::ENV_GRANT;
 use apportion_abi::place;
 
 use crate::asked::Asked;
 
-/// The variable that names the grant of a container.
-const ENV_GRANT: &str = "APPORTION_GRANT";
 /// Which cards NVIDIA's runtime shows, and the values that mean none.
 const ENV_VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 const NO_DEVICES: [&str; 3] = ["", "void", "none"];

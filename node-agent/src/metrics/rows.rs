@@ -179,11 +179,12 @@ const ENFORCEMENT: [(&str, v1::EnforcementState); 5] = [
     ("overlimit", v1::EnforcementState::Overlimit),
 ];
 
-const OFFENCES: [(&str, NoticeKind); 4] = [
+const OFFENCES: [(&str, NoticeKind); 5] = [
     ("bypassed", NoticeKind::Bypassed),
     ("overlimit", NoticeKind::Overlimit),
     ("ungranted", NoticeKind::Ungranted),
     ("killed", NoticeKind::Killed),
+    ("evicted", NoticeKind::Evicted),
 ];
 
 /// Why a request for an allocation was refused, in one of few words.
@@ -214,6 +215,7 @@ fn node_info(facts: &Facts) -> Vec<Sample> {
         v1::OffenderPolicy::Unspecified => "unknown",
         v1::OffenderPolicy::Observe => "observe",
         v1::OffenderPolicy::Kill => "kill",
+        v1::OffenderPolicy::Evict => "evict",
     };
     let simulated = node.simulated.to_string();
     vec![(vec![node.driver_version, simulated, policy.to_owned()], 1.0)]

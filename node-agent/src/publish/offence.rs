@@ -98,6 +98,7 @@ fn row(kind: v1::EventKind) -> Option<(&'static str, EventType)> {
         Kind::Overlimit => Some(("GpuLimitExceeded", EventType::Warning)),
         Kind::Ungranted => Some(("GpuNotGranted", EventType::Warning)),
         Kind::Killed => Some(("GpuProcessKilled", EventType::Warning)),
+        Kind::Evicted => Some(("GpuPodEvicted", EventType::Warning)),
         Kind::Damaged => Some(("GpuAccountDamaged", EventType::Warning)),
         Kind::CardUnhealthy => Some(("GpuUnhealthy", EventType::Warning)),
         Kind::CardLost => Some(("GpuLost", EventType::Warning)),
@@ -133,7 +134,8 @@ fn note(event: &v1::Event, list: &v1::ListReply) -> String {
     note
 }
 
-fn pod_uid(id: &str, list: &v1::ListReply) -> Option<String> {
+/// The pod that holds an allocation.
+pub(super) fn pod_uid(id: &str, list: &v1::ListReply) -> Option<String> {
     let allocation = list.allocations.iter().find(|of| of.id == id)?;
     match allocation.holder.as_ref()?.kind.as_ref()? {
         v1::holder::Kind::PodUid(uid) => Some(uid.clone()),

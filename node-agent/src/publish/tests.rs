@@ -129,6 +129,48 @@ async fn an_object_that_somebody_removed_is_made_again() {
 }
 
 #[tokio::test]
+async fn the_very_pod_of_an_offender_is_evicted() {
+    let (client, server) = cluster();
+    let event = v1::Event {
+        kind: v1::EventKind::Evicted.into(),
+        allocation: "a-1".to_owned(),
+        name: "team-a/train/main".to_owned(),
+        ..v1::Event::default()
+    };
+    let other = v1::Event {
+        kind: v1::EventKind::Bypassed.into(),
+        ..event.clone()
+    };
+    let list = v1::ListReply {
+        allocations: vec![v1::Allocation {
+            id: "a-1".to_owned(),
+            holder: Some(v1::Holder {
+                kind: Some(v1::holder::Kind::PodUid("p-1".to_owned())),
+            }),
+            ..v1::Allocation::default()
+        }],
+        ..v1::ListReply::default()
+    };
+    let serve = async {
+        let mut server = pin!(server);
+        let path = "/api/v1/namespaces/team-a/pods/train/eviction?";
+        let answer = json!({"kind": "Status", "apiVersion": "v1", "status": "Success"});
+        let asked = expect(&mut server, (Method::POST, path), answer).await;
+        assert_eq!(asked["deleteOptions"]["preconditions"]["uid"], "p-1");
+        assert!(
+            server.next_request().await.is_none(),
+            "it was asked for more"
+        );
+    };
+    let evict = async {
+        eviction::evict(&client, &other, &list).await;
+        eviction::evict(&client, &event, &list).await;
+        drop(client);
+    };
+    tokio::join!(serve, evict);
+}
+
+#[tokio::test]
 async fn a_pod_that_bypasses_its_limit_is_told_once() {
     let (client, server) = cluster();
     let event = v1::Event {

@@ -393,6 +393,8 @@ pub enum OffenderPolicy {
     Observe = 1,
     /// It is reported and killed.
     Kill = 2,
+    /// It is reported and its pod is evicted; a process of no pod is killed.
+    Evict = 3,
 }
 impl OffenderPolicy {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -404,6 +406,7 @@ impl OffenderPolicy {
             Self::Unspecified => "OFFENDER_POLICY_UNSPECIFIED",
             Self::Observe => "OFFENDER_POLICY_OBSERVE",
             Self::Kill => "OFFENDER_POLICY_KILL",
+            Self::Evict => "OFFENDER_POLICY_EVICT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -412,6 +415,7 @@ impl OffenderPolicy {
             "OFFENDER_POLICY_UNSPECIFIED" => Some(Self::Unspecified),
             "OFFENDER_POLICY_OBSERVE" => Some(Self::Observe),
             "OFFENDER_POLICY_KILL" => Some(Self::Kill),
+            "OFFENDER_POLICY_EVICT" => Some(Self::Evict),
             _ => None,
         }
     }
@@ -556,6 +560,8 @@ pub enum EventKind {
     CardHealthy = 14,
     /// The files of an account are gone or damaged; what its processes do is seen from outside only.
     Damaged = 15,
+    /// The eviction of the process's pod was asked for.
+    Evicted = 16,
 }
 impl EventKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -580,6 +586,7 @@ impl EventKind {
             Self::CardLost => "EVENT_KIND_CARD_LOST",
             Self::CardHealthy => "EVENT_KIND_CARD_HEALTHY",
             Self::Damaged => "EVENT_KIND_DAMAGED",
+            Self::Evicted => "EVENT_KIND_EVICTED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -601,6 +608,7 @@ impl EventKind {
             "EVENT_KIND_CARD_LOST" => Some(Self::CardLost),
             "EVENT_KIND_CARD_HEALTHY" => Some(Self::CardHealthy),
             "EVENT_KIND_DAMAGED" => Some(Self::Damaged),
+            "EVENT_KIND_EVICTED" => Some(Self::Evicted),
             _ => None,
         }
     }
