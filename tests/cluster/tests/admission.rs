@@ -1,0 +1,312 @@
+//! The webhook on a real API server: what `kubectl apply` says, and who waits for whom.
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use apportion_cluster::{Cluster, eventually};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "admission-suite";
+
+/// The webhook process, which ends with the test.
+struct Webhook {
+    process: Child,
+    port: u16,
+}
+
+impl Webhook {
+    fn start(cluster: &Cluster, port: u16) -> Self {
+        let staged = env::var_os("APPORTION_STAGED").unwrap();
+        let mut process = Command::new(Path::new(&staged).join("bin/apportion-scheduler"))
+            .args(["webhook", "--name", "127.0.0.1", "--health", "127.0.0.1:0"])
+            .args([
+                "--namespace",
+                NAMESPACE,
+                "--runtime-class",
+                "suite",
+                "--listen",
+            ])
+            .arg(format!("127.0.0.1:{port}"))
+            .env("KUBECONFIG", cluster.folder().kubeconfig())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut lines = BufReader::new(process.stdout.take().unwrap());
+        lines.read_line(&mut line).unwrap();
+        let port = line.trim().rsplit(':').next().unwrap().parse().unwrap();
+        Self { process, port }
+    }
+}
+
+impl Drop for Webhook {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The objects of a manifest of the scheduler.
+fn manifest(name: &str) -> Vec<Value> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scheduler-shim/manifests");
+    let text = std::fs::read_to_string(folder.join(name)).unwrap();
+    let documents = serde_norway::Deserializer::from_str(&text);
+    documents
+        .map(|one| Value::deserialize(one).unwrap())
+        .collect()
+}
+
+/// The configurations as they are installed, but that the API server calls this machine: it has no network
+/// in which a service could be.
+fn configurations(port: u16) -> Vec<Value> {
+    let mut all = manifest("webhook.yaml");
+    all.retain(|one| one["webhooks"].is_array());
+    for webhook in all
+        .iter_mut()
+        .flat_map(|one| one["webhooks"].as_array_mut().unwrap())
+    {
+        let path = webhook["clientConfig"]["service"]["path"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        webhook["clientConfig"] = json!({"url": format!("https://127.0.0.1:{port}{path}")});
+    }
+    all
+}
+
+fn pod(name: &str, scheduler: &str, annotations: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
+        "spec": {"schedulerName": scheduler, "hostNetwork": true, "containers": [{"name": "main", "image": "none"}]}})
+}
+
+/// What the API server says to an object that it refuses.
+fn refusal(cluster: &Cluster, object: &Value) -> String {
+    format!("{:#}", cluster.apply(object).unwrap_err())
+}
+
+fn prepare(cluster: &Cluster) -> Webhook {
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    cluster.apply(&namespace).unwrap();
+    let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "suite"}, "handler": "runc"});
+    cluster.apply(&class).unwrap();
+    for kind in [
+        "queues.scheduling.run.ai",
+        "podgroups.scheduling.run.ai",
+        "topologies.kai.scheduler",
+    ] {
+        cluster
+            .apply(&manifest(&format!("crds/{kind}.yaml"))[0])
+            .unwrap();
+        cluster
+            .kubectl(&[
+                "wait",
+                "--for=condition=Established",
+                &format!("crd/{kind}"),
+                "--timeout=60s",
+            ])
+            .unwrap();
+    }
+    let webhook = Webhook::start(cluster, 0);
+    for configuration in configurations(webhook.port) {
+        cluster.apply(&configuration).unwrap();
+    }
+    eventually("the API server trusts the webhook", || {
+        cluster
+            .apply(&pod(
+                "first",
+                "kai-scheduler",
+                json!({"gpu-fraction": "0.5"}),
+            ))
+            .is_ok()
+    });
+    webhook
+}
+
+#[test]
+fn kais_manifests_are_completed_refused_and_left_alone() {
+    let cluster = Cluster::of_tests();
+    let mut webhook = prepare(&cluster);
+    says_what_kai_says(&cluster);
+    completes_and_freezes(&cluster);
+    judges_queues(&cluster);
+    survives_a_new_authority(&cluster);
+
+    let port = webhook.port;
+    webhook.process.kill().unwrap();
+    webhook.process.wait().unwrap();
+    // Nobody waits for a webhook that isn't there, but who asks for a share.
+    cluster
+        .apply(&pod("plain", "kai-scheduler", json!({})))
+        .unwrap();
+    cluster
+        .apply(&pod(
+            "other",
+            "default-scheduler",
+            json!({"gpu-fraction": "7"}),
+        ))
+        .unwrap();
+    let said = refusal(
+        &cluster,
+        &pod("late", "kai-scheduler", json!({"gpu-fraction": "0.5"})),
+    );
+    assert!(said.contains("failed calling webhook"), "{said}");
+    let _again = Webhook::start(&cluster, port);
+    eventually("shares are taken again", || {
+        cluster
+            .apply(&pod(
+                "late",
+                "kai-scheduler",
+                json!({"gpu-fraction": "0.5"}),
+            ))
+            .is_ok()
+    });
+    for configuration in configurations(port) {
+        let kind = configuration["kind"].as_str().unwrap();
+        cluster
+            .kubectl(&["delete", kind, "apportion-admission"])
+            .unwrap();
+    }
+    cluster
+        .kubectl(&["delete", "namespace", NAMESPACE, "--wait=false"])
+        .unwrap();
+}
+
+fn says_what_kai_says(cluster: &Cluster) {
+    for (annotations, words) in [
+        (
+            json!({"mps": "true"}),
+            "MPS is only supported with GPU fraction request",
+        ),
+        (
+            json!({"gpu-fraction": "0.5", "gpu-memory": "5"}),
+            "cannot request both GPU and GPU memory",
+        ),
+        (
+            json!({"gpu-fraction-num-devices": "2"}),
+            "cannot request multiple fractional devices without specifying fraction portion or gpu-memory",
+        ),
+        (
+            json!({"gpu-memory": "2000Mi"}),
+            "gpu-memory annotation value must be a positive integer greater than 0",
+        ),
+        (
+            json!({"gpu-fraction": "1.0"}),
+            "gpu-fraction annotation value must be a positive number smaller than 1.0",
+        ),
+        (
+            json!({"gpu-fraction": "NaN"}),
+            "gpu-fraction annotation value must be a float written with a decimal point or a scientific notation .given value: NaN",
+        ),
+        (
+            json!({"gpu-fraction": "0.5", "gpu-fraction-container-name": "x"}),
+            "failed to get fraction container ref: container with name x not found for fraction request",
+        ),
+    ] {
+        let said = refusal(cluster, &pod("wrong", "kai-scheduler", annotations));
+        let whole = format!(
+            "admission webhook \"apportion-webhook.apportion-system.svc\" denied the request: {words}"
+        );
+        assert!(said.contains(&whole), "{said}");
+    }
+}
+
+fn completes_and_freezes(cluster: &Cluster) {
+    let get = |path: &str| {
+        let path = format!("jsonpath={path}");
+        cluster
+            .kubectl(&["get", "pod", "first", "-n", NAMESPACE, "-o", &path])
+            .unwrap()
+    };
+    assert_eq!(get("{.spec.runtimeClassName}"), "suite");
+    assert_eq!(
+        get("{.spec.containers[0].resources.limits.apportion\\.dev/gpu-slot}"),
+        "1"
+    );
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "first", "namespace": NAMESPACE},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}});
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("binding.json");
+    std::fs::write(&file, binding.to_string()).unwrap();
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/first/binding");
+    cluster
+        .kubectl(&["create", "--raw", &path, "-f", file.to_str().unwrap()])
+        .unwrap();
+    let edit = ["annotate", "pod", "first", "-n", NAMESPACE, "--overwrite"];
+    let said = cluster
+        .kubectl(&[&edit[..], &["gpu-fraction=0.01"]].concat())
+        .unwrap_err();
+    let said = format!("{said:#}");
+    assert!(
+        said.contains("cannot change from \"0.5\" to \"0.01\": the pod is bound to node nowhere"),
+        "{said}"
+    );
+    let removed = cluster.kubectl(&[&edit[..], &["gpu-fraction-"]].concat());
+    assert!(removed.is_err(), "its request was taken away");
+    cluster.kubectl(&[&edit[..], &["note=1"]].concat()).unwrap();
+}
+
+fn judges_queues(cluster: &Cluster) {
+    let queue = |spec: Value| json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "suite"}, "spec": spec});
+    let said = refusal(cluster, &queue(json!({"parentQueue": "lab"})));
+    assert!(
+        said.contains("denied the request: resources must be specified"),
+        "{said}"
+    );
+    let unlimited = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
+    let resources = json!({"cpu": unlimited, "gpu": unlimited, "memory": unlimited});
+    cluster.apply(&queue(json!({"parentQueue": "lab", "displayName": "Suite", "priority": 7, "resources": resources}))).unwrap();
+    let table = cluster
+        .kubectl(&["get", "queue", "suite", "--no-headers"])
+        .unwrap();
+    let cells: Vec<&str> = table.split_whitespace().collect();
+    assert_eq!(cells, ["suite", "7", "lab", "Suite"]);
+    let group = json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
+        "metadata": {"name": "suite", "namespace": NAMESPACE}, "spec": {"minMember": 2, "minSubGroup": 1}});
+    let said = refusal(cluster, &group);
+    assert!(
+        said.contains("minMember and minSubGroup are mutually exclusive: set minMember (2)"),
+        "{said}"
+    );
+    let topology = json!({"apiVersion": "kai.scheduler/v1alpha1", "kind": "Topology", "metadata": {"name": "suite"},
+        "spec": {"levels": [{"nodeLabel": "rack", "alias": "rack"}]}});
+    let said = refusal(cluster, &topology);
+    assert!(
+        said.contains(
+            "invalid topology aliases: an alias must not equal a nodeLabel; conflicting: [rack]"
+        ),
+        "{said}"
+    );
+    cluster.kubectl(&["delete", "queue", "suite"]).unwrap();
+}
+
+/// The hardest change: the secret is lost, so that nothing that was trusted is good any more.
+fn survives_a_new_authority(cluster: &Cluster) {
+    let bundle = || {
+        let path = "jsonpath={.webhooks[0].clientConfig.caBundle}";
+        let kind = "validatingwebhookconfiguration";
+        cluster
+            .kubectl(&["get", kind, "apportion-admission", "-o", path])
+            .unwrap()
+    };
+    let before = bundle();
+    assert!(!before.is_empty());
+    cluster
+        .kubectl(&["delete", "secret", "apportion-webhook-tls", "-n", NAMESPACE])
+        .unwrap();
+    eventually("another authority is trusted", || bundle() != before);
+    eventually("shares are taken under the other authority", || {
+        cluster
+            .apply(&pod(
+                "second",
+                "kai-scheduler",
+                json!({"gpu-memory": "2000"}),
+            ))
+            .is_ok()
+    });
+}
