@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(pods.live().collect::<Vec<_>>(), ["u1"]);
         assert_eq!(pods.ended().collect::<Vec<_>>(), ["u2", "u3"]);
         pods.replace(BTreeMap::new());
-        assert_eq!(pods.ended().collect::<Vec<_>>(), ["u1", "u2", "u3"]);
+        assert_eq!(pods.ended().collect::<Vec<_>>(), ["u3", "u1", "u2"]);
     }
 
     #[test]
