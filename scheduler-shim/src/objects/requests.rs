@@ -1,108 +1,58 @@
 //! What a pod asks for: cards by KAI's annotations or by resource names, processors and memory.
 //!
-//! The rules and their words are those of KAI's admission webhook, first mistake first, so that what
-//! would never have been let into a cluster is not simulated as if it had been.
+//! The rules of admission are held against every pod again, so that what would never have been let into a
+//! cluster is not simulated as if it had been.
 
 use std::collections::BTreeMap;
 
-use apportion_abi::GpuRequest;
+use apportion_abi::{Bytes, GpuRequest, Share};
+use apportion_admission::{Pod, request as admission};
 use apportion_groups::Object;
 use apportion_policy::cluster::Cards;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::quantity;
 
-const FRACTION: &str = "gpu-fraction";
-const MEMORY: &str = "gpu-memory";
-const DEVICES: &str = "gpu-fraction-num-devices";
-const CONTAINER: &str = "gpu-fraction-container-name";
 /// Whole cards, by resource name.
 pub(crate) const WHOLE: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
 /// What the names of partitions begin with.
 pub(crate) const PARTITION: &str = "nvidia.com/mig-";
 
-/// What a pod wants of cards, or why it may not exist.
+/// What a pod wants of cards, or why it may not exist. Containers that ask for shares of their own share one
+/// card, which must have room for all of them.
 pub(crate) fn cards(pod: Object<'_>) -> Result<Cards, String> {
-    let text = |key| pod.annotation(key);
-    let (fraction, memory, devices) = (text(FRACTION), text(MEMORY), text(DEVICES));
-    let whole: i64 = WHOLE
-        .iter()
-        .map(|name| quantity::whole(total(pod, name)))
-        .sum();
-    let is_shared = fraction.is_some() || memory.is_some();
-    let refusal = |message: &str| Err(message.to_owned());
-    if pod.annotation("mps") == Some("true") && !is_shared {
-        return refusal("MPS is only supported with GPU fraction request");
+    let read = Pod::deserialize(pod.json()).map_err(|error| error.to_string())?;
+    let asked = admission::read(&read).map_err(|refusal| refusal.to_string())?;
+    if let Some(request) = asked.iter().map(|asked| asked.request).reduce(together) {
+        return Ok(Cards::Shared {
+            share: request.share,
+            devices: request.devices,
+        });
     }
-    if fraction.is_some() && whole > 0 {
-        return refusal(
-            "cannot have both GPU fraction request and whole GPU resource request/limit",
-        );
-    }
-    if memory.is_some() && (fraction.is_some() || whole > 0) {
-        return refusal("cannot request both GPU and GPU memory");
-    }
-    if devices.is_some() && !is_shared {
-        return refusal(
-            "cannot request multiple fractional devices without specifying fraction portion or gpu-memory",
-        );
-    }
-    if memory.is_some_and(|text| !is_count(text)) {
-        return refusal("gpu-memory annotation value must be a positive integer greater than 0");
-    }
-    if let Some(text) = fraction {
-        let value: Option<f64> = text.parse().ok();
-        if value.is_none_or(|value| value <= 0.0 || value >= 1.0) {
-            return refusal(
-                "gpu-fraction annotation value must be a positive number smaller than 1.0",
-            );
-        }
-        if quantity::parse(text).is_none() {
-            return Err(format!(
-                "gpu-fraction annotation value must be a float written with a decimal point or a scientific notation .given value: {text}"
-            ));
-        }
-    }
-    if devices.is_some_and(|text| !is_count(text)) {
-        return refusal(
-            "fraction count annotation value must be a positive integer greater than 0",
-        );
-    }
-    if let Some(name) = text(CONTAINER).filter(|name| is_shared && !has_container(pod, name)) {
-        return Err(format!(
-            "container with name {name} not found for fraction request"
-        ));
-    }
-    if is_shared {
-        let request = GpuRequest::parse(memory, fraction, devices);
-        return request
-            .map(|request| Cards::Shared {
-                share: request.share,
-                devices: request.devices,
-            })
-            .map_err(|error| error.to_string());
-    }
+    let count = WHOLE.iter().map(|name| quantity::whole(total(pod, name)));
     let partitions = partitions(pod);
-    Ok(match whole {
+    Ok(match count.sum() {
         0 if partitions.is_empty() => Cards::None,
         0 => Cards::Partitions(partitions),
         count => Cards::Whole(count),
     })
 }
 
-fn is_count(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_digit())
-        && text.parse::<u64>().is_ok_and(|count| count > 0)
+/// Two containers of one pod. Only amounts of memory can be asked for by several.
+fn together(one: GpuRequest, other: GpuRequest) -> GpuRequest {
+    let share = match (one.share, other.share) {
+        (Share::Memory(one), Share::Memory(other)) => {
+            Share::Memory(Bytes(one.0.saturating_add(other.0)))
+        }
+        (share, _) => share,
+    };
+    GpuRequest { share, ..one }
 }
 
 pub(crate) fn containers<'a>(pod: Object<'a>, field: &str) -> impl Iterator<Item = &'a Value> {
     let list = pod.json().pointer(&format!("/spec/{field}"));
     list.and_then(Value::as_array).into_iter().flatten()
-}
-
-fn has_container(pod: Object<'_>, name: &str) -> bool {
-    let mut all = containers(pod, "initContainers").chain(containers(pod, "containers"));
-    all.any(|container| container["name"] == name)
 }
 
 fn partitions(pod: Object<'_>) -> BTreeMap<String, i64> {
@@ -172,58 +122,23 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_kai_refuses_in_the_same_words() {
-        let none = || json!({});
-        let positive = "gpu-memory annotation value must be a positive integer greater than 0";
-        let fraction = "gpu-fraction annotation value must be a positive number smaller than 1.0";
-        for (annotations, limits, words) in [
-            (
-                json!({"mps": "true"}),
-                none(),
-                "MPS is only supported with GPU fraction request",
-            ),
-            (
-                json!({"gpu-fraction": "0.5"}),
-                json!({"nvidia.com/gpu": 1}),
-                "cannot have both GPU fraction request and whole GPU resource request/limit",
-            ),
-            (
-                json!({"gpu-fraction": "0.5", "gpu-memory": "100"}),
-                none(),
-                "cannot request both GPU and GPU memory",
-            ),
-            (
-                json!({"gpu-fraction-num-devices": "2"}),
-                none(),
-                "cannot request multiple fractional devices without specifying fraction portion or gpu-memory",
-            ),
-            (json!({"gpu-memory": "8Gi"}), none(), positive),
-            (json!({"gpu-memory": "0"}), none(), positive),
-            (json!({"gpu-memory": "+5"}), none(), positive),
-            (json!({"gpu-fraction": "1"}), none(), fraction),
-            (
-                json!({"gpu-fraction": "NaN"}),
-                none(),
-                "gpu-fraction annotation value must be a float written with a decimal point or a scientific notation .given value: NaN",
-            ),
-            (json!({"gpu-fraction": "-0.1"}), none(), fraction),
-            (
-                json!({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "0"}),
-                none(),
-                "fraction count annotation value must be a positive integer greater than 0",
-            ),
-            (
-                json!({"gpu-fraction": "0.5", "gpu-fraction-container-name": "other"}),
-                none(),
-                "container with name other not found for fraction request",
-            ),
-        ] {
-            assert_eq!(
-                ask(annotations.clone(), limits),
-                Err(words.to_owned()),
-                "{annotations}"
-            );
-        }
+    fn what_admission_refuses_is_no_request() {
+        assert_eq!(
+            ask(json!({"gpu-memory": "8Gi"}), json!({})),
+            Err("gpu-memory annotation value must be a positive integer greater than 0".to_owned())
+        );
+    }
+
+    #[test]
+    fn containers_with_shares_of_their_own_need_room_together() {
+        let key = |name| format!("nvidia.com/container.{name}.gpu-memory.limit");
+        let pod = json!({"metadata": {"annotations": {key("a"): "1Gi", key("b"): "512Mi"}},
+            "spec": {"containers": [{"name": "a"}, {"name": "b"}]}});
+        let shared = Cards::Shared {
+            share: Share::Memory(Bytes::from_mib(1536)),
+            devices: 1,
+        };
+        assert_eq!(cards(Object::new(&pod)), Ok(shared));
     }
 
     #[test]
