@@ -97,6 +97,12 @@ async fn an_account_that_is_ruined_costs_nobody_else_anything() {
     let other = host.context(Some(Path::new(&hostile.account_dir)), "0");
     commit(&mut client, &hostile.id, other.pid()).await;
 
+    eventually("both are seen", async || {
+        let seen = state(&mut client, &honest.id).await == Some(EnforcementState::Attached);
+        seen.then_some(())
+    })
+    .await;
+
     let stop = Arc::new(AtomicBool::new(false));
     let ruiner = ruin(Path::new(&hostile.account_dir).join("usage"), stop.clone());
     let (begun, before) = (Instant::now(), processor_time(&agent));
