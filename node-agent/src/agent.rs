@@ -25,6 +25,7 @@ use crate::contact::Contact;
 use crate::delivery::Delivery;
 use crate::driver::{Driver, Reading, Readings};
 use crate::failure::chain;
+use crate::faults::Faults;
 use crate::instance::Instance;
 use crate::members::Members;
 use crate::namespace::Namespaces;
@@ -39,6 +40,7 @@ use crate::view::{self, Counts, View};
 
 mod attribute;
 mod deliver;
+mod health;
 mod learn;
 mod left;
 mod perform;
@@ -61,6 +63,7 @@ pub(crate) struct Agent {
     listeners: mpsc::Sender<UnixListener>,
     boot_id: String,
     driver: Driver,
+    faults: Faults,
     ledger: Ledger,
     accounts: BTreeMap<AllocationId, Account>,
     members: Members,
@@ -129,6 +132,7 @@ impl Agent {
             reserves: Reserves::load(&instance.path(place::RESERVES), &driver.version),
             members: Members::new(instance.path(place::ACCOUNTS)),
             left: left::Left::default(),
+            faults: Faults::listen(options.nvml.clone()),
             options,
             instance,
             listeners,
@@ -200,6 +204,7 @@ impl Agent {
                 () = &mut stop => break,
                 ended = self.members.exits.next() => self.ended(ended),
                 readings = self.driver.next() => self.read(readings),
+                heard = self.faults.next() => self.heard(heard),
                 ready = learn::ready(&mut self.probe) => self.probe_ready(ready),
                 Some(request) = requests.recv() => self.respond(request),
                 news = SecondLock::next(self.second_lock.as_mut()) => self.hear(news),

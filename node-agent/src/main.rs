@@ -13,6 +13,7 @@ mod driver;
 mod durable;
 mod exits;
 mod failure;
+mod faults;
 mod http;
 mod instance;
 mod kubelet;

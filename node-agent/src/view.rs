@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use apportion_abi::Bytes;
-use apportion_ledger::{Allocation, Grant, Ledger, NoticeKind, ProcessId, State};
+use apportion_abi::{Bytes, CardUuid};
+use apportion_ledger::{Allocation, Fault, Grant, Ledger, NoticeKind, ProcessId, State};
 use apportion_proto::v1;
 
 use crate::account::Account;
@@ -33,6 +33,8 @@ pub(crate) struct Counts {
     pub(crate) refused: BTreeMap<&'static str, u64>,
     pub(crate) adopted: u64,
     pub(crate) notices: BTreeMap<NoticeKind, u64>,
+    /// What cards reported, by what it means.
+    pub(crate) faults: BTreeMap<(CardUuid, Fault), u64>,
     /// What the container runtime was told; none where it does not ask.
     pub(crate) second_lock: Option<second_lock::Counts>,
 }

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use apportion_abi::{Bytes, Capacity};
 
+use crate::fault::{Fault, Withdrawal};
+
 /// Whether a card can be given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
@@ -30,6 +32,9 @@ pub struct Card {
     pub health: Health,
     /// What processes use that have no allocation on it.
     pub unmanaged: Bytes,
+    /// How it answered last.
+    answered: Health,
+    withdrawn: Option<Withdrawal>,
     untold: VecDeque<Bytes>,
 }
 
@@ -39,8 +44,42 @@ impl Card {
             capacity,
             health: Health::Healthy,
             unmanaged: Bytes::ZERO,
+            answered: Health::Healthy,
+            withdrawn: None,
             untold: VecDeque::new(),
         }
+    }
+
+    /// Enters how it answers.
+    pub(crate) fn answer(&mut self, answered: Health) {
+        self.answered = answered;
+        self.conclude();
+    }
+
+    /// Enters an error that it reported.
+    pub(crate) fn fail(&mut self, xid: u64) {
+        if Fault::of(xid).withdraws() {
+            self.withdrawn = Some(Withdrawal::default());
+        }
+        self.conclude();
+    }
+
+    /// Enters whether the driver says that it needs a recovery, which withdraws it also if its error was
+    /// never heard, such as before the agent started.
+    pub(crate) fn check(&mut self, needs_recovery: bool) {
+        let withdrawn = match needs_recovery {
+            true => self.withdrawn.or(Some(Withdrawal::default())),
+            false => self.withdrawn,
+        };
+        self.withdrawn = withdrawn.and_then(|withdrawn| withdrawn.check(needs_recovery));
+        self.conclude();
+    }
+
+    fn conclude(&mut self) {
+        self.health = match (self.answered, self.withdrawn) {
+            (Health::Healthy, Some(_)) => Health::Unhealthy,
+            (answered, _) => answered,
+        };
     }
 
     /// Enters what a sample found: memory of processes without an allocation, and memory that no
@@ -65,6 +104,23 @@ mod tests {
             total: Bytes(1000),
             reserved: Bytes(0),
         })
+    }
+
+    #[test]
+    fn a_withdrawn_card_that_answers_is_not_healthy_before_the_proof() {
+        let mut card = card();
+        card.fail(31);
+        assert_eq!(card.health, Health::Healthy);
+        card.fail(79);
+        card.answer(Health::Lost);
+        assert_eq!(card.health, Health::Lost);
+        card.answer(Health::Healthy);
+        assert_eq!(card.health, Health::Unhealthy);
+        card.check(true);
+        card.check(false);
+        assert_eq!(card.health, Health::Unhealthy);
+        card.check(false);
+        assert_eq!(card.health, Health::Healthy);
     }
 
     #[test]

@@ -65,6 +65,20 @@ pub enum Event {
         /// How it is now.
         health: Health,
     },
+    /// A card reported an error.
+    CardFault {
+        /// Which.
+        card: CardUuid,
+        /// The error's number.
+        xid: u64,
+    },
+    /// A card's driver was asked what recovery it needs.
+    CardChecked {
+        /// Which.
+        card: CardUuid,
+        /// Whether it needs any.
+        needs_recovery: bool,
+    },
     /// An allocation of an earlier run of the agent. It was accepted then and is not judged again.
     Adopted(Allocation),
     /// Somebody wants an allocation.

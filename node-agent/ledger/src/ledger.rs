@@ -59,7 +59,14 @@ impl Ledger {
         let mut effects = self.expire(now);
         effects.extend(match event {
             Event::CardFound { card, capacity } => self.card_found(card, capacity),
-            Event::CardHealth { card, health } => self.card_health(card, health),
+            Event::CardHealth { card, health } => {
+                self.card_changes(card, |card| card.answer(health))
+            }
+            Event::CardFault { card, xid } => self.card_changes(card, |card| card.fail(xid)),
+            Event::CardChecked {
+                card,
+                needs_recovery,
+            } => self.card_changes(card, |card| card.check(needs_recovery)),
             Event::Adopted(allocation) => self.adopt(allocation),
             Event::Allocate(proposal) => self.allocate(now, proposal),
             Event::Commit { id, owner } => self.commit(&id, owner),

@@ -24,16 +24,21 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn card_health(&mut self, card: CardUuid, health: Health) -> Vec<Effect> {
-        let Some(known) = self
-            .cards
-            .get_mut(&card)
-            .filter(|known| known.health != health)
-        else {
+    /// Does something to a card, and tells where that changed its health.
+    pub(crate) fn card_changes(
+        &mut self,
+        card: CardUuid,
+        change: impl FnOnce(&mut Card),
+    ) -> Vec<Effect> {
+        let Some(known) = self.cards.get_mut(&card) else {
             return Vec::new();
         };
-        known.health = health;
-        let kind = match health {
+        let before = known.health;
+        change(known);
+        if known.health == before {
+            return Vec::new();
+        }
+        let kind = match known.health {
             Health::Healthy => NoticeKind::CardHealthy,
             Health::Unhealthy => NoticeKind::CardUnhealthy,
             Health::Lost => NoticeKind::CardLost,

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use apportion_ledger::{NoticeKind, Refusal};
+use apportion_abi::CardUuid;
+use apportion_ledger::{Fault, NoticeKind, Refusal};
 use apportion_proto::v1;
 
 use super::facts::{self, Facts, Share, ShareName};
@@ -135,6 +136,8 @@ pub(super) const ROWS: &[Row] = rows! {
         Of::Labels(&["gpu_uuid", "model", "index"], gpu_info);
     Gauge "apportion_gpu_healthy" "Whether the card can be given out"
         Of::Card(|c| Some(flag(c.health() == v1::CardHealth::Healthy)));
+    Counter "apportion_gpu_errors_total" "Errors that the card reported, by what they mean for it"
+        Of::Labels(&["gpu_uuid", "fault"], faults);
     Gauge "apportion_gpu_memory_total_bytes" "Physical memory of the card" Of::Card(|c| some(c.total_bytes));
     Gauge "apportion_gpu_memory_reserved_bytes" "Memory that the driver keeps"
         Of::Card(|c| some(c.reserved_bytes));
@@ -256,6 +259,17 @@ fn nri_verdicts(facts: &Facts) -> Vec<Sample> {
         )
     };
     lock.flat_map(|lock| lock.verdicts.iter().map(of)).collect()
+}
+
+fn faults(facts: &Facts) -> Vec<Sample> {
+    let faults = facts.view.counts.faults.iter();
+    let of = |((card, fault), count): (&(CardUuid, Fault), &u64)| {
+        (
+            vec![card.to_string(), fault.word().to_owned()],
+            number(*count),
+        )
+    };
+    faults.map(of).collect()
 }
 
 fn gpu_info(facts: &Facts) -> Vec<Sample> {

@@ -123,6 +123,7 @@ fn no_label_is_a_pid_or_a_sentence() {
         "source",
         "state",
         "verdict",
+        "fault",
     ];
     for row in ROWS {
         for label in row.labels() {

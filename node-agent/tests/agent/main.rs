@@ -6,6 +6,7 @@
 
 mod book;
 mod chart;
+mod health;
 mod host;
 mod hostile;
 mod offenders;

@@ -69,6 +69,7 @@ impl Machine {
             group: self.group_view(pid, position),
             utilisation: hardware.utilisation,
             lost: hardware.lost,
+            recovery: hardware.recovery,
             memory_info: hardware.memory_info,
             processes: self.processes_on(position, card, hardware.process_memory),
         }

@@ -21,6 +21,7 @@ pub(crate) struct NvmlState {
 pub(crate) struct Hardware {
     pub(crate) utilisation: Utilisation,
     pub(crate) lost: bool,
+    pub(crate) recovery: u32,
     pub(crate) memory_info: bool,
     pub(crate) process_memory: bool,
 }
@@ -30,6 +31,7 @@ impl Default for Hardware {
         Self {
             utilisation: Utilisation::default(),
             lost: false,
+            recovery: 0,
             memory_info: true,
             process_memory: true,
         }
@@ -50,6 +52,7 @@ impl NvmlState {
                 self.hardware(card).utilisation = utilisation;
             }
             NvmlControl::Lost { card, lost } => self.hardware(card).lost = lost,
+            NvmlControl::Recovery { card, action } => self.hardware(card).recovery = action,
             NvmlControl::MemoryInfo { card, supported } => {
                 self.hardware(card).memory_info = supported;
             }
@@ -91,6 +94,7 @@ impl NvmlControl {
             Self::Xid { card, .. }
             | Self::Utilisation { card, .. }
             | Self::Lost { card, .. }
+            | Self::Recovery { card, .. }
             | Self::MemoryInfo { card, .. }
             | Self::ProcessMemory { card, .. } => card,
         }

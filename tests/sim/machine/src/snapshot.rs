@@ -65,6 +65,13 @@ pub enum NvmlControl {
         /// Whether it is gone.
         lost: bool,
     },
+    /// What the driver says must be done to the card.
+    Recovery {
+        /// The card's position.
+        card: u32,
+        /// NVML's number; 0 is nothing, 1 a reset.
+        action: u32,
+    },
     /// Whether the card answers memory queries; unified-memory parts do not.
     MemoryInfo {
         /// The card's position.
@@ -166,6 +173,8 @@ pub struct CardSnapshot {
     pub utilisation: Utilisation,
     /// Every query about a lost card fails.
     pub lost: bool,
+    /// What the driver says must be done to the card; 0 is nothing.
+    pub recovery: u32,
     /// Whether memory queries are answered.
     pub memory_info: bool,
     /// The processes that have a context on the card.

@@ -50,7 +50,7 @@ fn answer(card: &CardSnapshot, field: &mut nvmlFieldValue_t) {
 fn value(card: &CardSnapshot, field: c_uint) -> Result<c_uint, Status> {
     match field {
         POWER_INSTANT => health::power(card),
-        RECOVERY_ACTION => Ok(0),
+        RECOVERY_ACTION => Ok(card.recovery),
         _ => Err(Status::NotSupported),
     }
 }

@@ -1,0 +1,27 @@
+//! What was heard of the cards' errors, entered into the book and counted.
+
+use super::*;
+use crate::faults::Heard;
+use apportion_ledger::Fault;
+
+impl Agent {
+    pub(super) fn heard(&mut self, heard: Heard) {
+        match heard {
+            Heard::Fault { card, xid } => {
+                let fault = Fault::of(xid);
+                warn!(%card, xid, meaning = fault.word(), "Card reported an error");
+                let count = self.counts.faults.entry((card, fault));
+                *count.or_default() += 1;
+                self.apply_quietly(Event::CardFault { card, xid });
+                self.show();
+            }
+            Heard::Checked {
+                card,
+                needs_recovery,
+            } => self.apply_quietly(Event::CardChecked {
+                card,
+                needs_recovery,
+            }),
+        }
+    }
+}

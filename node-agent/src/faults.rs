@@ -1,0 +1,169 @@
+//! Hearing of the cards' errors, and asking the driver whether a card needs recovery.
+//!
+//! It runs on a thread of its own with its own hold on the driver. Each card has its own set of events, so
+//! that an error in waiting for one card says nothing about the others; and no such error makes a card
+//! ill: whether a card answers is seen by those who read it.
+//!
+//! # Older drivers
+//!
+//! Before release 550 a driver does not say what recovery a card needs. A card that was withdrawn there
+//! has no way to prove itself, and stays withdrawn until the agent is started again.
+
+use std::ffi::OsString;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use apportion_abi::CardUuid;
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::enums::event::XidError;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::event::EventSet;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::{Device, Nvml};
+use tokio::sync::mpsc;
+
+/// How often it is looked whether a card reported something.
+const LISTEN_EVERY: Duration = Duration::from_millis(200);
+/// How often the driver is asked what recovery the cards need.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How long to wait for a driver that does not answer at all.
+const RETRY: Duration = Duration::from_secs(2);
+/// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`; zero is none.
+const RECOVERY_ACTION: FieldId = FieldId(230);
+/// What NVML says where it does not know the number.
+const UNKNOWN_XID: u64 = 999;
+
+/// Something that was heard of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// It reported an error.
+    Fault { card: CardUuid, xid: u64 },
+    /// The driver was asked.
+    Checked {
+        card: CardUuid,
+        needs_recovery: bool,
+    },
+}
+
+/// What is heard.
+#[derive(Debug)]
+pub(crate) struct Faults(mpsc::UnboundedReceiver<Heard>);
+
+impl Faults {
+    /// Listens from now on.
+    pub(crate) fn listen(library: OsString) -> Self {
+        let (told, heard) = mpsc::unbounded_channel();
+        thread::spawn(move || {
+            while !told.is_closed() {
+                if let Ok(nvml) = Nvml::builder().lib_path(&library).init() {
+                    watch(&nvml, &told);
+                }
+                thread::sleep(RETRY);
+            }
+        });
+        Self(heard)
+    }
+
+    /// What is heard next. Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self) -> Heard {
+        match self.0.recv().await {
+            Some(heard) => heard,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Watches all cards until none answers, which is how a driver goes away.
+fn watch(nvml: &Nvml, told: &mpsc::UnboundedSender<Heard>) {
+    let mut cards: Vec<Watched<'_>> = Vec::new();
+    let mut checked: Option<Instant> = None;
+    while !told.is_closed() {
+        if checked.is_none_or(|at| at.elapsed() >= CHECK_EVERY) {
+            checked = Some(Instant::now());
+            let Ok(count) = nvml.device_count() else {
+                return;
+            };
+            cards.retain(|card| card.set.is_some());
+            for index in 0..count {
+                watch_card(nvml, index, &mut cards);
+            }
+            let answered = cards.iter().filter(|card| card.check(told)).count();
+            if answered == 0 && count > 0 {
+                return;
+            }
+        }
+        cards.iter_mut().for_each(|card| card.listen(told));
+        thread::sleep(LISTEN_EVERY);
+    }
+}
+
+/// Watches a card unless it already is watched.
+fn watch_card<'nvml>(nvml: &'nvml Nvml, index: u32, cards: &mut Vec<Watched<'nvml>>) {
+    let found = nvml.device_by_index(index).and_then(|device| {
+        let uuid = device.uuid()?;
+        let uuid: CardUuid = uuid.parse().map_err(|_| NvmlError::Unknown)?;
+        Ok((uuid, device))
+    });
+    let Ok((uuid, device)) = found else { return };
+    if cards.iter().any(|card| card.uuid == uuid) {
+        return;
+    }
+    // A card without events is still asked what recovery it needs.
+    let set = nvml.create_event_set().ok();
+    let set = set.and_then(|set| {
+        let registered = device.register_events(EventTypes::CRITICAL_XID_ERROR, set);
+        registered.ok()
+    });
+    cards.push(Watched { uuid, device, set });
+}
+
+/// One card that is watched.
+struct Watched<'nvml> {
+    uuid: CardUuid,
+    device: Device<'nvml>,
+    /// None once waiting for it failed: it is registered anew.
+    set: Option<EventSet<'nvml>>,
+}
+
+impl Watched<'_> {
+    /// Tells of everything that the card has reported.
+    fn listen(&mut self, told: &mpsc::UnboundedSender<Heard>) {
+        while let Some(set) = &self.set {
+            match set.wait(0) {
+                Ok(event) => {
+                    let xid = match event.event_data {
+                        Some(XidError::Value(xid)) => xid,
+                        Some(XidError::Unknown) => UNKNOWN_XID,
+                        None => continue,
+                    };
+                    let _ = told.send(Heard::Fault {
+                        card: self.uuid,
+                        xid,
+                    });
+                }
+                Err(NvmlError::Timeout) => return,
+                Err(_) => self.set = None,
+            }
+        }
+    }
+
+    /// Asks what recovery the card needs, and says whether it answered.
+    fn check(&self, told: &mpsc::UnboundedSender<Heard>) -> bool {
+        let Ok(values) = self.device.field_values_for(&[RECOVERY_ACTION]) else {
+            return false;
+        };
+        let sample = values.into_iter().next().and_then(Result::ok);
+        let action = match sample.and_then(|sample| sample.value.ok()) {
+            Some(SampleValue::U32(action)) => u64::from(action),
+            Some(SampleValue::U64(action)) => action,
+            // This driver does not say.
+            Some(SampleValue::F64(_) | SampleValue::I64(_)) | None => return true,
+        };
+        let _ = told.send(Heard::Checked {
+            card: self.uuid,
+            needs_recovery: action != 0,
+        });
+        true
+    }
+}

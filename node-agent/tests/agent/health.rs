@@ -1,0 +1,62 @@
+//! A card is withdrawn for what it reports, and given out again on proof alone.
+
+use apportion_proto::AgentClient;
+use apportion_proto::v1::CardHealth;
+
+use crate::host::*;
+
+fn xid(host: &Host, card: u32, xid: u64) {
+    let xid = format!(r#"{{"Xid":{{"card":{card},"xid":{xid}}}}}"#);
+    host.play(&format!(r#"{{"Nvml":{{"Control":{xid}}}}}"#));
+}
+
+fn recovery(host: &Host, card: u32, action: u32) {
+    let recovery = format!(r#"{{"Recovery":{{"card":{card},"action":{action}}}}}"#);
+    host.play(&format!(r#"{{"Nvml":{{"Control":{recovery}}}}}"#));
+}
+
+async fn becomes(client: &mut AgentClient, index: usize, health: CardHealth) {
+    eventually(&format!("card {index} is {health:?}"), async || {
+        (card(client, index).await.health() == health).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_card_that_needs_a_reset_is_given_out_again_only_after_it() {
+    let host = Host::new(2);
+    let (_agent, mut client) = host.agent(&[]).await;
+    // Whatever a program does to itself is its own affair.
+    xid(&host, 0, 31);
+    let own = r#"apportion_gpu_errors_total{gpu_uuid="#;
+    eventually("the error is counted", async || {
+        (host.metric(own, "application") == Some(1.0)).then_some(())
+    })
+    .await;
+    assert_eq!(card(&mut client, 0).await.health(), CardHealth::Healthy);
+
+    recovery(&host, 0, 1);
+    xid(&host, 0, 119);
+    becomes(&mut client, 0, CardHealth::Unhealthy).await;
+    assert_eq!(card(&mut client, 0).await.free_bytes, 0);
+    assert_eq!(card(&mut client, 1).await.health(), CardHealth::Healthy);
+    // Two checks later it is still so, because the driver still wants the reset.
+    let checks = std::time::Instant::now() + std::time::Duration::from_secs(3);
+    eventually("time passes", async || {
+        assert_eq!(card(&mut client, 0).await.health(), CardHealth::Unhealthy);
+        (std::time::Instant::now() > checks).then_some(())
+    })
+    .await;
+    recovery(&host, 0, 0);
+    becomes(&mut client, 0, CardHealth::Healthy).await;
+}
+
+#[tokio::test]
+async fn a_card_that_needed_a_reset_before_the_agent_started_is_not_given_out() {
+    let host = Host::new(1);
+    recovery(&host, 0, 1);
+    let (_agent, mut client) = host.agent(&[]).await;
+    becomes(&mut client, 0, CardHealth::Unhealthy).await;
+    recovery(&host, 0, 0);
+    becomes(&mut client, 0, CardHealth::Healthy).await;
+}
