@@ -20,6 +20,7 @@ mod agents;
 mod api;
 mod ask;
 mod back_off;
+mod beats;
 mod decide;
 mod event;
 mod lead;
@@ -302,7 +303,10 @@ impl Work {
                 Effect::Allocate { .. } | Effect::Commit { .. } | Effect::Release { .. } => {
                     self.nodes.perform(effect);
                 }
-                Effect::Bind { .. } | Effect::Evict(_) | Effect::Tell { .. } => {
+                Effect::Bind { .. }
+                | Effect::Evict(_)
+                | Effect::Tell { .. }
+                | Effect::Silent { .. } => {
                     self.api.perform(effect);
                 }
             }

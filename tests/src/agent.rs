@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -24,6 +25,15 @@ impl Host {
     /// If it does not come to serve.
     #[must_use]
     pub fn agent(&self, options: &[&str]) -> Agent {
+        self.agent_with(options, &[])
+    }
+
+    /// The same, with variables of its own.
+    ///
+    /// # Panics
+    /// If it does not come to serve.
+    #[must_use]
+    pub fn agent_with(&self, options: &[&str], variables: &[(&str, &Path)]) -> Agent {
         let log = File::options()
             .create(true)
             .append(true)
@@ -33,7 +43,8 @@ impl Host {
             .arg("--dir")
             .arg(self.instance())
             .args(["--metrics-address", "127.0.0.1:0"])
-            .args(options);
+            .args(options)
+            .envs(variables.iter().copied());
         command.env("LD_LIBRARY_PATH", self.libraries().join("sim"));
         command.env("APPORTION_SIM_SOCKET", self.instance().join("driver.sock"));
         command

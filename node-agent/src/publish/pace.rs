@@ -1,20 +1,15 @@
-//! When to write: soon when it matters, seldom when only the used amount moved, again after a while in
-//! any case, because others can undo it (a kubelet that registers its node anew clears resources that
-//! it does not know), and ever more slowly while writing fails.
+//! When to write: soon when it matters, and at every heartbeat in any case: what is used moves all the
+//! time, others can undo what was written (a kubelet that registers its node anew clears resources that it
+//! does not know), and readers tell by it that the agent lives. Ever more slowly while writing fails.
 
 use std::time::Duration;
 
+use apportion_abi::names::HEARTBEAT;
 use apportion_crds::GpuNodeStatus;
 use tokio::time::Instant;
 
 /// Between two writes.
 const SOON: Duration = Duration::from_secs(1);
-/// Between two writes of no more than what is used.
-const SELDOM: Duration = Duration::from_secs(30);
-/// Between two writes of the same.
-const ANYWAY: Duration = Duration::from_secs(300);
-/// Between two attempts, at most.
-const SLOWEST: Duration = Duration::from_secs(60);
 
 /// What was written, and when.
 pub(super) struct Pace {
@@ -41,8 +36,7 @@ impl Pace {
         let wait = match &self.written {
             _ if wanted.agent_version.is_empty() => return None,
             None => Duration::ZERO,
-            Some(written) if written == wanted => ANYWAY,
-            Some(written) if but_use(written) == but_use(wanted) => SELDOM,
+            Some(written) if but_use(written) == but_use(wanted) => HEARTBEAT,
             Some(_) => SOON,
         };
         Some(self.at + wait)
@@ -58,7 +52,7 @@ impl Pace {
 
     pub(super) fn failed(&mut self, now: Instant) {
         self.at = now;
-        self.back_off = (self.back_off * 2).clamp(SOON, SLOWEST);
+        self.back_off = (self.back_off * 2).clamp(SOON, HEARTBEAT);
     }
 }
 
@@ -88,22 +82,22 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_is_written_soon_and_what_is_used_seldom() {
+    fn what_was_given_is_written_soon_and_all_else_at_the_next_heartbeat() {
         let start = Instant::now();
         let mut pace = Pace::new(start);
         assert_eq!(pace.due(&GpuNodeStatus::default()), None);
         assert_eq!(pace.due(&status(1, 1)), Some(start));
         pace.done(start, status(1, 1));
         assert_eq!(pace.due(&status(2, 1)), Some(start + SOON));
-        assert_eq!(pace.due(&status(1, 2)), Some(start + SELDOM));
-        assert_eq!(pace.due(&status(1, 1)), Some(start + ANYWAY));
+        assert_eq!(pace.due(&status(1, 2)), Some(start + HEARTBEAT));
+        assert_eq!(pace.due(&status(1, 1)), Some(start + HEARTBEAT));
     }
 
     #[test]
     fn failures_slow_it_down_and_a_success_ends_that() {
         let start = Instant::now();
         let mut pace = Pace::new(start);
-        for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+        for seconds in [1, 2, 4, 8, 16, 30, 30] {
             pace.failed(start);
             let due = start + Duration::from_secs(seconds);
             assert_eq!(pace.due(&status(1, 1)), Some(due));

@@ -44,6 +44,7 @@ impl Remote {
             None => self.make().await?,
         };
         let mut status = wanted.clone();
+        status.last_heartbeat_time = Some(Time(Timestamp::now()));
         for condition in &mut status.conditions {
             condition.last_transition_time = since(condition, &known);
         }

@@ -28,6 +28,8 @@ pub(super) fn of(view: &View) -> GpuNodeStatus {
     GpuNodeStatus {
         agent_version: node.agent_version,
         driver_version: node.driver_version,
+        // Who writes it knows when.
+        last_heartbeat_time: None,
         simulated: node.simulated,
         totals: totals(list, &cards),
         conditions: vec![ready(view.is_ready, &cards)],

@@ -82,6 +82,7 @@ async fn the_object_is_made_once_and_owned_by_its_node() {
             assert_eq!(written["status"]["cards"][0]["allocatedBytes"], 2 << 20);
             let since = &written["status"]["conditions"][0]["lastTransitionTime"];
             assert_eq!(since, "2026-01-02T03:04:05Z");
+            assert!(written["status"]["lastHeartbeatTime"].is_string());
             let node = expect(&mut server, (Method::PATCH, NODE_STATUS), node()).await;
             let free = &node["status"]["capacity"]["apportion.dev/gpu-memory-free-mib"];
             assert_eq!(free, "6");

@@ -1,6 +1,8 @@
 //! The names by which Kubernetes knows us: what several programs, manifests and a tenant's pod must spell
 //! alike.
 
+use core::time::Duration;
+
 /// The extended resource that the webhook adds to each container with a share, and that the device
 /// plugin of the agent serves. A slot is opaque: it says that the container waits for a grant, not which.
 pub const RESOURCE_SLOT: &str = "apportion.dev/gpu-slot";
@@ -25,3 +27,8 @@ pub const ANNOTATION_DEVICES: &str = "gpu-fraction-num-devices";
 pub const RESOURCE_MEMORY: &str = "apportion.dev/gpu-memory-mib";
 /// What of it is left: it shrinks as shares are given.
 pub const RESOURCE_MEMORY_FREE: &str = "apportion.dev/gpu-memory-free-mib";
+
+/// How often an agent writes its node's `GpuNode`, also where nothing changed.
+pub const HEARTBEAT: Duration = Duration::from_secs(30);
+/// After how long without one a reader takes the agent for gone: three were missed.
+pub const SILENT_AFTER: Duration = Duration::from_secs(100);

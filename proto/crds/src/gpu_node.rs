@@ -4,8 +4,14 @@
 //! node's own status can't say this: it knows whole cards only, and shows a card as free or not while
 //! shares of it are given. Amounts are bytes; the strings in [`Totals`] are for the columns of
 //! `kubectl get` and are never read by us.
+//!
+//! # Who says that an agent is gone
+//! The agent can't. It writes `lastHeartbeatTime` every half minute, which a reader can judge by itself and
+//! `kubectl get` shows as an age; after a hundred seconds without, the scheduler that leads sets `Ready` to
+//! `Unknown`, as Kubernetes does with nodes. It is a field here and not a Lease beside it: the object is
+//! small, has few readers, and one watch says all.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,6 +38,7 @@ use serde::{Deserialize, Serialize};
     printcolumn = r#"{"name":"Used","type":"string","jsonPath":".status.totals.used"}"#,
     printcolumn = r#"{"name":"Holders","type":"integer","jsonPath":".status.totals.holders"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name":"Heard","type":"date","jsonPath":".status.lastHeartbeatTime"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
     printcolumn = r#"{"name":"Driver","type":"string","priority":1,"jsonPath":".status.driverVersion"}"#,
     printcolumn = r#"{"name":"Agent","type":"string","priority":1,"jsonPath":".status.agentVersion"}"#,
@@ -49,6 +56,9 @@ pub struct GpuNodeStatus {
     /// The version of the driver.
     #[serde(default)]
     pub driver_version: String,
+    /// When the agent last wrote this, changed or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat_time: Option<Time>,
     /// Whether the cards are simulated ones.
     #[serde(default)]
     pub simulated: bool,
@@ -59,7 +69,8 @@ pub struct GpuNodeStatus {
     /// All cards together, for people.
     #[serde(default)]
     pub totals: Totals,
-    /// `Ready`: whether shares can be given on this node, with the reason if not.
+    /// `Ready`: whether shares can be given on this node, with the reason if not; `Unknown` once the agent
+    /// fell silent.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

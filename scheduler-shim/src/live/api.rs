@@ -12,7 +12,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::events;
 use kube::{Client, Config};
@@ -22,6 +24,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::beats;
 use super::event::{Effect, Event, News, PodRef};
 use super::nodes::chain;
 use super::seats;
@@ -31,6 +34,8 @@ use crate::failure::Failure;
 const AT_ONCE: usize = 64;
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Under which name objects are applied.
+const FIELD_MANAGER: &str = "apportion-scheduler";
 /// KAI's annotation with the kind of cards that a pod got.
 const RECEIVED: &str = "received-resource-type";
 /// KAI's label with the group of pods that share a card; ours is the card's UUID.
@@ -96,6 +101,10 @@ impl Writer {
                 Effect::Evict(pod) => Some(writer.evict(pod).await),
                 Effect::Tell { pod, news, message } => {
                     writer.tell(&pod, news, message).await;
+                    None
+                }
+                Effect::Silent { node, version } => {
+                    writer.tell_of_silence(&node, &version).await;
                     None
                 }
                 Effect::Allocate { .. } | Effect::Commit { .. } | Effect::Release { .. } => None,
@@ -199,6 +208,32 @@ impl Writer {
                 Event::NotEvicted(pod, why)
             }
             Err(late) => Event::NotEvicted(pod, late.to_string()),
+        }
+    }
+
+    /// The agent takes the condition back with its next word.
+    async fn tell_of_silence(&self, node: &str, version: &str) {
+        let condition = json!({"type": "Ready", "status": "Unknown", "reason": "AgentSilent",
+            "message": "nothing is heard of the agent; shares that were given hold",
+            "lastTransitionTime": jiff::Timestamp::now()});
+        let object = json!({"apiVersion": "apportion.dev/v1alpha1", "kind": beats::KIND,
+            "metadata": {"name": node, "resourceVersion": version},
+            "status": {"conditions": [condition]}});
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(
+            "apportion.dev",
+            "v1alpha1",
+            beats::KIND,
+        ));
+        let nodes: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        match nodes
+            .patch_status(node, &parameters, &Patch::Apply(&object))
+            .await
+        {
+            Ok(_) => info!(node, "Agent is silent"),
+            // It spoke in the meantime.
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(problem) => warn!(node, %problem, "Failed to write that an agent is silent"),
         }
     }
 

@@ -33,6 +33,7 @@ impl Model {
     pub(crate) fn decide(&mut self, now: Duration) -> Vec<Effect> {
         self.ending.retain(|_, until| now < *until);
         let mut effects = self.reconcile_all(now);
+        effects.extend(self.beats.tell(now));
         let plan = self.plan(now);
         for unit in plan.units {
             effects.extend(self.starts.begin(unit));

@@ -95,6 +95,8 @@ pub(crate) enum Effect {
         news: News,
         message: String,
     },
+    /// Say on a node's `GpuNode`, if it is of this version, that nothing is heard of its agent.
+    Silent { node: String, version: String },
 }
 
 /// What is said about a pod.

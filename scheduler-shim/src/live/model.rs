@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::agents::{Agents, Said};
 use super::back_off::BackOff;
+use super::beats::{self, Beats};
 use super::event::{Effect, Event, News, PodRef};
 use super::starts::{Outcome, Starts};
 use super::view;
@@ -28,6 +29,7 @@ pub(crate) struct Model {
     pub(crate) inventory: Inventory,
     pub(crate) schedulers: Vec<String>,
     pub(crate) agents: Agents,
+    pub(crate) beats: Beats,
     pub(crate) starts: Starts,
     /// Who waits before the next try to start.
     pub(crate) back_off: BackOff,
@@ -54,6 +56,7 @@ impl Model {
             inventory: Inventory::of(Vec::new(), &mut remarks),
             schedulers,
             agents: Agents::default(),
+            beats: Beats::default(),
             starts: Starts::default(),
             back_off: BackOff::default(),
             spared: BackOff::default(),
@@ -69,9 +72,9 @@ impl Model {
     /// Notes what happened.
     pub(crate) fn apply(&mut self, now: Duration, event: Event) -> Vec<Effect> {
         match event {
-            Event::Applied(json) => self.applied(json),
+            Event::Applied(json) => self.applied(now, json),
             Event::Gone(json) => self.gone(&json),
-            Event::Listed(kind, all) => self.listed(&kind, all),
+            Event::Listed(kind, all) => self.listed(now, &kind, all),
             Event::AgentSaid(node, said) => self.agent_said(now, &node, said),
             Event::AgentLost(node) => {
                 self.agents.lost(&node);
@@ -108,7 +111,7 @@ impl Model {
         }
     }
 
-    fn applied(&mut self, json: Value) -> Vec<Effect> {
+    fn applied(&mut self, now: Duration, json: Value) -> Vec<Effect> {
         let object = Object::new(&json);
         let mut effects = Vec::new();
         if object.kind() == "Pod" {
@@ -120,6 +123,9 @@ impl Model {
             }
             effects.extend(self.pod_applied(&pod, object));
             self.pods.insert(pod.uid.clone(), pod);
+        }
+        if object.kind() == beats::KIND {
+            self.beats.applied(now, object);
         }
         if object.kind() == "Node" {
             self.put_node(json);
@@ -155,6 +161,9 @@ impl Model {
 
     fn gone(&mut self, json: &Value) -> Vec<Effect> {
         let object = Object::new(json);
+        if object.kind() == beats::KIND {
+            self.beats.gone(object.name());
+        }
         if object.kind() != "Pod" {
             self.inventory.remove(json);
             return Vec::new();
@@ -187,7 +196,10 @@ impl Model {
         effects
     }
 
-    fn listed(&mut self, kind: &str, all: Vec<Value>) -> Vec<Effect> {
+    fn listed(&mut self, now: Duration, kind: &str, all: Vec<Value>) -> Vec<Effect> {
+        if kind == beats::KIND {
+            self.beats.listed(now);
+        }
         let key = |object: Object<'_>| (object.namespace().to_owned(), object.name().to_owned());
         let listed: BTreeSet<_> = all.iter().map(|json| key(Object::new(json))).collect();
         let known = self.inventory.all(kind);
@@ -198,7 +210,7 @@ impl Model {
             .collect();
         let mut effects: Vec<Effect> = gone.iter().flat_map(|json| self.gone(json)).collect();
         for json in all {
-            effects.extend(self.applied(json));
+            effects.extend(self.applied(now, json));
         }
         effects
     }

@@ -105,7 +105,10 @@ impl Nodes {
             Effect::Allocate { node, .. }
             | Effect::Commit { node, .. }
             | Effect::Release { node, .. } => self.agents.get(node),
-            Effect::Bind { .. } | Effect::Evict(_) | Effect::Tell { .. } => None,
+            Effect::Bind { .. }
+            | Effect::Evict(_)
+            | Effect::Tell { .. }
+            | Effect::Silent { .. } => None,
         };
         let unsent = match link {
             Some(link) => link.requests.send(effect).err().map(|error| error.0),
@@ -283,7 +286,9 @@ async fn one(
             let id = id.clone();
             agent.release(v1::ReleaseRequest { id }).await.map(|_| ())
         }
-        Effect::Bind { .. } | Effect::Evict(_) | Effect::Tell { .. } => Ok(()),
+        Effect::Bind { .. } | Effect::Evict(_) | Effect::Tell { .. } | Effect::Silent { .. } => {
+            Ok(())
+        }
     };
     done.map(|()| Ok(String::new()))
         .map_err(|status| status.message().to_owned())

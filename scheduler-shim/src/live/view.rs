@@ -35,7 +35,7 @@ impl Model {
             &mut remarks,
         );
         for node in &mut snapshot.cluster.nodes {
-            self.mark(node);
+            self.mark(now, node);
         }
         for job in &mut snapshot.cluster.jobs {
             for task in &mut job.tasks {
@@ -66,7 +66,7 @@ impl Model {
             .collect()
     }
 
-    fn mark(&self, node: &mut Node) {
+    fn mark(&self, now: Duration, node: &mut Node) {
         let agent = self.agents.of(&node.name);
         let mut mark = |label: &str| node.labels.insert(label.to_owned(), YES.to_owned());
         match agent {
@@ -75,6 +75,7 @@ impl Model {
                 mark(TAKES_CARDS);
             }
             Some(Agent { is_here: false, .. }) => {}
+            None if self.beats.is_silent(now, &node.name) => {}
             None => {
                 mark(TAKES_CARDS);
             }

@@ -157,8 +157,7 @@ fn lack(
     let marks = [TAKES_SHARES, TAKES_CARDS];
     let mut wished = task.node_affinity.iter().map(|(label, _)| label);
     if wished.any(|label| marks.contains(&label.as_str()) && !node.labels.contains_key(label)) {
-        let why = "has no agent that answers, and cards are given by agents";
-        return Some((Lack::Admission, why.to_owned()));
+        return Some((Lack::Admission, silent(snapshot, &node.name)));
     }
     let (idle, _) = books.session.stock(&node.name)?;
     let is_partitions = matches!(task.cards, Cards::Partitions(_));
@@ -211,4 +210,15 @@ fn lack(
         return Some((Lack::Memory, message));
     }
     cards::lack(books, task, node, idle.cards)
+}
+
+/// Why nobody gives the node's cards, and when somebody last did.
+fn silent(snapshot: &Snapshot<'_>, node: &str) -> String {
+    let why = "has no agent that answers, and cards are given by agents";
+    let heard = snapshot.inventory.find("GpuNode", "", node);
+    let heard = heard.and_then(|heard| heard.json().pointer("/status/lastHeartbeatTime")?.as_str());
+    match heard {
+        Some(at) => format!("{why}; it was last heard at {at}"),
+        None => why.to_owned(),
+    }
 }

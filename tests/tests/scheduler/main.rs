@@ -7,3 +7,4 @@ mod crashes;
 mod gangs;
 mod placing;
 mod queues;
+mod silence;
