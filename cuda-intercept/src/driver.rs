@@ -13,7 +13,9 @@ use core::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::elf::{self, Object};
 use crate::errno;
 use crate::foreign::{ArrayRequirements, Context, Device, NvmlDevice, Opaque, Pool};
-use crate::foreign::{INVALID_HANDLE, INVALID_VALUE, POOL_RESERVED, SUCCESS, Status, Stream};
+use crate::foreign::{
+    INVALID_HANDLE, INVALID_VALUE, LAZY_LOADING, POOL_RESERVED, SUCCESS, Status, Stream,
+};
 use crate::table::{COUNT, Library, ROWS};
 
 /// The real function of each row; 0 where there is none or it is not known yet.
@@ -173,6 +175,9 @@ needed! {
     Cuda MipmappedArrayDestroy mipmapped_destroy = c"cuMipmappedArrayDestroy" (array: Opaque);
     Cuda ArrayRequirements array_requirements = c"cuArrayGetMemoryRequirements" (size: *mut ArrayRequirements, array: Opaque, device: Device);
     Cuda MipmappedRequirements mipmapped_requirements = c"cuMipmappedArrayGetMemoryRequirements" (size: *mut ArrayRequirements, array: Opaque, device: Device);
+    Cuda CtxGetLimit ctx_get_limit = c"cuCtxGetLimit" (value: *mut usize, limit: u32);
+    Cuda DeviceGetAttribute device_get_attribute = c"cuDeviceGetAttribute" (value: *mut i32, attribute: u32, device: Device);
+    Cuda LoadingMode module_loading_mode = c"cuModuleGetLoadingMode" (mode: *mut u32);
     Nvml NvmlUuid nvml_uuid = c"nvmlDeviceGetUUID" (device: NvmlDevice, text: *mut c_char, length: u32);
 }
 
@@ -210,6 +215,30 @@ pub(crate) fn primary_is_active(device: Device) -> Option<bool> {
     // SAFETY: the pointers are to local variables.
     let status = unsafe { primary_state(device, &raw mut flags, &raw mut active) }?;
     (status == SUCCESS).then_some(active != 0)
+}
+
+/// A limit of the current context.
+pub(crate) fn limit(limit: u32) -> Option<u64> {
+    let mut value = 0;
+    // SAFETY: the pointer is to a local variable.
+    let status = unsafe { ctx_get_limit(&raw mut value, limit) }?;
+    (status == SUCCESS).then_some(value as u64)
+}
+
+/// A number that a device has.
+pub(crate) fn attribute(attribute: u32, device: Device) -> Option<u64> {
+    let mut value = 0;
+    // SAFETY: the pointer is to a local variable.
+    let status = unsafe { device_get_attribute(&raw mut value, attribute, device) }?;
+    u64::try_from(value).ok().filter(|_| status == SUCCESS)
+}
+
+/// Whether code is loaded when it is first used and not before; drivers that cannot say do not.
+pub(crate) fn loads_lazily() -> bool {
+    let mut mode = 0;
+    // SAFETY: the pointer is to a local variable.
+    let status = unsafe { module_loading_mode(&raw mut mode) };
+    status == Some(SUCCESS) && mode == LAZY_LOADING
 }
 
 /// What the driver says that a pool reserves.

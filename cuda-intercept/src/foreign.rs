@@ -43,6 +43,8 @@ const LOCATION_DEVICE: u32 = 1;
 const LOCATION_DOMAIN: u32 = 6;
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
 pub(crate) const POOL_RESERVED: u32 = 5;
+/// `CU_MODULE_LAZY_LOADING`.
+pub(crate) const LAZY_LOADING: u32 = 2;
 
 /// `CUmemLocation`.
 #[derive(Clone, Copy, Debug)]

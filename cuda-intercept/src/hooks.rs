@@ -10,7 +10,9 @@
 pub(crate) mod array;
 pub(crate) mod context;
 pub(crate) mod linear;
+pub(crate) mod module;
 pub(crate) mod pool;
 pub(crate) mod query;
 pub(crate) mod resolve;
+pub(crate) mod setting;
 pub(crate) mod vmm;

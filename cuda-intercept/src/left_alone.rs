@@ -154,8 +154,8 @@ left_alone! {
         cuKernelGetName cuKernelGetParamCount cuKernelGetParamInfo cuKernelSetAttribute
         cuKernelSetCacheConfig cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv
         cuModuleEnumerateFunctions cuModuleGetFunctionCount cuModuleGetLoadingMode cuModuleGetSurfRef
-        cuModuleGetTexRef cuModuleUnload cuLibraryEnumerateKernels cuLibraryGetKernel
-        cuLibraryGetKernelCount cuLibraryUnload cuLinkAddData cuLinkAddFile cuLinkComplete cuLinkCreate
+        cuModuleGetTexRef cuLibraryEnumerateKernels cuLibraryGetKernel
+        cuLibraryGetKernelCount cuLinkAddData cuLinkAddFile cuLinkComplete cuLinkCreate
         cuLinkDestroy cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveBlocksPerMultiprocessor
         cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyMaxActiveClusters
         cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
@@ -200,15 +200,12 @@ left_alone! {
         cuGraphExecMemsetNodeSetParams cuStreamIsCapturing cuStreamGetCaptureInfo
         cuStreamUpdateCaptureDependencies cuStreamBeginCaptureToCig cuStreamEndCaptureToCig
         cuThreadExchangeStreamCaptureMode";
-    Cuda Overhead "loads code and its variables, at once or when they are first used": "
-        cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary cuModuleGetFunction
-        cuModuleGetGlobal cuLibraryLoadData cuLibraryLoadFromFile cuLibraryGetGlobal cuLibraryGetManaged
-        cuLibraryGetModule cuLibraryGetUnifiedFunction cuKernelGetFunction cuFuncLoad";
+    Cuda Overhead "may load the code of an image that is charged for its variables, where the driver is lazy": "
+        cuModuleGetFunction cuModuleGetGlobal cuLibraryGetGlobal cuLibraryGetManaged cuLibraryGetModule
+        cuLibraryGetUnifiedFunction cuKernelGetFunction cuFuncLoad";
     Cuda Overhead "starts work, which may load code and take stacks; computing is not limited": "
         cuLaunch cuLaunchGrid cuLaunchGridAsync cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel
         cuLaunchCooperativeKernelMultiDevice";
-    Cuda Overhead "sizes the stacks, the heap and the buffers of a context": "
-        cuCtxSetLimit";
     Cuda Overhead "takes a little for queues and page tables": "
         cuStreamCreate cuStreamCreateWithPriority cuGreenCtxStreamCreate cuEventCreate
         cuCtxEnablePeerAccess";
@@ -233,7 +230,7 @@ left_alone! {
         cuMemAdvise cuMemPrefetchAsync cuMemPrefetchBatchAsync cuMemDiscardBatchAsync
         cuMemDiscardAndPrefetchBatchAsync cuStreamAttachMemAsync";
     Cuda Gap "its context is not charged the reserve; the agent sees what it takes": "
-        cuGreenCtxCreate cuGreenCtxDestroy cuGLCtxCreate cuVDPAUCtxCreate";
+        cuGreenCtxCreate cuGreenCtxDestroy";
     Cuda Gap "memory of graphics and of other makers is not charged; the agent sees it": "
         cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
         cuExternalMemoryGetMappedMipmappedArray cuGraphicsMapResources

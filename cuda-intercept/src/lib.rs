@@ -41,6 +41,7 @@ mod elf;
 mod errno;
 mod foreign;
 mod hooks;
+mod image;
 pub mod left_alone;
 mod process;
 mod spin;

@@ -183,7 +183,7 @@ impl Process {
         }
         let device = driver::current_device()?;
         let card = self.card_of(device)?;
-        let (entered, reserve) = {
+        let (entered, reserve, libraries) = {
             let mut books = self.books.lock();
             let is_first = books.reserves(card) == 0;
             let reserve = if is_first {
@@ -192,10 +192,13 @@ impl Process {
                 0
             };
             let is_new = books.open_context(handle, (card, device), reserve, false);
-            (books.context(handle), if is_new { reserve } else { 0 })
+            match is_new {
+                true => (books.context(handle), reserve, books.libraries_in(handle)),
+                false => (books.context(handle), 0, 0),
+            }
         };
+        self.adjust(card, 0, reserve.saturating_add(libraries));
         if reserve > 0 {
-            account.charge_anyway(card, reserve);
             account.set_reserve(card, reserve);
         }
         entered

@@ -179,6 +179,20 @@ rows! {
     Cuda cuDevicePrimaryCtxRelease_v2(device: Device) = "cuDevicePrimaryCtxRelease" @ 11000 => context::release_primary, "uncharges the primary context and all in it when it ends";
     Cuda cuDevicePrimaryCtxReset(device: Device) = "cuDevicePrimaryCtxReset" @ 7000 => context::release_primary, "uncharges the primary context and all in it";
     Cuda cuDevicePrimaryCtxReset_v2(device: Device) = "cuDevicePrimaryCtxReset" @ 11000 => context::release_primary, "uncharges the primary context and all in it";
+    Cuda cuGLCtxCreate(context: *mut Context, flags: u32, device: Device) = "cuGLCtxCreate" @ 2000 => context::create, "charges the reserve of a context";
+    Cuda cuGLCtxCreate_v2(context: *mut Context, flags: u32, device: Device) = "cuGLCtxCreate" @ 3020 => context::create, "charges the reserve of a context";
+    Cuda cuVDPAUCtxCreate(context: *mut Context, flags: u32, device: Device, display: u32, resolve: Opaque) = "cuVDPAUCtxCreate" @ 3010 => context::create_vdpau, "charges the reserve of a context";
+    Cuda cuVDPAUCtxCreate_v2(context: *mut Context, flags: u32, device: Device, display: u32, resolve: Opaque) = "cuVDPAUCtxCreate" @ 3020 => context::create_vdpau, "charges the reserve of a context";
+    Cuda cuCtxSetLimit(limit: u32, value: usize) = "cuCtxSetLimit" @ 3010 => setting::set, "charges heaps, buffers and stacks above what a context includes";
+    // Code.
+    Cuda cuModuleLoad(module: *mut Opaque, path: *const c_char) = "cuModuleLoad" @ 2000 => module::load_file, "charges what the image says that it takes";
+    Cuda cuModuleLoadData(module: *mut Opaque, code: Opaque) = "cuModuleLoadData" @ 2000 => module::load, "charges what the image says that it takes";
+    Cuda cuModuleLoadDataEx(module: *mut Opaque, code: Opaque, count: u32, options: Opaque, values: Opaque) = "cuModuleLoadDataEx" @ 2010 => module::load_with, "charges what the image says that it takes";
+    Cuda cuModuleLoadFatBinary(module: *mut Opaque, code: Opaque) = "cuModuleLoadFatBinary" @ 2000 => module::load, "charges what the image says that it takes";
+    Cuda cuModuleUnload(module: Opaque) = "cuModuleUnload" @ 2000 => module::unload, "uncharges a module";
+    Cuda cuLibraryLoadData(library: *mut Opaque, code: Opaque, options: Opaque, values: Opaque, count: u32, own_options: Opaque, own_values: Opaque, own_count: u32) = "cuLibraryLoadData" @ 12000 => module::load_library, "charges what the image says that it takes, in every context";
+    Cuda cuLibraryLoadFromFile(library: *mut Opaque, path: *const c_char, options: Opaque, values: Opaque, count: u32, own_options: Opaque, own_values: Opaque, own_count: u32) = "cuLibraryLoadFromFile" @ 12000 => module::load_library_file, "charges what the image says that it takes, in every context";
+    Cuda cuLibraryUnload(library: Opaque) = "cuLibraryUnload" @ 12000 => module::unload_library, "uncharges a library in every context";
     // What the card looks like.
     Cuda cuMemGetInfo(free: *mut u32, total: *mut u32) = "cuMemGetInfo" @ 2000 => query::memory_info_v1, "shows a card of the limit's size";
     Cuda cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = "cuMemGetInfo" @ 3020 => query::memory_info, "shows a card of the limit's size";

@@ -330,6 +330,19 @@ impl Host {
         self.card(0).used
     }
 
+    /// The most that was in use on the first card at any moment since this was last asked, as the driver
+    /// counts: no sample that could have missed it.
+    ///
+    /// # Panics
+    /// If the driver does not answer.
+    #[must_use]
+    pub fn high_water(&self) -> u64 {
+        match self.ask(Request::HighWater(0)) {
+            Reply::Value(bytes) => bytes,
+            other => panic!("not a number: {other:?}"),
+        }
+    }
+
     /// Everything that runs because of this machine, except the driver that the machine started.
     #[must_use]
     pub fn leftovers(&self) -> Vec<Leftover> {

@@ -98,7 +98,11 @@ macro_rules! functions {
             $($name: Option<unsafe extern "C" fn($($type),*) -> c_int>,)*
         }
 
-        #[expect(non_snake_case, reason = "the driver's own names")]
+        #[expect(
+            non_snake_case,
+            clippy::too_many_arguments,
+            reason = "the driver's own names and arguments"
+        )]
         impl Driver {
             /// Asks `find` for each function, by exported name, base name and version.
             pub(crate) fn new(mut find: impl FnMut(&str, &str, c_int) -> *mut c_void) -> Self {
@@ -114,8 +118,8 @@ macro_rules! functions {
 
             $(pub(crate) fn $name(&self, $($arg: $type),*) -> i32 {
                 match self.$name {
-                    // SAFETY: references are valid for the call or null where the row says so, and
-                    // the driver checks every pointer, handle and number that it gets.
+                    // SAFETY: references are valid for the call or null where the row says so, pointers are
+                    // to images and paths, and the driver checks every pointer, handle and number that it gets.
                     Some(function) => unsafe { function($($arg),*) },
                     None => NOT_FOUND,
                 }

@@ -3,6 +3,7 @@
 mod cards;
 mod children;
 mod churn;
+mod code;
 mod driver;
 mod memory;
 mod nvml;

@@ -6,7 +6,7 @@ use crate::objects::Object;
 use crate::script::{Outcome, Victim, Words, result};
 
 /// What an output holds before the call.
-const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+pub(crate) const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 /// Physical memory comes in pieces of 2 MiB.
 const GRANULE: usize = 2 << 20;
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
@@ -39,7 +39,6 @@ impl Victim {
                 .driver()
                 .map(|driver| Outcome::of(driver.cuMemAlloc_v2(None, GRANULE))),
             "touch" => self.touch(words.number()),
-            "module" => self.module(),
             "sync" => self
                 .driver()
                 .map(|driver| Outcome::of(driver.cuCtxSynchronize())),
@@ -66,7 +65,7 @@ impl Victim {
     }
 
     /// Keeps what was given, or says whether the output was left alone.
-    fn kept(&mut self, code: i32, output: u64, object: Object) -> Outcome {
+    pub(crate) fn kept(&mut self, code: i32, output: u64, object: Object) -> Outcome {
         match code {
             0 => Outcome::with(0, [self.objects.keep(object)]),
             _ => Outcome::with(code, [u64::from(output == UNTOUCHED)]),
@@ -194,6 +193,8 @@ impl Victim {
                 driver.cuMemAddressFree(address, bytes)
             }
             Object::Pool(pool) => driver.cuMemPoolDestroy(pool),
+            Object::Module(module) => driver.cuModuleUnload(module),
+            Object::Library(library) => driver.cuLibraryUnload(library),
             Object::Gone => return Err(-1),
         };
         self.objects.forget(number);
@@ -218,7 +219,11 @@ impl Victim {
             Object::Plain(address) | Object::Pooled(address) | Object::Mapping(address, _) => {
                 address
             }
-            Object::Handle(..) | Object::Pool(_) | Object::Gone => return Err(-1),
+            Object::Handle(..)
+            | Object::Pool(_)
+            | Object::Module(_)
+            | Object::Library(_)
+            | Object::Gone => return Err(-1),
         };
         let driver = self.driver()?;
         let mut read = 0;
@@ -227,16 +232,6 @@ impl Victim {
         Ok(Outcome::with(
             code,
             [u64::from(read == 0xabab_abab_abab_abab)],
-        ))
-    }
-
-    /// Loads a module, which takes memory without asking for any.
-    fn module(&mut self) -> Result<Outcome, i32> {
-        let image =
-            Box::new(*b".version 8.0\n.target sm_90\n.address_size 64\n\0                   ");
-        let mut module = 0;
-        Ok(Outcome::of(
-            self.driver()?.cuModuleLoadData(Some(&mut module), &image),
         ))
     }
 

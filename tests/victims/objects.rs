@@ -13,6 +13,10 @@ pub(crate) enum Object {
     Mapping(u64, usize),
     /// A pool.
     Pool(usize),
+    /// A module.
+    Module(usize),
+    /// A library.
+    Library(usize),
     /// It was given back.
     Gone,
 }

@@ -4,6 +4,7 @@
 mod cards;
 mod children;
 mod churn;
+mod code;
 mod doors;
 mod driver;
 mod memory;

@@ -5,7 +5,9 @@ use crate::arrays::{Array, Arrays, TakenArray};
 use crate::contexts::{ContextId, Contexts, Ended, Reserve};
 use crate::handles::{Dropped, Handles, Released, Unmapped};
 use crate::linear::{Linear, Taken};
+use crate::loads::Loads;
 use crate::pools::{Pooled, Pools};
+use crate::settings::Settings;
 
 /// What an address that is to be freed is.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +27,10 @@ pub struct Books {
     handles: Handles,
     /// Stream-ordered pools.
     pub pools: Pools,
+    /// Modules and libraries.
+    pub loads: Loads,
+    /// What was set of contexts.
+    pub settings: Settings,
 }
 
 impl Books {
@@ -82,6 +88,22 @@ impl Books {
             freed = freed.saturating_add(taken.cost);
         }
         freed
+            .saturating_add(self.loads.ended(ended.id))
+            .saturating_add(self.settings.ended(ended.id))
+    }
+
+    /// A context has been entered, with all libraries in it. Returns what they cost there.
+    pub fn libraries_in(&mut self, context: u64) -> u64 {
+        match self.contexts.find(context) {
+            Some((id, card)) => self.loads.opened(id, card),
+            None => 0,
+        }
+    }
+
+    /// The context that was entered first after `after`, or first of all.
+    #[must_use]
+    pub fn context_after(&self, after: Option<ContextId>) -> Option<(ContextId, Card)> {
+        self.contexts.after(after)
     }
 
     /// What a context that is about to be made on a card is to be charged.

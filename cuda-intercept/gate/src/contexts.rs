@@ -16,7 +16,7 @@ use crate::Card;
 use crate::map::Map;
 
 /// A context of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContextId(u64);
 
 impl ContextId {
@@ -119,6 +119,16 @@ impl Contexts {
         let mut all = self.by_handle.iter();
         all.find(|(_, (_, entry))| entry.is_primary && entry.device == device)
             .map(|(handle, _)| handle)
+    }
+
+    /// See [`crate::Books::context_after`].
+    pub(crate) fn after(&self, after: Option<ContextId>) -> Option<(ContextId, Card)> {
+        let all = self
+            .by_handle
+            .iter()
+            .map(|(_, (id, entry))| (*id, entry.card));
+        all.filter(|(id, _)| after.is_none_or(|after| *id > after))
+            .min()
     }
 
     /// The device that a context is on.

@@ -1,10 +1,10 @@
 //! The books of one process: what it holds on which card, and what each call costs or gives back.
 //!
 //! Pure bookkeeping, with no driver, no account and no lock in it: the hooks tell it what the driver
-//! did and learn how many bytes to claim or give back. It knows four kinds of holdings, each in a file
-//! of its own, because each is counted differently: contexts (a reserve each), linear memory (by the
-//! driver's blocks), virtual memory handles (by reference count) and stream-ordered pools (by what is
-//! reserved).
+//! did and learn how many bytes to claim or give back. Each kind of holding is in a file of its own,
+//! because each is counted differently: contexts (a reserve each) with what is loaded into them and what is
+//! set for them, linear memory and arrays (by the driver's blocks), virtual memory handles (by reference
+//! count) and stream-ordered pools (by what is reserved).
 //!
 //! Cards are positions in the account. A holding on a card that the account does not name is not
 //! entered, and a key that is not found is an answer (`None`), never an error: the driver decides what
@@ -21,16 +21,21 @@ mod arrays;
 mod books;
 mod contexts;
 mod handles;
+pub mod image;
 mod linear;
+mod loads;
 mod map;
 mod pools;
+mod settings;
 
 pub use arrays::{Array, TakenArray, format_bytes};
 pub use books::{Books, Held};
 pub use contexts::{ContextId, Ended, Reserve};
 pub use handles::{Dropped, Released, Unmapped};
 pub use linear::{BLOCK, Taken, worst_case};
+pub use loads::{Loads, Module};
 pub use pools::{Doomed, GROWTH, Growth, Pooled, Pools, Settled, worst_growth};
+pub use settings::Settings;
 
 /// A card by its position in the account.
 pub type Card = usize;

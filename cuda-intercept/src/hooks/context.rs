@@ -3,7 +3,7 @@
 //! The driver takes hundreds of megabytes for a context, and nobody can say how many before it has. The
 //! agent learns the number for each model of card and driver and writes it into the account; it is
 //! charged before the driver is asked. So it does for each further context of a process on the same card,
-//! which costs less.
+//! which costs less. Libraries, which are in every context, are charged with it.
 
 use crate::driver;
 use crate::foreign::{Context, Device, OUT_OF_MEMORY, Opaque, SUCCESS, Status};
@@ -12,6 +12,7 @@ use crate::process::{self, Process};
 type Create = unsafe extern "C" fn(*mut Context, u32, Device) -> Status;
 type CreateV3 = unsafe extern "C" fn(*mut Context, Opaque, i32, u32, Device) -> Status;
 type CreateV4 = unsafe extern "C" fn(*mut Context, Opaque, u32, Device) -> Status;
+type CreateVdpau = unsafe extern "C" fn(*mut Context, u32, Device, u32, Opaque) -> Status;
 type Destroy = unsafe extern "C" fn(Context) -> Status;
 type Retain = unsafe extern "C" fn(*mut Context, Device) -> Status;
 type Release = unsafe extern "C" fn(Device) -> Status;
@@ -37,17 +38,24 @@ fn open(
         && process.books.lock().primary(device).is_some()
         && driver::primary_is_active(device) == Some(true);
     let reserves = account.reserve(card);
-    let reserve = match is_there {
-        true => 0,
-        false => process.books.lock().reserve_for(card, reserves),
+    let (reserve, libraries) = match is_there {
+        true => (0, 0),
+        false => {
+            let books = process.books.lock();
+            (
+                books.reserve_for(card, reserves),
+                books.loads.in_new_context(),
+            )
+        }
     };
-    if reserve > 0 && !process.charge(card, reserve) {
+    let charged = reserve.saturating_add(libraries);
+    if charged > 0 && !process.charge(card, charged) {
         return OUT_OF_MEMORY;
     }
     let mut context: Context = core::ptr::null_mut();
     let status = ask(&raw mut context);
     if status != SUCCESS {
-        process.uncharge(card, reserve);
+        process.uncharge(card, charged);
         return status;
     }
     // SAFETY: the caller passes a place for the context, as to the driver.
@@ -56,12 +64,14 @@ fn open(
         let mut books = process.books.lock();
         let is_new = books.open_context(context as u64, (card, device), reserve, is_primary);
         let due = match is_new {
-            true => reserve.saturating_add(books.top_up(context as u64, reserves)),
+            true => reserve
+                .saturating_add(books.top_up(context as u64, reserves))
+                .saturating_add(books.libraries_in(context as u64)),
             false => 0,
         };
         (due, books.reserves(card))
     };
-    process.adjust(card, reserve, due);
+    process.adjust(card, charged, due);
     account.set_reserve(card, total);
     status
 }
@@ -129,6 +139,19 @@ pub(crate) unsafe fn create_v4(
 ) -> Status {
     // SAFETY: as for `create`.
     let ask = |place| unsafe { real(place, parameters, flags, device) };
+    open(device, false, context, ask)
+}
+
+pub(crate) unsafe fn create_vdpau(
+    real: CreateVdpau,
+    context: *mut Context,
+    flags: u32,
+    device: Device,
+    display: u32,
+    resolve: Opaque,
+) -> Status {
+    // SAFETY: as for `create`.
+    let ask = |place| unsafe { real(place, flags, device, display, resolve) };
     open(device, false, context, ask)
 }
 

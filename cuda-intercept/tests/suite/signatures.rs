@@ -29,7 +29,10 @@ macro_rules! signatures {
     )*};
 }
 
-signatures! { () (A) (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) }
+signatures! {
+    () (A) (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E)
+    (A, B, C, D, E, F, G, H)
+}
 
 const fn same(one: &[usize], other: &[usize]) -> bool {
     if one.len() != other.len() {
@@ -125,6 +128,15 @@ compare! {
     cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain(a, b);
     cuDevicePrimaryCtxRelease_v2 = cuDevicePrimaryCtxRelease_v2(a);
     cuDevicePrimaryCtxReset_v2 = cuDevicePrimaryCtxReset_v2(a);
+    cuCtxSetLimit = cuCtxSetLimit(a, b);
+    cuModuleLoad = cuModuleLoad(a, b);
+    cuModuleLoadData = cuModuleLoadData(a, b);
+    cuModuleLoadDataEx = cuModuleLoadDataEx(a, b, c, d, e);
+    cuModuleLoadFatBinary = cuModuleLoadFatBinary(a, b);
+    cuModuleUnload = cuModuleUnload(a);
+    cuLibraryLoadData = cuLibraryLoadData(a, b, c, d, e, f, g, h);
+    cuLibraryLoadFromFile = cuLibraryLoadFromFile(a, b, c, d, e, f, g, h);
+    cuLibraryUnload = cuLibraryUnload(a);
     cuMemGetInfo_v2 = cuMemGetInfo_v2(a, b);
     cuDeviceTotalMem_v2 = cuDeviceTotalMem_v2(a, b);
     cuGetProcAddress_v2 = cuGetProcAddress_v2(a, b, c, d, e);
@@ -144,6 +156,10 @@ written! {
     cuCtxDetach(a: *mut c_void);
     cuDevicePrimaryCtxRelease(a: c_int);
     cuDevicePrimaryCtxReset(a: c_int);
+    cuGLCtxCreate(a: *mut *mut c_void, b: c_uint, c: c_int);
+    cuGLCtxCreate_v2(a: *mut *mut c_void, b: c_uint, c: c_int);
+    cuVDPAUCtxCreate(a: *mut *mut c_void, b: c_uint, c: c_int, d: c_uint, e: *const c_void);
+    cuVDPAUCtxCreate_v2(a: *mut *mut c_void, b: c_uint, c: c_int, d: c_uint, e: *const c_void);
     cuMemGetInfo(a: *mut c_uint, b: *mut c_uint);
     cuDeviceTotalMem(a: *mut c_uint, b: c_int);
     cuGetProcAddress(a: *const c_char, b: *mut *mut c_void, c: c_int, d: u64);

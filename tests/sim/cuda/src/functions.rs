@@ -1,14 +1,17 @@
 //! Functions and their launches. A kernel does nothing and takes as long as its name says:
 //! `spin_50us` keeps a core busy for 50 microseconds, `busy_2ms` waits for two milliseconds, and any
-//! other name takes no time.
+//! other name takes no time. A launch of `local_8mib` makes its context hold 8 MiB for the threads' own
+//! variables, as large kernels do without a word.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use apportion_sim_machine::{ContextLimit, Request};
+
 use crate::context::current;
-use crate::driver::tables;
+use crate::driver::{ask, tables};
 use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::pointer::{In, Out};
@@ -23,6 +26,8 @@ pub(crate) struct Function {
     name: &'static CStr,
     module: u64,
     cost: Cost,
+    /// What its threads need of the card's memory.
+    local: u64,
     attributes: HashMap<u32, i32>,
 }
 
@@ -117,6 +122,12 @@ fn duration(text: &str) -> Option<Duration> {
     }
 }
 
+/// Reads `local_8mib`.
+fn local_bytes(name: &str) -> Option<u64> {
+    let (mib, _) = name.split_once("local_")?.1.split_once("mib")?;
+    mib.parse::<u64>().ok()?.checked_mul(1 << 20)
+}
+
 /// The handle of a module's function, the same for the same name.
 pub(crate) fn function(module: u64, name: &str) -> Result<u64, Error> {
     let mut tables = tables();
@@ -126,6 +137,7 @@ pub(crate) fn function(module: u64, name: &str) -> Result<u64, Error> {
         return Ok(*handle);
     }
     let cost = Cost::of(name);
+    let local = local_bytes(name).unwrap_or(0);
     let name = CString::new(name).map_err(|_| INVALID_VALUE)?;
     // Programs keep the pointer to a name for as long as they like.
     let name: &'static CStr = Box::leak(name.into_boxed_c_str());
@@ -136,6 +148,7 @@ pub(crate) fn function(module: u64, name: &str) -> Result<u64, Error> {
             name,
             module,
             cost,
+            local,
             attributes: HashMap::new(),
         },
     );
@@ -237,8 +250,12 @@ fn set_kernel_config(kernel: u64, config: u32, _device: i32) -> Outcome {
 }
 
 fn run(handle: u64, grid: [u32; 3], block: [u32; 3], on: u64) -> Outcome {
-    current()?;
-    let cost = tables().functions.get(&handle).ok_or(INVALID_HANDLE)?.cost;
+    let (_, context) = current()?;
+    let (cost, local) = {
+        let tables = tables();
+        let function = tables.functions.get(&handle).ok_or(INVALID_HANDLE)?;
+        (function.cost, function.local)
+    };
     let threads = block
         .iter()
         .try_fold(1_u32, |all, side| all.checked_mul(*side));
@@ -247,6 +264,13 @@ fn run(handle: u64, grid: [u32; 3], block: [u32; 3], on: u64) -> Outcome {
         return Err(INVALID_VALUE);
     }
     stream(on)?;
+    if local > 0 {
+        ask(Request::ContextLimit {
+            context: context.name,
+            limit: ContextLimit::Local,
+            bytes: local,
+        })?;
+    }
     cost.pay();
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Code as programs hand it over: how long it is, what it defines, and how much memory that takes.
-//! Nothing is compiled; of PTX the names of kernels and the sizes of variables are read, of binaries
-//! the length.
+//! Nothing is compiled; of PTX the names of kernels and the sizes of variables are read, of a cubin the
+//! sizes of the sections that a card holds, and of a bundle its cubin for the newest card.
 
 use std::ffi::CStr;
 
@@ -9,7 +9,7 @@ use crate::pointer::In;
 /// What an image defines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Image {
-    /// Its own length.
+    /// The length of its code and of what has no name.
     pub(crate) bytes: u64,
     /// The names of the kernels, as far as they can be read.
     pub(crate) kernels: Vec<String>,
@@ -20,32 +20,45 @@ pub(crate) struct Image {
 /// The first words of a bundle of images and of the structure that points to one.
 const BUNDLE: u32 = 0xba55_ed50;
 const WRAPPER: u32 = 0x4662_43b1;
-const ELF: u32 = 0x464c_457f;
+const CUBIN: u32 = 0x464c_457f;
+/// An entry of a bundle that is compressed, and one that is text.
+const COMPRESSED: u64 = 0xa000;
+const TEXT: u16 = 1;
+/// `SHF_ALLOC`.
+const LOADED: u64 = 2;
 
 impl Image {
     /// Reads what a program gives for code: a binary that says its length, else text that ends with a
     /// zero byte.
     pub(crate) fn at(code: In<u8>) -> Option<Self> {
         let word = code.cast::<u32>().get().ok()?;
-        let bytes = match word {
-            BUNDLE => bundle_bytes(code)?,
-            WRAPPER => bundle_bytes(In::from_address(code.cast::<u64>().at(1).ok()?))?,
-            ELF => elf_bytes(code)?,
-            _ => return Some(Self::of_text(&code.text().ok()?.to_string_lossy())),
-        };
-        Some(Self {
+        match word {
+            BUNDLE => bundle(code),
+            WRAPPER => bundle(In::from_address(code.cast::<u64>().at(1).ok()?)),
+            CUBIN => Some(Self::of_bytes(cubin_bytes(code)?)),
+            _ => Some(Self::of_text(&code.text().ok()?.to_string_lossy())),
+        }
+    }
+
+    fn of_bytes(bytes: u64) -> Self {
+        Self {
             bytes,
             ..Self::default()
-        })
+        }
     }
 
     /// Reads a file's content.
     pub(crate) fn of_file(content: &[u8]) -> Self {
+        let magic = content.first_chunk().map(|word| u32::from_le_bytes(*word));
+        if let (Some(BUNDLE | CUBIN), Some(first)) = (magic, content.first())
+            && let Some(image) = Self::at(In::to(first))
+        {
+            return image;
+        }
         match CStr::from_bytes_until_nul(content) {
-            Ok(text) if text.count_bytes() + 1 < content.len() => Self {
-                bytes: content.len() as u64,
-                ..Self::default()
-            },
+            Ok(text) if text.count_bytes() + 1 < content.len() => {
+                Self::of_bytes(content.len() as u64)
+            }
             _ => Self::of_text(&String::from_utf8_lossy(content)),
         }
     }
@@ -58,7 +71,9 @@ impl Image {
         for line in text.split(['\n', ';', '{']) {
             if let Some((_, rest)) = line.split_once(".entry") {
                 image.kernels.extend(identifier(rest));
-            } else if line.contains(".global") && !line.contains(".extern") {
+            } else if (line.contains(".global") || line.contains(".const"))
+                && ![".extern", ".param"].iter().any(|word| line.contains(word))
+            {
                 image.variables.extend(variable(line));
             }
         }
@@ -72,19 +87,60 @@ impl Image {
     }
 }
 
-/// A bundle has, behind magic and version, the length of its head and that of the rest.
-fn bundle_bytes(code: In<u8>) -> Option<u64> {
-    let head = code.cast::<u16>().at(3).ok()?;
-    let rest = code.cast::<u64>().at(1).ok()?;
-    rest.checked_add(u64::from(head))
+/// A bundle has, behind magic and version, the length of its head and that of the rest, which is one entry
+/// after the other: a head, a content.
+fn bundle(code: In<u8>) -> Option<Image> {
+    let base = code.address();
+    let mut at = base + u64::from(code.cast::<u16>().at(3).ok()?);
+    let end = at + code.cast::<u64>().at(1).ok()?;
+    let mut best: Option<((bool, u32), Image)> = None;
+    while at + 64 <= end {
+        let head = In::<u8>::from_address(at);
+        let kind = head.cast::<u16>().get().ok()?;
+        let content = at + u64::from(head.cast::<u32>().at(1).ok()?);
+        let bytes = head.cast::<u64>().at(1).ok()?;
+        let image = if head.cast::<u64>().at(5).ok()? & COMPRESSED != 0 {
+            Image::of_bytes(head.cast::<u64>().at(7).ok()?)
+        } else if kind == TEXT {
+            Image::of_text(
+                &In::<u8>::from_address(content)
+                    .text()
+                    .ok()?
+                    .to_string_lossy(),
+            )
+        } else {
+            Image::of_bytes(cubin_bytes(In::from_address(content))?)
+        };
+        let rank = (kind != TEXT, head.cast::<u32>().at(7).ok()?);
+        if best.as_ref().is_none_or(|(known, _)| *known < rank) {
+            best = Some((rank, image));
+        }
+        at = content + bytes;
+    }
+    Some(best.unwrap_or_default().1)
 }
 
-/// An ELF file ends behind its table of sections.
-fn elf_bytes(code: In<u8>) -> Option<u64> {
-    let table = code.cast::<u64>().at(5).ok()?;
-    let entry = code.cast::<u16>().at(29).ok()?;
-    let count = code.cast::<u16>().at(30).ok()?;
-    table.checked_add(u64::from(entry) * u64::from(count))
+/// The sections of a cubin that are in the card's memory: those that are loaded, but not those which say
+/// how much on-chip memory a kernel has.
+fn cubin_bytes(code: In<u8>) -> Option<u64> {
+    let base = code.address();
+    let table = base + code.cast::<u64>().at(5).ok()?;
+    let (count, named) = (
+        code.cast::<u16>().at(30).ok()?,
+        code.cast::<u16>().at(31).ok()?,
+    );
+    let section = |at: u16| In::<u64>::from_address(table + 64 * u64::from(at));
+    let names = base + section(named).at(3).ok()?;
+    let mut bytes = 0;
+    for at in 0..count {
+        let name = section(at).cast::<u32>().get().ok()?;
+        let name = In::<u8>::from_address(names + u64::from(name));
+        let is_on_chip = name.text().ok()?.to_bytes().starts_with(b".nv.shared");
+        if section(at).at(1).ok()? & LOADED != 0 && !is_on_chip {
+            bytes += section(at).at(4).ok()?;
+        }
+    }
+    Some(bytes)
 }
 
 fn identifier(text: &str) -> Option<String> {
@@ -150,12 +206,40 @@ mod tests {
         assert_eq!(image.device_bytes(), PTX.len() as u64 + 4096 + 8);
     }
 
+    /// A cubin with one section of variables, of this size.
+    fn cubin(bytes: u64) -> Vec<u8> {
+        let mut words = [0_u64; 8 + 16];
+        words[0] = u64::from(CUBIN);
+        words[5] = 64;
+        words[7] = 2 << 32;
+        words[8 + 3] = 64 + 2 * 64;
+        words[16 + 1] = 3;
+        words[16 + 4] = bytes;
+        let names = [0; 8];
+        words
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .chain(names)
+            .collect()
+    }
+
     #[test]
-    fn a_bundle_says_its_length() {
+    fn a_bundle_is_its_cubin_for_the_newest_card() {
+        let mut entries = Vec::new();
+        for (arch, bytes) in [(80_u32, 1_u64 << 30), (90, 1 << 20)] {
+            let content = cubin(bytes);
+            let mut head = [0; 64];
+            head[..8].copy_from_slice(&[2, 0, 1, 1, 64, 0, 0, 0]);
+            head[8..16].copy_from_slice(&(content.len() as u64).to_le_bytes());
+            head[28..32].copy_from_slice(&arch.to_le_bytes());
+            entries.extend(head);
+            entries.extend(content);
+        }
         let mut bundle = Vec::from(BUNDLE.to_le_bytes());
         bundle.extend([1, 0, 16, 0]);
-        bundle.extend(100_u64.to_le_bytes());
-        let image = Image::at(In::to(&bundle[0])).expect("the magic is right");
-        assert_eq!(image.bytes, 116);
+        bundle.extend((entries.len() as u64).to_le_bytes());
+        bundle.extend(entries);
+        let image = Image::of_file(&bundle);
+        assert_eq!(image.device_bytes(), 1 << 20);
     }
 }

@@ -81,6 +81,11 @@ impl<T: Copy> In<T> {
         self.0.is_null()
     }
 
+    /// Where it points.
+    pub(crate) fn address(self) -> u64 {
+        self.0.expose_provenance() as u64
+    }
+
     /// A pointer that the program has put into a structure.
     pub(crate) fn from_address(address: u64) -> Self {
         Self(std::ptr::with_exposed_provenance(address as usize))

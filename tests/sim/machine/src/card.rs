@@ -10,6 +10,7 @@ use crate::{CardConfig, Pid, Refusal};
 pub(crate) struct Card {
     pub(crate) config: CardConfig,
     held: BTreeMap<Pid, u64>,
+    high: u64,
 }
 
 impl Card {
@@ -17,6 +18,7 @@ impl Card {
         Self {
             config,
             held: BTreeMap::new(),
+            high: 0,
         }
     }
 
@@ -28,7 +30,14 @@ impl Card {
         if bytes > 0 {
             *self.held.entry(pid).or_default() += bytes;
         }
+        self.high = self.high.max(self.used());
         Ok(())
+    }
+
+    /// The most that was held at once; begins again with what is held now.
+    pub(crate) fn take_high(&mut self) -> u64 {
+        let now = self.used();
+        std::mem::replace(&mut self.high, now)
     }
 
     /// Gives back memory of a process.

@@ -5,9 +5,6 @@ use crate::process::{Allocation, Context, Home, Primary};
 use crate::wire::Reply;
 use crate::{ContextLimit, Pid, Refusal};
 
-/// Code is placed in steps of this much.
-const CODE_GRANULE: u64 = 2 << 20;
-
 impl Machine {
     pub(crate) fn create_context(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
         let context = self.name();
@@ -82,7 +79,11 @@ impl Machine {
                 context.limits.get(&limit).copied().unwrap_or(0),
             )
         };
-        let after = limit.cost(value, self.card(card)?.config.multiprocessors);
+        let cost = limit.cost(value, self.card(card)?.config.multiprocessors);
+        let after = match limit {
+            ContextLimit::Local => cost.max(before),
+            ContextLimit::MallocHeap | ContextLimit::PrintfFifo | ContextLimit::Stack => cost,
+        };
         if after > before {
             self.take_or_trim(pid, card, after - before)?;
         } else {
@@ -98,14 +99,15 @@ impl Machine {
         context: u64,
         bytes: u64,
     ) -> Result<Reply, Refusal> {
-        let card = self.context(pid, context)?.card;
-        let bytes = bytes
-            .max(1)
-            .checked_next_multiple_of(CODE_GRANULE)
-            .ok_or(Refusal::OutOfMemory)?;
-        self.take_or_trim(pid, card, bytes)?;
         let module = self.name();
-        self.context(pid, context)?.modules.insert(module, bytes);
+        let owner = self.context(pid, context)?;
+        let (card, before) = (owner.card, owner.code_bytes());
+        owner.modules.insert(module, bytes.max(1));
+        let more = owner.code_bytes() - before;
+        if let Err(refusal) = self.take_or_trim(pid, card, more) {
+            self.context(pid, context)?.modules.remove(&module);
+            return Err(refusal);
+        }
         Ok(Reply::Created(module))
     }
 
@@ -116,12 +118,13 @@ impl Machine {
         module: u64,
     ) -> Result<Reply, Refusal> {
         let context = self.context(pid, context)?;
-        let card = context.card;
-        let bytes = context
+        let (card, before) = (context.card, context.code_bytes());
+        context
             .modules
             .remove(&module)
             .ok_or(Refusal::InvalidValue)?;
-        self.cards[card].give(pid, bytes);
+        let freed = before - context.code_bytes();
+        self.cards[card].give(pid, freed);
         Ok(Reply::Done)
     }
 

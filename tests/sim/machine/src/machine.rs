@@ -116,6 +116,10 @@ impl Machine {
             Request::PoolSet(pool, attribute, value) => self.pool_set(pid, pool, attribute, value),
             Request::Synchronize => self.synchronize(pid),
             Request::MemoryInfo(card) => self.memory_info(pid, card),
+            Request::HighWater(card) => {
+                let card = self.cards.get_mut(card).ok_or(Refusal::InvalidDevice)?;
+                Ok(Reply::Value(card.take_high()))
+            }
             Request::AddRule(rule) => {
                 self.rules.add(rule);
                 Ok(Reply::Done)

@@ -94,8 +94,16 @@ impl Context {
     /// All that the context holds on its card.
     pub(crate) fn bytes(&self) -> u64 {
         let limits: u64 = self.limits.values().sum();
-        let modules: u64 = self.modules.values().sum();
-        self.own_bytes + limits + modules + self.arena.reserved()
+        self.own_bytes + limits + self.code_bytes() + self.arena.reserved()
+    }
+
+    /// What its modules take: small ones are packed together, a large one has blocks of its own.
+    pub(crate) fn code_bytes(&self) -> u64 {
+        let (small, large): (Vec<u64>, Vec<u64>) =
+            self.modules.values().partition(|bytes| **bytes <= MIB);
+        let blocks = |bytes: u64| bytes.checked_next_multiple_of(2 * MIB).unwrap_or(u64::MAX);
+        let large = large.into_iter().map(blocks);
+        large.fold(blocks(small.iter().sum()), u64::saturating_add)
     }
 }
 
@@ -106,6 +114,7 @@ impl ContextLimit {
             Self::MallocHeap => 8 * MIB,
             Self::PrintfFifo => MIB,
             Self::Stack => 1024,
+            Self::Local => 0,
         }
     }
 
@@ -113,7 +122,7 @@ impl ContextLimit {
     pub(crate) fn cost(self, value: u64, multiprocessors: u32) -> u64 {
         let above = value.saturating_sub(self.included());
         let bytes = match self {
-            Self::MallocHeap | Self::PrintfFifo => above,
+            Self::MallocHeap | Self::PrintfFifo | Self::Local => above,
             Self::Stack => above.saturating_mul(2048 * u64::from(multiprocessors)),
         };
         bytes.checked_next_multiple_of(2 * MIB).unwrap_or(u64::MAX)

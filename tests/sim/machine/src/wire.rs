@@ -116,6 +116,9 @@ pub enum Request {
     Synchronize,
     /// Free and total bytes of a card: [`Reply::Memory`].
     MemoryInfo(usize),
+    /// The most that all processes together have held of a card since this was last asked:
+    /// [`Reply::Value`].
+    HighWater(usize),
     /// Puts a rule in force.
     AddRule(Rule),
     /// Ends all rules.
@@ -190,6 +193,8 @@ pub enum ContextLimit {
     PrintfFifo,
     /// The stack of each thread, for as many threads as the card can hold.
     Stack,
+    /// What the kernels that were launched need beyond that; no program sets it, and it never shrinks.
+    Local,
 }
 
 /// What the machine is.

@@ -1,0 +1,144 @@
+//! Bundles: one program for several cards, of which the driver takes what fits best.
+//!
+//! Which it takes depends on the card and on the driver, so the largest stands for all. They are compiled
+//! from one source, so their variables are the same and their code is of about one length. Where there is a
+//! cubin, the text that stands beside it for cards to come is not compiled, and only its variables count.
+
+use alloc::vec::Vec;
+
+use super::{BUNDLE, Image, Reader, cubin, text, u16_at, u32_at, u64_at};
+
+/// Kinds of an entry.
+const TEXT: u16 = 1;
+/// Flags of an entry whose content is compressed, in either way.
+const COMPRESSED: u64 = 0x2000 | 0x8000;
+/// The head of an entry is at least so long.
+const HEAD: u32 = 64;
+/// Text that is longer than this is not read for its variables.
+const LONGEST_TEXT: u64 = 64 << 20;
+
+/// Reads a bundle.
+#[must_use]
+pub fn bundle(read: &Reader<'_>) -> Option<Image> {
+    if u32_at(read, 0)? != BUNDLE {
+        return None;
+    }
+    let mut at = u64::from(u16_at(read, 6)?);
+    let end = u64_at(read, 8)?.checked_add(at)?;
+    let (mut binary, mut source) = (None, Image::default());
+    while at.checked_add(u64::from(HEAD))? <= end {
+        let head = u32_at(read, at.checked_add(4)?)?;
+        let bytes = u64_at(read, at.checked_add(8)?)?;
+        if head < HEAD {
+            break;
+        }
+        let content = at.checked_add(u64::from(head))?;
+        let image = entry(read, at, content)?;
+        if u16_at(read, at)? == TEXT {
+            source = larger(source, image);
+        } else {
+            binary = Some(larger(binary.unwrap_or_default(), image));
+        }
+        at = content.checked_add(bytes)?;
+    }
+    Some(Image {
+        variables: binary.unwrap_or_default().variables.max(source.variables),
+        code: binary.map_or(source.code, |binary| binary.code),
+        is_bundled: true,
+    })
+}
+
+/// What stands behind one head.
+fn entry(read: &Reader<'_>, head: u64, content: u64) -> Option<Image> {
+    let bytes = u64_at(read, head.checked_add(8)?)?;
+    if u64_at(read, head.checked_add(40)?)? & COMPRESSED != 0 {
+        let code = u64_at(read, head.checked_add(56)?)?.max(bytes);
+        return Some(Image {
+            code,
+            ..Image::default()
+        });
+    }
+    let from_here: &Reader<'_> =
+        &|at, into| content.checked_add(at).is_some_and(|at| read(at, into));
+    let found = match u16_at(read, head)? {
+        TEXT => source(from_here, bytes),
+        _ => cubin(from_here),
+    };
+    let unknown = Image {
+        code: bytes,
+        ..Image::default()
+    };
+    Some(found.unwrap_or(unknown))
+}
+
+fn source(read: &Reader<'_>, bytes: u64) -> Option<Image> {
+    let length = usize::try_from(bytes.min(LONGEST_TEXT)).ok()?;
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(length).ok()?;
+    copy.resize(length, 0);
+    read(0, &mut copy).then(|| text(&copy))
+}
+
+fn larger(one: Image, other: Image) -> Image {
+    Image {
+        variables: one.variables.max(other.variables),
+        code: one.code.max(other.code),
+        is_bundled: true,
+    }
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "a test that panics has found something"
+)]
+mod tests {
+    use super::super::tests::{made, of};
+    use super::*;
+
+    /// A bundle of contents with their kinds and flags; each says that it is 1 GiB long unpacked.
+    fn bundled(entries: &[(u16, u64, Vec<u8>)]) -> Vec<u8> {
+        let mut rest = Vec::new();
+        for (kind, flags, content) in entries {
+            let mut head = [0; 64];
+            head[..2].copy_from_slice(&kind.to_le_bytes());
+            head[4..8].copy_from_slice(&HEAD.to_le_bytes());
+            head[8..16].copy_from_slice(&(content.len() as u64).to_le_bytes());
+            head[40..48].copy_from_slice(&flags.to_le_bytes());
+            head[56..].copy_from_slice(&(1_u64 << 30).to_le_bytes());
+            rest.extend(head);
+            rest.extend(content);
+        }
+        let mut bundle = Vec::from(BUNDLE.to_le_bytes());
+        bundle.extend([1, 0, 16, 0]);
+        bundle.extend((rest.len() as u64).to_le_bytes());
+        bundle.extend(rest);
+        bundle
+    }
+
+    #[test]
+    fn a_bundle_takes_what_its_largest_cubin_takes() {
+        let small = made(&[(".text.a", 6, 256), (".nv.global", 3, 512)]);
+        let large = made(&[(".text.a", 6, 4096), (".nv.global", 3, 512)]);
+        let text = b".global .b8 a[512];".repeat(1000);
+        let all = bundled(&[(2, 0, small), (2, 0, large), (1, 0, text)]);
+        let image = bundle(&of(&all)).unwrap();
+        assert_eq!((image.code, image.variables), (4096, 512_000));
+    }
+
+    #[test]
+    fn what_is_compressed_counts_unpacked() {
+        for flag in [0x2000, 0x8000] {
+            let all = bundled(&[(2, flag, vec![0; 100])]);
+            let image = bundle(&of(&all)).unwrap();
+            assert_eq!((image.code, image.variables), (1 << 30, 0));
+        }
+    }
+
+    #[test]
+    fn a_bundle_that_ends_early_is_none() {
+        let all = bundled(&[(2, 0, made(&[(".nv.global", 3, 512)]))]);
+        assert!(bundle(&of(&all)).is_some());
+        assert_eq!(bundle(&of(&all[..60])), None);
+    }
+}

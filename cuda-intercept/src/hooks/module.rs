@@ -1,0 +1,281 @@
+//! Modules and libraries: an image is charged for what it says of itself before the driver loads it.
+//!
+//! # Decision: what a lazy driver loads later
+//! A driver that loads lazily (the rule since CUDA 12.2) takes variables when an image is loaded, or a
+//! library first used, and code function by function at a launch, which cannot be refused. So variables are
+//! charged always; code where the driver says that it loads eagerly, and that of an image that comes alone,
+//! which is small. The code of a bundle under a lazy driver is not: of the gigabytes that frameworks bring,
+//! a few functions are used, and charging all would take from a program what a smaller card would have
+//! given it. The agent sees what was loaded and counts it as overhead.
+
+use core::ffi::c_char;
+
+use apportion_gate::image::Image;
+use apportion_gate::{Card, ContextId, Module, worst_case};
+
+use crate::foreign::{OUT_OF_MEMORY, Opaque, SUCCESS, Status};
+use crate::process::{self, Ground, Process};
+use crate::{driver, image};
+
+type Load = unsafe extern "C" fn(*mut Opaque, Opaque) -> Status;
+type LoadFile = unsafe extern "C" fn(*mut Opaque, *const c_char) -> Status;
+type LoadWith = unsafe extern "C" fn(*mut Opaque, Opaque, u32, Opaque, Opaque) -> Status;
+type LoadLibrary =
+    unsafe extern "C" fn(*mut Opaque, Opaque, Opaque, Opaque, u32, Opaque, Opaque, u32) -> Status;
+type LoadLibraryFile = unsafe extern "C" fn(
+    *mut Opaque,
+    *const c_char,
+    Opaque,
+    Opaque,
+    u32,
+    Opaque,
+    Opaque,
+    u32,
+) -> Status;
+type Unload = unsafe extern "C" fn(Opaque) -> Status;
+
+/// What is charged for an image; zero for one that cannot be read.
+fn cost(image: Option<Image>) -> u64 {
+    let Some(image) = image else { return 0 };
+    match image.is_bundled && driver::loads_lazily() {
+        true => image.variables,
+        false => image.variables.saturating_add(image.code),
+    }
+}
+
+/// Puts an image into a context's account, if it fits.
+fn put(process: &Process, (context, card): (ContextId, Card), bytes: u64) -> bool {
+    if process.books.lock().loads.fill(context, bytes) {
+        return true;
+    }
+    let charged = worst_case(bytes);
+    if !process.charge(card, charged) {
+        return false;
+    }
+    let cost = process.books.lock().loads.add(context, card, bytes);
+    process.adjust(card, charged, cost);
+    true
+}
+
+/// Takes an image out of a context's account.
+fn take_out(process: &Process, context: ContextId, bytes: u64) {
+    let taken = process.books.lock().loads.remove(context, bytes);
+    if let Some((card, freed)) = taken {
+        process.uncharge(card, freed);
+    }
+}
+
+/// Loads an image into the current context.
+fn open(module: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> Status) -> Status {
+    let site = match process::ground() {
+        Ground::Charged(site) if !module.is_null() && bytes > 0 => site,
+        Ground::Closed => return OUT_OF_MEMORY,
+        Ground::Charged(_) | Ground::Free => return ask(module),
+    };
+    let (process, context) = (site.process, site.context);
+    if !put(process, (context, site.card), bytes) {
+        return OUT_OF_MEMORY;
+    }
+    let mut loaded: Opaque = core::ptr::null_mut();
+    let status = ask(&raw mut loaded);
+    if status != SUCCESS {
+        take_out(process, context, bytes);
+        return status;
+    }
+    let named = Module { context, bytes };
+    process.books.lock().loads.name(loaded as u64, named);
+    // SAFETY: the caller passes a place for the module, as to the driver.
+    unsafe { module.write(loaded) };
+    status
+}
+
+/// This process, if an image is charged to it.
+fn limited() -> Option<&'static Process> {
+    process::current().filter(|process| process.account().is_some())
+}
+
+pub(crate) unsafe fn load(real: Load, module: *mut Opaque, code: Opaque) -> Status {
+    // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
+    let ask = |place| unsafe { real(place, code) };
+    // SAFETY: the caller passes an image, as to the driver.
+    let found = limited().and_then(|_| unsafe { image::at(code) });
+    open(module, cost(found), ask)
+}
+
+pub(crate) unsafe fn load_file(real: LoadFile, module: *mut Opaque, path: *const c_char) -> Status {
+    // SAFETY: as for `load`.
+    let ask = |place| unsafe { real(place, path) };
+    // SAFETY: the caller passes a path, as to the driver.
+    let found = limited().and_then(|_| unsafe { image::in_file(path) });
+    open(module, cost(found), ask)
+}
+
+pub(crate) unsafe fn load_with(
+    real: LoadWith,
+    module: *mut Opaque,
+    code: Opaque,
+    count: u32,
+    options: Opaque,
+    values: Opaque,
+) -> Status {
+    // SAFETY: as for `load`.
+    let ask = |place| unsafe { real(place, code, count, options, values) };
+    // SAFETY: as for `load`.
+    let found = limited().and_then(|_| unsafe { image::at(code) });
+    open(module, cost(found), ask)
+}
+
+pub(crate) unsafe fn unload(real: Unload, module: Opaque) -> Status {
+    // SAFETY: the module is the caller's own.
+    let ask = || unsafe { real(module) };
+    let Some(process) = limited() else {
+        return ask();
+    };
+    let Some(named) = process.books.lock().loads.take(module as u64) else {
+        return ask();
+    };
+    let status = ask();
+    match status {
+        SUCCESS => take_out(process, named.context, named.bytes),
+        _ => process.books.lock().loads.name(module as u64, named),
+    }
+    status
+}
+
+/// Takes a library out of the contexts up to one, or of all.
+fn take_out_of_all(process: &Process, last: Option<ContextId>, bytes: u64) {
+    let mut before = None;
+    loop {
+        let next = process.books.lock().context_after(before);
+        match next.filter(|(context, _)| last.is_none_or(|last| *context <= last)) {
+            Some((context, _)) => take_out(process, context, bytes),
+            None => return,
+        }
+        before = next.map(|(context, _)| context);
+    }
+}
+
+/// Puts a library into every context, or into none.
+fn put_into_all(process: &Process, bytes: u64) -> bool {
+    let mut before = None;
+    loop {
+        let next = process.books.lock().context_after(before);
+        let Some(next) = next else { return true };
+        if !put(process, next, bytes) {
+            if before.is_some() {
+                take_out_of_all(process, before, bytes);
+            }
+            return false;
+        }
+        before = Some(next.0);
+    }
+}
+
+/// Loads a library.
+fn open_library(library: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> Status) -> Status {
+    // Enters the current context, should nobody have seen it being made.
+    if matches!(process::ground(), Ground::Closed) {
+        return OUT_OF_MEMORY;
+    }
+    let Some(process) = limited().filter(|_| !library.is_null() && bytes > 0) else {
+        return ask(library);
+    };
+    if !put_into_all(process, bytes) {
+        return OUT_OF_MEMORY;
+    }
+    let mut loaded: Opaque = core::ptr::null_mut();
+    let status = ask(&raw mut loaded);
+    if status != SUCCESS {
+        take_out_of_all(process, None, bytes);
+        return status;
+    }
+    let mut books = process.books.lock();
+    books.loads.name_library(loaded as u64, bytes);
+    // SAFETY: the caller passes a place for the library, as to the driver.
+    unsafe { library.write(loaded) };
+    status
+}
+
+#[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
+pub(crate) unsafe fn load_library(
+    real: LoadLibrary,
+    library: *mut Opaque,
+    code: Opaque,
+    options: Opaque,
+    values: Opaque,
+    count: u32,
+    own_options: Opaque,
+    own_values: Opaque,
+    own_count: u32,
+) -> Status {
+    let ask = |place| {
+        // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
+        unsafe {
+            real(
+                place,
+                code,
+                options,
+                values,
+                count,
+                own_options,
+                own_values,
+                own_count,
+            )
+        }
+    };
+    // SAFETY: the caller passes an image, as to the driver.
+    let found = limited().and_then(|_| unsafe { image::at(code) });
+    open_library(library, cost(found), ask)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
+pub(crate) unsafe fn load_library_file(
+    real: LoadLibraryFile,
+    library: *mut Opaque,
+    path: *const c_char,
+    options: Opaque,
+    values: Opaque,
+    count: u32,
+    own_options: Opaque,
+    own_values: Opaque,
+    own_count: u32,
+) -> Status {
+    let ask = |place| {
+        // SAFETY: as for `load_library`.
+        unsafe {
+            real(
+                place,
+                path,
+                options,
+                values,
+                count,
+                own_options,
+                own_values,
+                own_count,
+            )
+        }
+    };
+    // SAFETY: the caller passes a path, as to the driver.
+    let found = limited().and_then(|_| unsafe { image::in_file(path) });
+    open_library(library, cost(found), ask)
+}
+
+pub(crate) unsafe fn unload_library(real: Unload, library: Opaque) -> Status {
+    // SAFETY: the library is the caller's own.
+    let ask = || unsafe { real(library) };
+    let Some(process) = limited() else {
+        return ask();
+    };
+    let Some(bytes) = process.books.lock().loads.take_library(library as u64) else {
+        return ask();
+    };
+    let status = ask();
+    match status {
+        SUCCESS => take_out_of_all(process, None, bytes),
+        _ => {
+            let mut books = process.books.lock();
+            books.loads.name_library(library as u64, bytes);
+        }
+    }
+    status
+}

@@ -1,0 +1,116 @@
+//! The driver never holds more for a program than its limit, not for a moment: the simulated driver notes
+//! the most that it ever gave, so nothing passes between two looks.
+//!
+//! Each kind of memory is taken at the limit, refused above it, and given back.
+
+use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Victim, eventually};
+
+const LIMIT: u64 = 2000 * MIB;
+const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
+const FREE: u64 = LIMIT - CONTEXT;
+
+/// A victim with a context, on a machine whose high-water mark is that of the victim alone.
+fn started(host: &Host) -> Victim {
+    let mut victim = host.victim(OPTIONS);
+    victim.step("init").ok();
+    eventually(PATIENCE, "nobody else holds memory", || host.used() == 0);
+    let _ = host.high_water();
+    victim.step("start").ok();
+    victim
+}
+
+fn free(victim: &mut Victim) -> u64 {
+    victim.step("info").numbers[0]
+}
+
+/// Fills the card but for `room`, is refused one `more`, takes `fits`, gives it back, and fills the room.
+fn at_the_limit(host: &Host, victim: &mut Victim, verb: &str) {
+    let filled = victim.step(&format!("alloc {}", FREE - 600 * MIB)).value();
+    victim.step(&format!("{verb} 640M")).refused();
+    assert_eq!(host.used(), LIMIT - 600 * MIB, "{verb}: nothing was taken");
+    let given = victim.step(&format!("{verb} 512M"));
+    given.ok();
+    assert!(
+        host.used() >= LIMIT - 96 * MIB,
+        "{verb}: the driver took it"
+    );
+    assert_eq!(free(victim), LIMIT - host.used(), "{verb}: all agree");
+    victim.step("alloc 100M").refused();
+    match given.numbers.first() {
+        Some(number) => victim.step(&format!("free {number}")).ok(),
+        None => victim.step(&format!("{verb} 1M")).ok(),
+    }
+    victim.step("sync").ok();
+    let rest = victim.step("alloc 600M").value();
+    assert_eq!(host.used(), LIMIT, "{verb}: what was given back is there");
+    for number in [filled, rest] {
+        victim.step(&format!("free {number}")).ok();
+    }
+    assert_eq!(host.used(), CONTEXT, "{verb}");
+    assert_eq!(host.high_water(), LIMIT, "{verb}: never above the limit");
+}
+
+#[test]
+fn memory_with_an_address_never_exceeds_the_limit() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    for verb in ["alloc", "managed", "create", "async"] {
+        at_the_limit(&host, &mut victim, verb);
+    }
+}
+
+#[test]
+fn code_never_exceeds_the_limit() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    for verb in [
+        "ptx",
+        "cubin",
+        "fatbin",
+        "with",
+        "file",
+        "library",
+        "libraryfile",
+    ] {
+        at_the_limit(&host, &mut victim, verb);
+    }
+}
+
+#[test]
+fn heaps_and_buffers_never_exceed_the_limit() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    for verb in ["heap", "printf"] {
+        at_the_limit(&host, &mut victim, verb);
+    }
+}
+
+#[test]
+fn a_library_counts_in_every_context() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let library = victim.step("library 500M").value();
+    victim.step("context").ok();
+    let left = free(&mut victim);
+    assert!(left < FREE - 1000 * MIB, "once in each of two: {left}");
+    victim.step(&format!("alloc {left}")).ok();
+    victim.step("context").refused();
+    victim.step(&format!("free {library}")).ok();
+    victim.step("alloc 1000M").ok();
+    assert!(host.high_water() <= LIMIT);
+}
+
+#[test]
+fn what_is_in_a_context_ends_with_it() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    for step in ["cubin 300M", "heap 300M", "ptx 1M"] {
+        victim.step(step).ok();
+    }
+    victim.step("reset").ok();
+    assert_eq!(host.used(), 0);
+    victim.step("start").ok();
+    assert_eq!(free(&mut victim), FREE);
+    victim.step(&format!("alloc {FREE}")).ok();
+    assert_eq!(host.high_water(), LIMIT);
+}
