@@ -1,0 +1,198 @@
+//! A node that the agent manages, for the suites: the agent as a process in the node's room, on simulated
+//! cards, and pods with shares on it.
+//!
+//! The agent places pods by itself, so that a suite needs nothing but it. What it says is read as people
+//! read it: from the node, the pods' events, its metrics and its log.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::image;
+use crate::wait::eventually;
+
+mod pod;
+
+pub use pod::Pod;
+
+/// A binary mebibyte.
+pub const MIB: u64 = 1 << 20;
+/// What each pod's share is.
+pub const LIMIT: u64 = 2000 * MIB;
+const SLOTS: &str = "8";
+
+/// One agent at a time: the node has one kubelet.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A node whose agent runs. It ends with the test.
+pub struct Node {
+    /// The cluster of the node.
+    pub cluster: Cluster,
+    agent: Option<Child>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Node {
+    /// A node with an agent as people start it, and with `options` more.
+    #[must_use]
+    #[track_caller]
+    pub fn with(options: &[&str]) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut node = Self {
+            cluster: Cluster::of_tests(),
+            agent: None,
+            _turn: turn,
+        };
+        let _ = fs::remove_file(node.log());
+        node.start_agent(options);
+        node
+    }
+
+    /// Starts an agent in the node's room and waits until the node offers slots.
+    #[track_caller]
+    pub fn start_agent(&mut self, options: &[&str]) {
+        // What the node says of an agent before is not taken for this one's word: the kubelet refuses pods
+        // for good while nobody answers for its devices.
+        eventually("the node offers nothing", || self.offered() != SLOTS);
+        let log = File::options().create(true).append(true).open(self.log());
+        let mut command = self.agent_command();
+        command
+            .args(["--unplaced", "local-fit", "--slots", SLOTS])
+            .args(["--metrics-address", "127.0.0.1:0", "--log-format", "json"])
+            .args(options)
+            .stderr(log.expect("the folder is writable"));
+        self.agent = Some(command.spawn().expect("util-linux is there"));
+        eventually("the node offers slots", || self.offered() == SLOTS);
+    }
+
+    fn agent_command(&self) -> Command {
+        let mut servers = self.cluster.servers();
+        let (_, room) = servers
+            .find(|server| server.0 == "containerd")
+            .expect("it runs");
+        let staged = std::env::var_os("APPORTION_STAGED").map(PathBuf::from);
+        let program = staged
+            .expect("the tree is named")
+            .join("bin/apportion-agent");
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--mount=/proc/{room}/ns/mnt"))
+            .arg("--")
+            .arg(program)
+            .args(["--sim", "--kubelet-dir", "/var/lib/kubelet"])
+            .args(["--cdi-dir", "/run/cdi"])
+            .args(["--node-name", &self.cluster.node()])
+            .env("KUBECONFIG", self.cluster.folder().kubeconfig())
+            .env("APPORTION_SIM_SOCKET", "/run/apportion/sim/driver.sock")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// How many slots the node has to give.
+    fn offered(&self) -> String {
+        let path = "jsonpath={.status.allocatable.apportion\\.dev/gpu-slot}";
+        self.kubectl(&["get", "node", &self.cluster.node(), "-o", path])
+    }
+
+    /// Kills the agent, as a crash does.
+    pub fn kill_agent(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+
+    /// What every agent of this test has logged: one object of JSON a line.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.cluster.folder().log("test-agent")
+    }
+
+    /// The instance of the agent, as seen from outside of the node's room.
+    #[must_use]
+    pub fn instance(&self) -> PathBuf {
+        self.cluster.folder().path().join("apportion/sim")
+    }
+
+    /// What `kubectl` prints; nothing where it fails.
+    #[must_use]
+    pub fn kubectl(&self, args: &[&str]) -> String {
+        self.cluster.kubectl(args).unwrap_or_default()
+    }
+
+    /// The sum of the series whose line begins with `series` and has all `labels`, such as `pod="a"`.
+    #[must_use]
+    pub fn metric(&self, series: &str, labels: &[&str]) -> Option<f64> {
+        let address = fs::read_to_string(self.instance().join("metrics.addr")).ok()?;
+        let mut stream = TcpStream::connect(address.trim()).ok()?;
+        let request = b"GET /metrics HTTP/1.0\r\n\r\n";
+        stream.write_all(request).ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        let is_meant = |line: &&str| {
+            let has_all = labels.iter().all(|label| line.contains(label));
+            line.split(['{', ' ']).next() == Some(series) && has_all
+        };
+        let values = text.lines().filter(is_meant);
+        let values = values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        values.reduce(|sum, value| sum + value)
+    }
+
+    /// A container that holds a slot and runs `script`.
+    #[must_use]
+    pub fn container(name: &str, script: &str) -> Value {
+        json!({
+            "name": name,
+            "image": image::VICTIM,
+            "imagePullPolicy": "Never",
+            "command": ["/bin/sh", "-c", script],
+            "resources": {"limits": {"apportion.dev/gpu-slot": 1}},
+        })
+    }
+
+    /// A pod with a share of [`LIMIT`], changed by `change`.
+    #[track_caller]
+    pub fn pod(&self, name: &str, script: &str, change: impl FnOnce(&mut Value)) -> Pod {
+        let mut pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "annotations": {"gpu-memory": "2000"}},
+            "spec": {
+                "hostNetwork": true,
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 1,
+                "containers": [Self::container("main", script)],
+            },
+        });
+        change(&mut pod);
+        Pod::create(name, &pod)
+    }
+
+    /// The grants on disk.
+    #[must_use]
+    pub fn grants(&self) -> Vec<PathBuf> {
+        let folder = fs::read_dir(self.cluster.folder().cdi());
+        let paths = folder
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
+        let is_ours = |path: &PathBuf| path.to_string_lossy().contains("apportion.dev-grant");
+        paths.filter(is_ours).collect()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", fs::read_to_string(self.log()).unwrap_or_default());
+        }
+        self.kill_agent();
+    }
+}
