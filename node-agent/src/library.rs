@@ -37,7 +37,16 @@ pub(crate) enum InstallError {
 #[derive(Clone, Debug)]
 pub(crate) struct Libraries {
     folder: PathBuf,
-    names: Vec<String>,
+    files: Vec<(String, u64)>,
+}
+
+/// What is wrong with an installed file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It is not there.
+    Missing,
+    /// It is not as long as it was.
+    Damaged,
 }
 
 impl Libraries {
@@ -79,8 +88,10 @@ impl Libraries {
         for (name, content) in &read {
             place(&folder.join(name), content).map_err(failed)?;
         }
-        let names = read.into_iter().map(|(name, _)| name).collect();
-        Ok(Self { folder, names })
+        let sizes = read.into_iter();
+        let files = sizes.map(|(name, content)| (name, content.len() as u64));
+        let files = files.collect();
+        Ok(Self { folder, files })
     }
 
     /// The folder.
@@ -88,10 +99,19 @@ impl Libraries {
         &self.folder
     }
 
-    /// The first file that is missing.
-    pub(crate) fn missing(&self) -> Option<PathBuf> {
-        let mut paths = self.names.iter().map(|name| self.folder.join(name));
-        paths.find(|path| !path.exists())
+    /// The first file that a container would have to do without. The loader says that it cannot load one
+    /// that is damaged, and goes on.
+    pub(crate) fn fault(&self) -> Option<(PathBuf, Fault)> {
+        let mut files = self.files.iter();
+        files.find_map(|(name, size)| {
+            let path = self.folder.join(name);
+            let fault = match fs::metadata(&path) {
+                Err(_) => Fault::Missing,
+                Ok(found) if found.len() != *size => Fault::Damaged,
+                Ok(_) => return None,
+            };
+            Some((path, fault))
+        })
     }
 
     /// Removes all other versions. What containers have mounted of them stays theirs, and the grant of a
@@ -138,7 +158,19 @@ mod tests {
         let second = install("two");
         assert_ne!(first.folder(), second.folder());
         second.remove_others();
-        assert_eq!(first.missing(), Some(first.folder().join("lib.so")));
-        assert_eq!(second.missing(), None);
+        let of_first = first.folder().join("lib.so");
+        assert_eq!(first.fault(), Some((of_first, Fault::Missing)));
+        assert_eq!(second.fault(), None);
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("lib.so");
+        fs::write(&source, "whole").unwrap();
+        let library = Libraries::install(dir.path(), std::slice::from_ref(&source)).unwrap();
+        let installed = library.folder().join("lib.so");
+        fs::write(&installed, "").unwrap();
+        assert_eq!(library.fault(), Some((installed, Fault::Damaged)));
     }
 }

@@ -11,6 +11,7 @@ use tracing::debug;
 use super::*;
 use crate::delivery::{self, Delivery};
 use crate::kubelet::{Holder, Seen};
+use crate::library::Fault;
 use crate::request::Prepared;
 
 impl Agent {
@@ -110,14 +111,15 @@ impl Agent {
                 folder.display()
             )));
         }
-        match self
-            .delivery
-            .as_ref()
-            .and_then(|delivery| delivery.libraries.missing())
-        {
-            Some(path) => Err(Status::failed_precondition(format!(
-                "{} is missing, without which the limit of pod {name} does not hold",
-                path.display()
+        let delivery = self.delivery.as_ref();
+        match delivery.and_then(|delivery| delivery.libraries.fault()) {
+            Some((path, fault)) => Err(Status::failed_precondition(format!(
+                "{} is {}, without which the limit of pod {name} does not hold",
+                path.display(),
+                match fault {
+                    Fault::Missing => "missing",
+                    Fault::Damaged => "damaged",
+                }
             ))),
             None => Ok(()),
         }

@@ -1,0 +1,143 @@
+//! Each artefact that holds a container to its limit is taken away in turn: the container does not start, the
+//! pod's events say why in one sentence, and the next pod starts once it is back.
+//!
+//! The pod has run before, so that every artefact is there; it leaves at a sign, and the kubelet starts it
+//! again. Each start leaves a mark in a volume.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use apportion_cluster::eventually;
+use apportion_cluster::managed::{LIMIT, Node, Pod};
+use serde_json::json;
+
+/// Marks that it starts, and leaves at the sign.
+const SCRIPT: &str = "echo >> /kept/starts; until test -e /kept/leave; do sleep 0.1; done; exit 1";
+
+/// One artefact.
+struct Row {
+    /// Also the pod's name.
+    artefact: &'static str,
+    /// Takes it away.
+    take: fn(&mut Node),
+    /// What the events say.
+    event: &'static str,
+}
+
+const ROWS: &[Row] = &[
+    Row {
+        artefact: "grant",
+        // The runtime looks where no grant is written.
+        take: |node| {
+            node.kill_agent();
+            for grant in node.grants() {
+                fs::remove_file(grant).expect("it is there");
+            }
+            node.start_agent(&["--cdi-dir", "/run/apportion/elsewhere"]);
+        },
+        event: "unresolvable CDI devices apportion.dev/grant=",
+    },
+    Row {
+        artefact: "limits",
+        take: |node| remove_of_account(node, "limits"),
+        event: "the account of pod default/limits at /run/apportion/sim/accounts/",
+    },
+    Row {
+        artefact: "usage",
+        take: |node| remove_of_account(node, "usage"),
+        event: "the account of pod default/usage at /run/apportion/sim/accounts/",
+    },
+    Row {
+        artefact: "library",
+        take: |node| fs::remove_file(library(node)).expect("it is there"),
+        event: "libapportion_cuda.so is missing, without which the limit of pod default/library does not hold",
+    },
+    Row {
+        artefact: "cut-library",
+        take: |node| {
+            let library = fs::File::options().write(true).open(library(node));
+            let library = library.expect("it is there");
+            library.set_len(1000).expect("the disk takes it");
+        },
+        event: "libapportion_cuda.so is damaged, without which the limit of pod default/cut-library does not hold",
+    },
+    Row {
+        artefact: "binding",
+        // Nobody has placed the pod, and the agent does not.
+        take: |node| {
+            node.kill_agent();
+            for file in ["checkpoint.json", "accounts"] {
+                let path = node.instance().join(file);
+                let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+            }
+            node.start_agent(&["--unplaced", "deny"]);
+        },
+        event: "pod default/binding has no share of a GPU of this node: nobody placed it here",
+    },
+    Row {
+        artefact: "agent",
+        take: Node::kill_agent,
+        event: "PreStartContainer rpc failed",
+    },
+];
+
+/// A file of the only account.
+fn remove_of_account(node: &mut Node, file: &str) {
+    let accounts = fs::read_dir(node.instance().join("accounts")).expect("it is there");
+    let accounts: Vec<_> = accounts.flatten().map(|account| account.path()).collect();
+    assert_eq!(accounts.len(), 1, "{accounts:?}");
+    fs::remove_file(accounts[0].join(file)).expect("it is there");
+}
+
+fn library(node: &Node) -> PathBuf {
+    let folder = node
+        .cluster
+        .folder()
+        .kubelet()
+        .join("plugins/apportion/lib");
+    let versions = fs::read_dir(folder).expect("it is there");
+    let mut versions = versions.flatten().map(|version| version.path());
+    let version = versions.next().expect("one is installed");
+    version.join("libapportion_cuda.so")
+}
+
+/// A pod whose container marks its starts; returns the file with the marks.
+fn marking(node: &Node, name: &str) -> (Pod, PathBuf) {
+    let pod = node.pod(name, SCRIPT, |pod| {
+        pod["spec"]["restartPolicy"] = json!("OnFailure");
+        pod["spec"]["volumes"] = json!([{"name": "kept", "emptyDir": {}}]);
+        pod["spec"]["containers"][0]["volumeMounts"] =
+            json!([{"name": "kept", "mountPath": "/kept"}]);
+    });
+    pod.runs();
+    let volume = format!("pods/{}/volumes/kubernetes.io~empty-dir/kept", pod.uid());
+    (pod, node.cluster.folder().kubelet().join(volume))
+}
+
+fn starts(volume: &Path) -> usize {
+    fs::read(volume.join("starts")).map_or(0, |marks| marks.len())
+}
+
+#[test]
+fn without_any_of_its_artefacts_a_container_does_not_start_and_the_events_say_why() {
+    let mut node = Node::with(&[]);
+    for row in ROWS {
+        let (pod, volume) = marking(&node, row.artefact);
+        (row.take)(&mut node);
+        fs::write(volume.join("leave"), "").expect("the volume is there");
+        eventually(row.event, || pod.events().contains(row.event));
+        assert_eq!(starts(&volume), 1, "{}: {}", row.artefact, pod.events());
+        // An agent finds what is there and makes what is not; the pod's own account cannot be made again.
+        drop(pod);
+        node.kill_agent();
+        node.start_agent(&[]);
+        let next = node.pod("next", "victim total", |_| {});
+        next.succeeds();
+        let log = next.logs("main");
+        assert!(
+            log.contains(&format!("total 0 {LIMIT}")),
+            "{}: {log}",
+            row.artefact
+        );
+    }
+}
