@@ -1,8 +1,8 @@
 //! One server a socket. The lock decides who serves and is freed by the kernel, so a server that was
 //! killed is replaced and two that start at once do not both serve.
 
-use std::fs::{self, DirBuilder, File};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -66,6 +66,8 @@ impl Instance {
         }
         let listener = UnixListener::bind(socket)
             .with_context(|| format!("failed to listen at {}", socket.display()))?;
+        // As the device files of real cards: who may reach it is up to the folders and mounts above.
+        fs::set_permissions(socket, Permissions::from_mode(0o666))?;
         listener.set_nonblocking(true)?;
         Ok(Self {
             listener,

@@ -210,3 +210,11 @@ fn a_machine_that_cannot_be_is_refused_as_bad_usage() {
     }
     assert!(!socket.exists());
 }
+
+#[test]
+fn every_user_may_use_the_cards_as_the_real_ones() {
+    use std::os::unix::fs::PermissionsExt;
+    let (server, _) = serve(&[]);
+    let found = std::fs::metadata(&server.socket).expect("it is there");
+    assert_eq!(found.permissions().mode() & 0o777, 0o666);
+}
