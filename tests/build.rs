@@ -1,5 +1,6 @@
 //! Makes the library that `victim-linked` is linked with: the driver's name, the functions that a victim
-//! calls and nothing in them. At run time the loader finds the driver itself under that name.
+//! calls and nothing in them. At run time the loader finds the driver itself under that name. And makes the
+//! program without a loader that `victim` carries.
 
 use std::env;
 use std::error::Error;
@@ -27,6 +28,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         .status()?;
     if !status.success() {
         return Err("cc did not link the stub of libcuda.so.1".into());
+    }
+    let bare = "victims/bare.c";
+    println!("cargo::rerun-if-changed={bare}");
+    let status = Command::new("cc")
+        .args(["-static", "-O1", "-s", "-o"])
+        .arg(out.join("bare"))
+        .arg(bare)
+        .status()?;
+    if !status.success() {
+        return Err("cc did not link a static program".into());
     }
     println!(
         "cargo::rustc-link-arg-bin=victim-linked={}",

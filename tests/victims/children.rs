@@ -1,11 +1,16 @@
 //! The steps of a process's life: children that are forked or started anew, and its own end.
 //!
 //! A child performs its steps before its parent goes on, and then stays until it is killed, so that what
-//! it holds stays held.
+//! it holds stays held. Some children get out of the library's reach: they lose its name, or the file
+//! that names it, or never had a loader.
 
 use std::env;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+
+use apportion_sim_client::socket;
 
 use crate::script::{Outcome, Victim, Words};
 
@@ -13,6 +18,8 @@ use crate::script::{Outcome, Victim, Words};
 const READY: &str = "VICTIM_READY";
 /// What even an emptied environment needs to find the simulated driver.
 const DRIVER: [&str; 2] = ["LD_LIBRARY_PATH", "APPORTION_SIM_SOCKET"];
+/// A program without a loader.
+const STATIC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bare"));
 
 impl Victim {
     /// A step that concerns processes; `None` for other verbs.
@@ -23,6 +30,8 @@ impl Victim {
             "spawn" => self.spawn(itself(), words.rest()),
             "bare" => self.spawn(without_preload(), words.rest()),
             "stripped" => self.spawn(stripped(), words.rest()),
+            "jailed" => self.spawn(jailed(), words.rest()),
+            "static" => self.start_static(words.bytes()),
             "exec" => exec(words.rest()),
             "reap" => self.reap(),
             "churn" => self.churn(words.number(), words.number()),
@@ -50,14 +59,28 @@ impl Victim {
     }
 
     fn spawn(&mut self, mut command: Command, script: Vec<String>) -> Outcome {
+        command.args(script).arg("hold");
+        self.start_child(command)
+    }
+
+    /// Starts the program without a loader, which takes so many bytes.
+    fn start_static(&mut self, bytes: usize) -> Outcome {
+        let program = format!("/tmp/static-{}", std::process::id());
+        let is_there = std::fs::write(&program, STATIC).is_ok()
+            && std::fs::set_permissions(&program, Permissions::from_mode(0o755)).is_ok();
+        if !is_there {
+            return Outcome::of(-1);
+        }
+        let mut command = Command::new(program);
+        command.arg(socket()).arg(bytes.to_string());
+        self.start_child(command)
+    }
+
+    fn start_child(&mut self, mut command: Command) -> Outcome {
         let (read, write) = pipe();
         // SAFETY: the descriptor is open; this child shall inherit it, others shall not.
         unsafe { libc::fcntl(write, libc::F_SETFD, 0) };
-        command
-            .args(script)
-            .arg("hold")
-            .env(READY, write.to_string())
-            .stdin(Stdio::null());
+        command.env(READY, write.to_string()).stdin(Stdio::null());
         match command.spawn() {
             Ok(child) => self.await_child(child.id().cast_signed(), read, write),
             Err(_) => Outcome::of(-1),
@@ -110,6 +133,26 @@ fn stripped() -> Command {
             .iter()
             .filter_map(|name| Some((name, env::var_os(name)?))),
     );
+    command
+}
+
+/// This program in the folder `/jail`, in which nothing names the library. Its working directory stays
+/// outside, and by that the way to the driver.
+fn jailed() -> Command {
+    let mut command = Command::new("/usr/bin/victim");
+    let socket = socket();
+    let socket = socket.strip_prefix("/").unwrap_or(&socket).to_owned();
+    let _ = env::set_current_dir("/");
+    command.env_clear().env("APPORTION_SIM_SOCKET", socket);
+    let enter = || {
+        // SAFETY: the path is a C string.
+        match unsafe { libc::chroot(c"/jail".as_ptr()) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec it makes one system call and nothing else.
+    unsafe { command.pre_exec(enter) };
     command
 }
 

@@ -11,6 +11,7 @@ mod memory;
 mod nvml;
 mod objects;
 mod script;
+mod symbols;
 
 fn main() {
     // Whoever runs the tests in the background has shells that ignore the interrupt, and that is inherited.

@@ -114,6 +114,21 @@ impl Cluster {
         &self.record.snapshotter
     }
 
+    /// Ends one of its servers at once.
+    pub(crate) fn kill(&self, name: &str) {
+        let mut servers = self.record.servers.iter();
+        servers.find(|server| server.name == name).map(Server::kill);
+    }
+
+    /// Notes that a server was started anew.
+    pub(crate) fn replace(&mut self, server: Server) -> Result<()> {
+        let mut servers = self.record.servers.iter_mut();
+        if let Some(old) = servers.find(|old| old.name == server.name) {
+            *old = server;
+        }
+        self.record.write(&self.folder)
+    }
+
     pub(crate) fn started(&self) -> &[Server] {
         &self.record.servers
     }

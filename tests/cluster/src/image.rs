@@ -25,9 +25,9 @@ pub const AGENT: &str = "apportion.test/agent:latest";
 
 /// What a person expects of a shell in a container.
 const USERLAND: &[&str] = &[
-    "sh", "cat", "chmod", "cp", "date", "dd", "env", "grep", "head", "id", "kill", "ls", "mkdir",
-    "mv", "nproc", "ps", "readlink", "rm", "sed", "sleep", "sort", "stat", "tail", "test", "touch",
-    "true", "uname", "wc",
+    "sh", "cat", "chmod", "cp", "date", "dd", "env", "grep", "head", "id", "kill", "ln", "ls",
+    "mkdir", "mount", "mv", "nproc", "ps", "readlink", "rm", "sed", "setpriv", "sleep", "sort",
+    "stat", "tail", "test", "touch", "true", "umount", "uname", "unshare", "wc",
 ];
 
 /// An image before it is packed.

@@ -25,6 +25,7 @@ mod kubelet;
 mod leftovers;
 mod node;
 mod ports;
+mod restart;
 mod room;
 mod server;
 mod servers;

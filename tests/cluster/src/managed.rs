@@ -108,6 +108,15 @@ impl Node {
         }
     }
 
+    /// Kills a server of the node and starts it again.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn restart(&mut self, server: &str) {
+        let restarted = self.cluster.restart(server);
+        restarted.expect("it starts as it did before");
+    }
+
     /// What every agent of this test has logged: one object of JSON a line.
     #[must_use]
     pub fn log(&self) -> PathBuf {

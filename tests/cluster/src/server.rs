@@ -69,6 +69,14 @@ impl Server {
         }
     }
 
+    /// Kills it.
+    pub(crate) fn kill(&self) {
+        if self.is_alive() {
+            let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
+            self.await_end();
+        }
+    }
+
     fn await_end(&self) {
         let deadline = Instant::now() + GRACE;
         while self.is_alive() && Instant::now() < deadline {

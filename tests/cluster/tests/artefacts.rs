@@ -110,7 +110,7 @@ fn marking(node: &Node, name: &str) -> (Pod, PathBuf) {
             json!([{"name": "kept", "mountPath": "/kept"}]);
     });
     pod.runs();
-    let volume = format!("pods/{}/volumes/kubernetes.io~empty-dir/kept", pod.uid());
+    let volume = format!("pods/{}/volumes/kubernetes.io~empty-dir/kept", pod.uid);
     (pod, node.cluster.folder().kubelet().join(volume))
 }
 

@@ -10,6 +10,8 @@ pub struct Pod {
     cluster: Cluster,
     /// Its name, in the namespace `default`.
     pub name: String,
+    /// Tells it from others that have had its name.
+    pub uid: String,
 }
 
 impl Pod {
@@ -17,8 +19,13 @@ impl Pod {
     pub(super) fn create(name: &str, pod: &Value) -> Self {
         let cluster = Cluster::of_tests();
         cluster.apply(pod).expect("the API server takes the pod");
-        let name = name.to_owned();
-        Self { cluster, name }
+        let uid = ["get", "pod", name, "-o", "jsonpath={.metadata.uid}"];
+        let uid = cluster.kubectl(&uid).expect("it was just taken");
+        Self {
+            cluster,
+            name: name.to_owned(),
+            uid,
+        }
     }
 
     fn kubectl(&self, args: &[&str]) -> String {
@@ -36,12 +43,6 @@ impl Pod {
     #[must_use]
     pub fn phase(&self) -> String {
         self.at(".status.phase")
-    }
-
-    /// Its UID.
-    #[must_use]
-    pub fn uid(&self) -> String {
-        self.at(".metadata.uid")
     }
 
     /// What a container of it has said.
@@ -63,7 +64,7 @@ impl Pod {
         ])
     }
 
-    /// What its events say, a line each.
+    /// What its own events say, a line each.
     #[must_use]
     pub fn events(&self) -> String {
         self.events_by("{.message}")
@@ -72,7 +73,7 @@ impl Pod {
     /// A column of its events, a line each.
     #[must_use]
     pub fn events_by(&self, column: &str) -> String {
-        let selector = format!("involvedObject.name={}", self.name);
+        let selector = format!("involvedObject.uid={}", self.uid);
         let path = format!("jsonpath={{range .items[*]}}{column}{{\"\\n\"}}{{end}}");
         self.kubectl(&["get", "events", "--field-selector", &selector, "-o", &path])
     }
@@ -117,8 +118,5 @@ impl Drop for Pod {
         let name = self.name.as_str();
         let delete = ["delete", "pod", name, "--ignore-not-found", "--now"];
         let _ = self.cluster.kubectl(&delete);
-        let selector = format!("involvedObject.name={name}");
-        let forget = ["delete", "events", "--field-selector", &selector];
-        let _ = self.cluster.kubectl(&forget);
     }
 }

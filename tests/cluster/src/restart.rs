@@ -1,0 +1,59 @@
+//! Killing one of the node's own servers and starting it again, as an upgrade or a crash does. What it has
+//! started goes on.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::cluster::Cluster;
+use crate::server::Server;
+
+/// The servers that live in the node's room; as long as one of them runs, the other finds its way back in.
+const OF_NODE: [&str; 2] = ["containerd", "kubelet"];
+
+impl Cluster {
+    /// Kills the server `name` of the node, containerd or the kubelet, and starts it again as it was.
+    ///
+    /// # Errors
+    /// If it does not run or cannot be started.
+    pub fn restart(&mut self, name: &str) -> Result<()> {
+        let pid = |name: &str| {
+            let mut servers = self.servers();
+            let found = servers.find(|server| server.0 == name);
+            found
+                .map(|server| server.1)
+                .with_context(|| format!("no {name} runs"))
+        };
+        let old = pid(name)?;
+        let other = OF_NODE.iter().find(|of_node| **of_node != name);
+        let room = pid(other.context("the node has two servers")?)?;
+        let words = |file: &str| -> Result<Vec<OsString>> {
+            let text = fs::read(format!("/proc/{old}/{file}"));
+            let text = text.with_context(|| format!("failed to read how {name} was started"))?;
+            let words = text
+                .split(|byte| *byte == 0)
+                .filter(|word| !word.is_empty());
+            Ok(words
+                .map(|word| OsString::from_vec(word.to_vec()))
+                .collect())
+        };
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--mount=/proc/{room}/ns/mnt"))
+            .arg("--")
+            .args(words("cmdline")?)
+            .env_clear();
+        for entry in words("environ")? {
+            if let Some((key, value)) = entry.to_string_lossy().split_once('=') {
+                command.env(key, value);
+            }
+        }
+        self.kill(name);
+        let log = self.folder().log(name);
+        let server = Server::start(name, &mut command, &log)?;
+        self.replace(server)
+    }
+}

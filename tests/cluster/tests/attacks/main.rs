@@ -1,0 +1,200 @@
+//! The attacks of a tenant on a real node: none raises a limit, what goes around the library is told of
+//! within two seconds, and nobody else suffers.
+//!
+//! That a limit holds is the driver's word. How soon is counted from before the offender starts to the
+//! agent's own time on the event, both by the node's clock.
+
+mod rows;
+
+use std::process::Command;
+use std::time::Duration;
+
+use apportion_cluster::managed::{LIMIT, MIB, Node, Pod};
+use apportion_cluster::{eventually, image};
+use serde_json::json;
+
+use crate::rows::{Outcome, ROWS, Row};
+
+/// How soon an offence must be told.
+const SOON: Duration = Duration::from_secs(2);
+const AUDIT: &[&str] = &["--nri-socket", "/run/nri/nri.sock"];
+const ENFORCE: &[&str] = &[
+    "--nri-socket",
+    "/run/nri/nri.sock",
+    "--nri-policy",
+    "enforce",
+];
+
+/// A pod that keeps to its limit while others do not.
+fn neighbour(node: &Node) -> Pod {
+    let pod = node.pod("neighbour", "victim total alloc 1234M hold", |_| {});
+    pod.says("alloc 0");
+    pod
+}
+
+/// What the driver says that the pod uses, in bytes.
+fn used(node: &Node, pod: &Pod) -> f64 {
+    let name = format!("pod=\"{}\"", pod.name);
+    let labels = ["source=\"nvml\"", name.as_str()];
+    let used = node.metric("apportion_container_memory_used_bytes", &labels);
+    used.unwrap_or_default()
+}
+
+fn is(node: &Node, pod: &Pod, state: &str) -> bool {
+    let labels = [
+        format!("pod=\"{}\"", pod.name),
+        format!("state=\"{state}\""),
+    ];
+    let labels: Vec<_> = labels.iter().map(String::as_str).collect();
+    node.metric("apportion_container_enforcement_state", &labels) == Some(1.0)
+}
+
+fn attack(node: &Node, row: &Row) {
+    let pod = node.pod(row.name, row.script, row.change);
+    match row.outcome {
+        Outcome::Held => held(node, &pod),
+        Outcome::Told(reasons) => told(&pod, reasons),
+    }
+    assert!(
+        !pod.logs("main").contains("BROKE"),
+        "{}: {}",
+        row.name,
+        pod.logs("main")
+    );
+    pod.delete();
+    std::mem::forget(pod);
+}
+
+fn held(node: &Node, pod: &Pod) {
+    let name = format!("pod=\"{}\"", pod.name);
+    let said = || format!("{}\n{}\n{}", pod.name, pod.logs("main"), pod.events());
+    eventually(&format!("{} is refused more", pod.name), || {
+        let denied = node.metric("apportion_container_memory_denied_total", &[&name]);
+        denied.is_some_and(|denied| denied > 0.0)
+    });
+    eventually(&format!("{} is attached", pod.name), || {
+        is(node, pod, "attached")
+    });
+    assert!(used(node, pod) <= LIMIT as f64, "{}", said());
+    pod.says(&format!("total 0 {LIMIT}"));
+    assert!(!pod.events_by("{.reason}").contains("Gpu"), "{}", said());
+}
+
+fn told(pod: &Pod, reasons: &[&str]) {
+    let mut found = None;
+    eventually(
+        &format!("one of {reasons:?} is told of {}", pod.name),
+        || {
+            let events = pod.events_by("{.reason} {.eventTime}");
+            let mut lines = events.lines().filter_map(|line| line.split_once(' '));
+            found = lines
+                .find(|(reason, _)| reasons.contains(reason))
+                .map(|(_, at)| nanos(at));
+            found.is_some()
+        },
+    );
+    let mut log = String::new();
+    eventually(&format!("{} says when it begins", pod.name), || {
+        log = pod.all_logs();
+        log.contains("begun ")
+    });
+    let begun = log.lines().find_map(|line| line.strip_prefix("begun "));
+    let begun: u64 = begun.and_then(|at| at.parse().ok()).expect("it says when");
+    let took = Duration::from_nanos(found.unwrap_or_default().saturating_sub(begun));
+    println!("{:<22} told after {took:.2?}", pod.name);
+    assert!(took <= SOON, "{}: {took:?}", pod.name);
+}
+
+/// A time of Kubernetes in nanoseconds since 1970.
+fn nanos(time: &str) -> u64 {
+    let date = Command::new("date").args(["+%s%N", "-d", time]).output();
+    let date = date.expect("coreutils are there").stdout;
+    let text = String::from_utf8_lossy(&date);
+    text.trim()
+        .parse()
+        .unwrap_or_else(|_| panic!("{time:?} is no time"))
+}
+
+#[test]
+fn no_attack_raises_a_limit_and_who_goes_around_the_library_is_told_of_at_once() {
+    let node = Node::with(AUDIT);
+    let neighbour = neighbour(&node);
+    for row in ROWS {
+        attack(&node, row);
+    }
+    assert!(is(&node, &neighbour, "attached"));
+    assert!(used(&node, &neighbour) >= (1234 * MIB) as f64);
+    assert_eq!(
+        neighbour.at(".status.containerStatuses[0].restartCount"),
+        "0"
+    );
+    // Nothing that a tenant could edit has been left in its namespace.
+    let kept = node.kubectl(&["get", "configmaps,secrets", "-o", "name"]);
+    assert_eq!(kept.trim(), "configmap/kube-root-ca.crt");
+}
+
+/// A pod without a slot that would reach a card all the same.
+#[test]
+fn a_pod_without_a_grant_that_would_reach_a_card_does_not_start() {
+    let node = Node::with(ENFORCE);
+    let ways = [
+        (
+            "visible-devices",
+            json!({}),
+            json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
+            "NVIDIA_VISIBLE_DEVICES",
+        ),
+        (
+            "cdi-annotation",
+            json!({"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=all"}),
+            json!([]),
+            "annotation nvidia.cdi.k8s.io/container.main",
+        ),
+    ];
+    for (name, annotations, env, way) in ways {
+        let pod = node.pod(name, "echo started", |pod| {
+            pod["metadata"]["annotations"] = annotations;
+            pod["spec"]["containers"] = json!([{
+                "name": "main",
+                "image": image::VICTIM,
+                "imagePullPolicy": "Never",
+                "command": ["/bin/sh", "-c", "echo started"],
+                "env": env,
+            }]);
+        });
+        let sentence = format!("container main would reach a GPU through {way}");
+        eventually(&sentence, || pod.events().contains(&sentence));
+        assert!(!pod.logs("main").contains("started"), "{name}");
+    }
+}
+
+#[test]
+fn a_pod_whose_ask_is_hostile_does_not_start_and_its_events_say_why() {
+    let node = Node::with(AUDIT);
+    let asks = [
+        ("gpu-memory", "-1"),
+        ("gpu-memory", "0"),
+        ("gpu-memory", "0x7d0"),
+        ("gpu-memory", "99999999999999999999"),
+        ("gpu-memory", "2000; rm -rf /"),
+        ("gpu-fraction", "NaN"),
+        ("gpu-fraction", "inf"),
+        ("gpu-fraction", "1.5"),
+    ];
+    let pods: Vec<_> = asks
+        .iter()
+        .enumerate()
+        .map(|(index, (annotation, value))| {
+            let name = format!("hostile-{index}");
+            let pod = node.pod(&name, "echo started", |pod| {
+                pod["metadata"]["annotations"] = json!({*annotation: value});
+            });
+            (pod, value)
+        })
+        .collect();
+    for (pod, value) in pods {
+        let sentence = format!("\"{value}\" is not a ");
+        eventually(&sentence, || pod.events().contains(&sentence));
+        assert!(!pod.logs("main").contains("started"), "{value}");
+    }
+}

@@ -1,0 +1,288 @@
+//! What a tenant may try from inside a default container, as root. One row is one attack.
+
+use serde_json::{Value, json};
+
+/// What comes of an attack.
+pub(crate) enum Outcome {
+    /// Its programs are refused at the limit as ever, and are suspected of nothing.
+    Held,
+    /// It takes more, or goes around its account: one of these events tells, soon.
+    Told(&'static [&'static str]),
+}
+
+/// An attack.
+pub(crate) struct Row {
+    /// Also the pod's name.
+    pub(crate) name: &'static str,
+    /// What its main container runs; a line of its output that begins with `BROKE` is a success of the
+    /// attack.
+    pub(crate) script: &'static str,
+    /// What else is in the pod.
+    pub(crate) change: fn(&mut Value),
+    pub(crate) outcome: Outcome,
+}
+
+use Outcome::{Held, Told};
+
+const BYPASSED: &[&str] = &["GpuLimitBypassed", "GpuLimitExceeded"];
+const EXCEEDED: &[&str] = &["GpuLimitExceeded"];
+const DAMAGED: &[&str] = &["GpuAccountDamaged"];
+
+fn nothing(_: &mut Value) {}
+
+fn variables(pod: &mut Value) {
+    pod["spec"]["containers"][0]["env"] = json!([
+        {"name": "LD_PRELOAD", "value": ""},
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        {"name": "CUDA_DEVICE_MEMORY_LIMIT", "value": "0"},
+        {"name": "GPU_PORTION", "value": "1"},
+        {"name": "APPORTION_ACCOUNT", "value": "/tmp"},
+        {"name": "APPORTION_GRANT", "value": "another"},
+        {"name": "CUDA_DISABLE_CONTROL", "value": "true"},
+    ]);
+}
+
+fn annotations(pod: &mut Value) {
+    let annotations = &mut pod["metadata"]["annotations"];
+    annotations["hami.io/vgpu-devices-allocated"] = json!("GPU-0,NVIDIA,16000,100:;");
+    annotations["nvidia.com/use-gpuuuid"] = json!("GPU-0");
+    annotations["received-resource-type"] = json!("Regular");
+    annotations["runai-allocated-gpus"] = json!("1");
+    annotations["kai-resource-isolator.io/inject"] = json!("false");
+    pod["metadata"]["labels"] = json!({"hami.io/webhook": "ignore", "runai-gpu-group": "mine"});
+}
+
+fn second_container(pod: &mut Value) {
+    let second = apportion_cluster::managed::Node::container("beside", "victim alloc 900M hold");
+    let containers = pod["spec"]["containers"].as_array_mut();
+    containers.expect("a pod has containers").push(second);
+}
+
+fn nobody(pod: &mut Value) {
+    pod["spec"]["containers"][0]["securityContext"] =
+        json!({"runAsUser": 65534, "runAsGroup": 65534});
+}
+
+/// A second container without a slot, which sees the processes of the first.
+fn shared_processes(pod: &mut Value) {
+    let script = "until at=$(grep -l total /proc/[0-9]*/cmdline 2>/dev/null | grep -v self | head -1) \
+        && test -n \"$at\"; do sleep 0.2; done; root=${at%cmdline}root; \
+        cp $root/usr/lib/x86_64-linux-gnu/libcuda.so.1 /tmp/libcuda.so.1; card=$(ls $root/.apportion/sim | head -1); \
+        export APPORTION_SIM_SOCKET=$root/.apportion/sim/$card VICTIM_DRIVER=/tmp/libcuda.so.1; \
+        echo begun $(date +%s%N); victim alloc 3000M hold";
+    let mut second = apportion_cluster::managed::Node::container("beside", script);
+    second["resources"] = json!({});
+    let containers = pod["spec"]["containers"].as_array_mut();
+    containers.expect("a pod has containers").push(second);
+    pod["spec"]["shareProcessNamespace"] = json!(true);
+}
+
+/// Asks for the rest of the limit and for more, and stays.
+macro_rules! asks {
+    ($($before:literal),*) => {
+        concat!($($before,)* "victim total alloc 1000M alloc 1000M hold")
+    };
+}
+
+/// Takes more than the limit and stays; says when it begins.
+macro_rules! takes {
+    ($before:literal, $victim:literal) => {
+        concat!($before, "echo begun $(date +%s%N); ", $victim)
+    };
+}
+
+pub(crate) const ROWS: &[Row] = &[
+    Row {
+        name: "variables-of-the-pod",
+        script: asks!(),
+        change: variables,
+        outcome: Held,
+    },
+    Row {
+        name: "annotations-and-labels",
+        script: asks!(),
+        change: annotations,
+        outcome: Held,
+    },
+    Row {
+        name: "empty-environment",
+        script: "unset LD_PRELOAD; victim total; env -i /usr/bin/victim total alloc 1000M alloc 1000M hold",
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "another-user",
+        script: asks!(),
+        change: nobody,
+        outcome: Held,
+    },
+    Row {
+        name: "setuid-program",
+        script: "cp /usr/bin/victim /tmp/v; chmod 4755 /tmp/v; \
+            setpriv --reuid=65534 --clear-groups /tmp/v total alloc 1000M alloc 1000M hold",
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "hostile-name",
+        script: "cp /usr/bin/victim '/tmp/v) R 1 (1'; '/tmp/v) R 1 (1' total alloc 1000M alloc 1000M hold",
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "write-limits",
+        script: asks!(
+            "l=/.apportion/limits; head -c 4096 $l > /tmp/l; chmod 666 $l && echo BROKE; ",
+            "(cat /tmp/l > $l) && echo BROKE; dd if=/tmp/l of=$l conv=notrunc && echo BROKE; ",
+            "rm -f $l && echo BROKE; mv /tmp/l $l && echo BROKE; ln -sf /tmp/l $l && echo BROKE; "
+        ),
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "remount",
+        script: asks!(
+            "for f in /.apportion/limits /.apportion/libapportion_cuda.so /etc/ld.so.preload; do ",
+            "umount $f && echo BROKE; mount -o remount,rw,bind $f && echo BROKE; ",
+            "mount --bind /etc/group $f && echo BROKE; mv $f /tmp/moved && echo BROKE; done; "
+        ),
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "replace-usage",
+        script: asks!(
+            "u=/.apportion/usage; rm -f $u && echo BROKE; mv $u /tmp/u && echo BROKE; ",
+            "ln -sf /etc/passwd $u && echo BROKE; touch /.apportion/x; ls -A /.apportion; "
+        ),
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "other-files",
+        // Nothing of the agent, of the node or of a neighbour is in reach.
+        script: asks!(
+            "for f in /run/apportion /var/run/apportion /var/lib/kubelet /run/cdi /run/nri /run/containerd; do ",
+            "test -e $f && echo BROKE $f; done; ",
+            "grep -l '12[3]4M' /proc/[0-9]*/cmdline 2>/dev/null | grep -q . && echo BROKE neighbour; "
+        ),
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "deepbind",
+        script: asks!("export VICTIM_DOOR=deepbind; "),
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "driver-by-path",
+        script: asks!("export VICTIM_DRIVER=/usr/lib/x86_64-linux-gnu/libcuda.so.1; "),
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "own-driver",
+        script: asks!(
+            "cp /usr/lib/x86_64-linux-gnu/libcuda.so.1 /tmp/own.so; export VICTIM_DRIVER=/tmp/own.so; "
+        ),
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "second-container",
+        script: asks!(),
+        change: second_container,
+        outcome: Held,
+    },
+    Row {
+        name: "random-usage",
+        script: takes!(
+            "victim alloc 1500M hold & sleep 1; size=$(stat -c %s /.apportion/usage); ",
+            "dd if=/dev/urandom of=/.apportion/usage conv=notrunc bs=64 seek=1 count=$((size / 64 - 1)); \
+            VICTIM_DOOR=symbols victim alloc 1500M hold"
+        ),
+        change: nothing,
+        outcome: Told(BYPASSED),
+    },
+    Row {
+        name: "wiped-usage",
+        script: takes!(
+            "victim alloc 1500M hold & sleep 1; size=$(stat -c %s /.apportion/usage); ",
+            "dd if=/dev/zero of=/.apportion/usage conv=notrunc bs=64 seek=1 count=$((size / 64 - 1)); \
+            victim alloc 1500M hold"
+        ),
+        change: nothing,
+        outcome: Told(BYPASSED),
+    },
+    Row {
+        name: "cut-usage",
+        script: takes!(
+            "",
+            "victim alloc 900M; : > /.apportion/usage; victim alloc 1500M hold"
+        ),
+        change: nothing,
+        outcome: Told(DAMAGED),
+    },
+    Row {
+        name: "grown-usage",
+        script: takes!(
+            "",
+            "dd if=/dev/zero of=/.apportion/usage bs=1M seek=1 count=64; victim alloc 1500M hold"
+        ),
+        change: nothing,
+        outcome: Told(DAMAGED),
+    },
+    Row {
+        name: "symbol-table",
+        script: takes!("", "VICTIM_DOOR=symbols victim alloc 3000M hold"),
+        change: nothing,
+        outcome: Told(BYPASSED),
+    },
+    Row {
+        name: "loader-namespace",
+        script: takes!(
+            "",
+            "LD_LIBRARY_PATH=/lib64 VICTIM_DOOR=namespace victim alloc 3000M hold"
+        ),
+        change: nothing,
+        outcome: Told(BYPASSED),
+    },
+    Row {
+        name: "static-program",
+        script: takes!("", "victim static 3000M hold"),
+        change: nothing,
+        outcome: Told(BYPASSED),
+    },
+    Row {
+        name: "change-of-root",
+        script: takes!(
+            "mkdir /jail; cp -r /usr /lib /lib64 /jail 2>/dev/null; ",
+            "victim jailed alloc 3000M hold"
+        ),
+        change: nothing,
+        outcome: Told(&["GpuLimitBypassed", "GpuLimitExceeded", "GpuNotGranted"]),
+    },
+    Row {
+        name: "user-namespace",
+        script: takes!(
+            ": > /tmp/empty; ",
+            "unshare --user --map-root-user --mount sh -c \
+            'mount --bind /tmp/empty /etc/ld.so.preload; LD_PRELOAD= victim alloc 3000M hold'"
+        ),
+        change: nothing,
+        outcome: Told(BYPASSED),
+    },
+    Row {
+        name: "shared-processes",
+        script: "victim total hold",
+        change: shared_processes,
+        outcome: Told(BYPASSED),
+    },
+    Row {
+        name: "one-byte-more",
+        script: takes!("", "VICTIM_DOOR=symbols victim alloc 2000M hold"),
+        change: nothing,
+        outcome: Told(EXCEEDED),
+    },
+];

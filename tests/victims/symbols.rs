@@ -1,0 +1,54 @@
+//! Where the functions of a loaded library are, by its own symbol table: what a program does that will not
+//! ask the loader, because somebody else might answer.
+
+use std::collections::HashMap;
+use std::fs;
+
+/// `SHT_DYNSYM`.
+const DYNAMIC_SYMBOLS: usize = 11;
+
+/// Every function of the library that was loaded under that name, with its address in this process.
+pub(crate) fn of_loaded(name: &str) -> Option<HashMap<String, usize>> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let is_its = |line: &&str| line.ends_with(name) && line.split(' ').nth(2) == Some("00000000");
+    let first = maps.lines().find(is_its)?;
+    let base = usize::from_str_radix(first.split('-').next()?, 16).ok()?;
+    let path = first.split_whitespace().nth(5)?;
+    symbols(&fs::read(path).ok()?, base)
+}
+
+/// The defined symbols of a 64-bit ELF file that lies at `base`.
+fn symbols(file: &[u8], base: usize) -> Option<HashMap<String, usize>> {
+    let sections = number(file, 0x28, 8)?;
+    let (size, count) = (number(file, 0x3a, 2)?, number(file, 0x3c, 2)?);
+    let mut headers = (0..count).map(|index| sections + index * size);
+    let of_type = |at: &usize| number(file, at + 4, 4) == Some(DYNAMIC_SYMBOLS);
+    let table = headers.find(of_type)?;
+    let strings = number(
+        file,
+        sections + number(file, table + 0x28, 4)? * size + 0x18,
+        8,
+    )?;
+    let (start, length) = (
+        number(file, table + 0x18, 8)?,
+        number(file, table + 0x20, 8)?,
+    );
+    let defined = (start..start + length).step_by(24).filter_map(|at| {
+        let name = file.get(strings + number(file, at, 4)?..)?;
+        let name = name.split(|byte| *byte == 0).next()?;
+        let value = number(file, at + 8, 8).filter(|value| *value != 0)?;
+        Some((String::from_utf8_lossy(name).into_owned(), base + value))
+    });
+    Some(defined.collect())
+}
+
+/// A little-endian number of so many bytes.
+fn number(file: &[u8], at: usize, bytes: usize) -> Option<usize> {
+    let field = file.get(at..at + bytes)?;
+    Some(
+        field
+            .iter()
+            .rev()
+            .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
+    )
+}
