@@ -13,12 +13,14 @@ use apportion_abi::names::CDI_KIND;
 use crate::edits::{ContainerEdits, Mount};
 
 const VERSION: &str = "0.6.0";
+/// The one that knows additional groups.
+const VERSION_WITH_GROUPS: &str = "0.7.0";
 /// The annotations by which an agent knows its files again.
 const POD: &str = "apportion.dev/pod";
 const ALLOCATION: &str = "apportion.dev/allocation";
 
 /// For whom a file is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Label {
     /// The device's name: the slot.
     pub slot: String,
@@ -30,7 +32,7 @@ pub struct Label {
 
 /// What another description, such as the NVIDIA toolkit's, says of the cards; it is passed on as it is.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Described {
     /// `NAME=value`.
     #[serde(default)]
@@ -44,6 +46,28 @@ pub struct Described {
     /// Programs that the runtime runs.
     #[serde(default)]
     pub hooks: Vec<Value>,
+    /// Groups that the program is in, too, such as that of the cards' device files.
+    #[serde(default)]
+    pub additional_gids: Vec<u32>,
+}
+
+impl Described {
+    /// Adds what is not there yet.
+    pub(crate) fn add(&mut self, other: &Self) {
+        add(&mut self.env, &other.env);
+        add(&mut self.device_nodes, &other.device_nodes);
+        add(&mut self.mounts, &other.mounts);
+        add(&mut self.hooks, &other.hooks);
+        add(&mut self.additional_gids, &other.additional_gids);
+    }
+}
+
+fn add<T: Clone + PartialEq>(list: &mut Vec<T>, other: &[T]) {
+    for item in other {
+        if !list.contains(item) {
+            list.push(item.clone());
+        }
+    }
 }
 
 /// Why a file is not one of ours.
@@ -84,8 +108,12 @@ pub fn render(label: &Label, edits: &ContainerEdits, described: Described) -> Va
     all.device_nodes
         .extend(edits.devices.iter().map(|device| node(&device.path)));
     all.mounts.extend(edits.mounts.iter().map(mount));
+    let version = match all.additional_gids.is_empty() {
+        true => VERSION,
+        false => VERSION_WITH_GROUPS,
+    };
     serde_json::json!({
-        "cdiVersion": VERSION,
+        "cdiVersion": version,
         "kind": CDI_KIND,
         "devices": [{
             "name": label.slot,
@@ -189,8 +217,19 @@ mod tests {
                 .unwrap();
         let file = render(&label(), &some_edits(), described);
         let edits = &file["devices"][0]["containerEdits"];
+        assert_eq!(file["cdiVersion"], "0.6.0");
         assert_eq!(edits["env"], serde_json::json!(["A=0", "A=1"]));
         assert_eq!(edits["hooks"][0]["path"], "/x");
+    }
+
+    #[test]
+    fn a_file_has_the_lowest_version_that_knows_what_it_says() {
+        let described = Described {
+            additional_gids: vec![44],
+            ..Described::default()
+        };
+        let file = render(&label(), &some_edits(), described);
+        assert_eq!(file["cdiVersion"], "0.7.0");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use apportion_abi::place::{
 };
 
 use crate::edits::{ContainerEdits, DeviceNode, Mount};
-use crate::grant::Grant;
+use crate::grant::{Grant, GrantedCard};
 
 /// The files of the host that containers get beside their account and the library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,11 @@ pub enum DriverFiles {
     /// The cards' device files from us, the libraries from NVIDIA's runtime where it is the container's.
     #[default]
     Devices,
+    /// The cards' device files and the libraries from us; the runtime adds nothing.
+    Host {
+        /// The driver's libraries on the host; a container finds each under its own name.
+        libraries: Vec<String>,
+    },
     /// All from the toolkit's own CDI description, which is merged into ours; the runtime adds nothing.
     Toolkit,
     /// Simulated cards.
@@ -60,6 +65,9 @@ const LOADER_FOLDERS: &[&str] = &["/usr/lib64", "/usr/lib/aarch64-linux-gnu"];
 #[cfg(not(target_arch = "aarch64"))]
 const LOADER_FOLDERS: &[&str] = &["/usr/lib64", "/usr/lib/x86_64-linux-gnu"];
 
+/// Where NVIDIA's runtime looks for the names of cards if it is told to look there.
+const RUNTIME_DEVICES: &str = "/var/run/nvidia-container-devices";
+
 const PRELOAD_LIST: &str = "/etc/ld.so.preload";
 
 /// What `grant` changes in a container.
@@ -68,11 +76,22 @@ pub(crate) fn in_container(grant: &Grant, files: &ContainerFiles) -> ContainerEd
     let list = files.preload_list.clone();
     mounts.extend(list.map(|host| mount(host, PRELOAD_LIST.to_owned(), FILE_OPTIONS)));
     let visible = match files.driver {
+        // The driver's libraries and no card, where the card is not known yet.
+        DriverFiles::Devices if grant.cards.is_empty() => "none".to_owned(),
         DriverFiles::Devices => grant.uuids(),
-        DriverFiles::Toolkit | DriverFiles::Simulated { .. } => "void".to_owned(),
+        DriverFiles::Host { .. } | DriverFiles::Toolkit | DriverFiles::Simulated { .. } => {
+            "void".to_owned()
+        }
     };
     let devices = match &files.driver {
-        DriverFiles::Devices => device_nodes(grant),
+        DriverFiles::Devices => {
+            mounts.extend(grant.cards.iter().map(asked_by_mount));
+            device_nodes(grant)
+        }
+        DriverFiles::Host { libraries } => {
+            mounts.extend(libraries.iter().flat_map(|host| in_loader_folders(host)));
+            device_nodes(grant)
+        }
         DriverFiles::Toolkit => Vec::new(),
         DriverFiles::Simulated { libraries, socket } => {
             mounts.extend(simulated_mounts(grant, libraries, socket));
@@ -110,18 +129,28 @@ fn device_nodes(grant: &Grant) -> Vec<DeviceNode> {
 }
 
 fn simulated_mounts(grant: &Grant, libraries: &str, socket: &str) -> Vec<Mount> {
-    let of_folder = |folder: &&str| {
-        [SIM_CUDA, SIM_NVML].map(|library| {
-            let host = format!("{libraries}/{library}");
-            mount(host, format!("{folder}/{library}"), LIBRARY_OPTIONS)
-        })
-    };
-    let libraries = LOADER_FOLDERS.iter().flat_map(of_folder);
+    let libraries = [SIM_CUDA, SIM_NVML].map(|library| format!("{libraries}/{library}"));
+    let libraries = libraries
+        .into_iter()
+        .flat_map(|host| in_loader_folders(&host));
     let cards = grant.cards.iter().map(|card| {
         let place = format!("{CONTAINER_SIM_CARDS}/{}", card.uuid);
         mount(socket.to_owned(), place, FILE_OPTIONS)
     });
     libraries.chain(cards).collect()
+}
+
+/// A library of the host, where the loaders look.
+fn in_loader_folders(host: &str) -> Vec<Mount> {
+    let name = host.rsplit('/').next().unwrap_or_default();
+    let at = |folder: &&str| mount(host.to_owned(), format!("{folder}/{name}"), LIBRARY_OPTIONS);
+    LOADER_FOLDERS.iter().map(at).collect()
+}
+
+/// How NVIDIA's runtime is asked for a card where it heeds no variable of an unprivileged container.
+fn asked_by_mount(card: &GrantedCard) -> Mount {
+    let place = format!("{RUNTIME_DEVICES}/{}", card.uuid);
+    mount("/dev/null".to_owned(), place, &["ro", "bind"])
 }
 
 fn inside(file: &str) -> String {
@@ -140,7 +169,6 @@ fn mount(host_path: String, container_path: String, options: &'static [&'static 
 mod tests {
     use super::*;
     use crate::edits::{Target, edits};
-    use crate::grant::GrantedCard;
     use apportion_abi::{Bytes, Share};
 
     fn edited(files: &ContainerFiles) -> ContainerEdits {
@@ -200,6 +228,28 @@ mod tests {
             ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"]
         );
         assert_eq!(value(&edits, "NVIDIA_VISIBLE_DEVICES"), "GPU-0,GPU-1");
+    }
+
+    #[test]
+    fn without_nvidias_runtime_the_libraries_lie_where_loaders_look() {
+        let edits = edited(&ContainerFiles {
+            preload_list: None,
+            driver: DriverFiles::Host {
+                libraries: vec!["/run/nvidia/driver/usr/lib64/libcuda.so.1".into()],
+            },
+        });
+        let mut mounts = edits.mounts.iter();
+        assert!(mounts.any(|m| m.container_path == "/usr/lib64/libcuda.so.1"));
+        assert_eq!(edits.devices[0].path, "/dev/nvidia0");
+        assert_eq!(value(&edits, "NVIDIA_VISIBLE_DEVICES"), "void");
+    }
+
+    #[test]
+    fn nvidias_runtime_is_asked_by_variable_and_by_mount() {
+        let edits = edited(&ContainerFiles::default());
+        let mut mounts = edits.mounts.iter();
+        let place = "/var/run/nvidia-container-devices/GPU-1";
+        assert!(mounts.any(|m| m.container_path == place && m.host_path == "/dev/null"));
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub mod cdi;
 mod container;
 mod edits;
 mod grant;
+pub mod nvidia;
+pub mod slot;
 
 pub use container::{ContainerFiles, DriverFiles};
 pub use edits::{ContainerEdits, DeviceNode, Mount, Target, edits};

@@ -1,0 +1,251 @@
+//! A grant for a runtime that knows no CDI: what the kubelet is told of a slot before anybody knows the
+//! pod, and what is put behind it once the pod is known.
+//!
+//! `Allocate` answers once for the life of a container's place in its pod, and names everything in a
+//! folder of the slot's own: links, which the runtime follows when it creates the container, and one
+//! folder of device files, which it walks. So what is bound to the slot is the allocation that the pod has
+//! by then, and the library of the agent that runs by then. Both come from the same edits as a CDI file.
+//!
+//! # Nothing before the pod is known
+//! Without the folder of device files the runtime creates no container. It is there, if empty, as soon as
+//! the grant is and no sooner; so a slot that was not bound starts nothing, with simulated cards too.
+//!
+//! # What is weaker than with CDI
+//! A pod's own variables come after these, and its own mounts over these. The account is found without
+//! a variable, and `/etc/ld.so.preload` loads the library where `LD_PRELOAD` was taken away; that nobody
+//! mounts something over them is for admission to see to. KAI's variables cannot be told: they are the
+//! grant's, and an answer has none yet.
+
+use apportion_abi::Share;
+use apportion_abi::place::CONTAINER_SIM_CARDS;
+
+use crate::container::{ContainerFiles, DriverFiles};
+use crate::edits::{ContainerEdits, Mount, Target, edits};
+use crate::grant::Grant;
+
+/// The folder of device files in a slot's folder, and what it becomes.
+const DEVICES: &str = "dev";
+const CONTAINER_DEVICES: &str = "/dev";
+/// The folder of simulated cards in a slot's folder.
+const SIM_CARDS: &str = "sim";
+
+/// What the kubelet is told of a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Variables, each name once.
+    pub env: Vec<(&'static str, String)>,
+    /// Files and folders below the slot's folder.
+    pub mounts: Vec<Mount>,
+    /// A folder of device files on the host, and the container's folder in which they are to be.
+    pub devices: (String, &'static str),
+}
+
+/// Something in a slot's folder, by its path there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A folder.
+    Folder(&'static str),
+    /// A link to a file of the host.
+    Link {
+        /// Its path.
+        path: String,
+        /// The file.
+        to: String,
+    },
+    /// The device file that is the same device as one of the host's.
+    Device {
+        /// Its path.
+        path: String,
+        /// The host's.
+        of: String,
+    },
+    /// The same socket as one of the host's, under another name: a link would lead nowhere in a container.
+    Socket {
+        /// Its path.
+        path: String,
+        /// The host's.
+        of: String,
+    },
+}
+
+/// The answer for a slot with its folder at `folder` on the host.
+#[must_use]
+pub fn answer(slot: &str, folder: &str, files: &ContainerFiles) -> Answer {
+    let nobody = Grant {
+        id: slot.to_owned(),
+        account: String::new(),
+        library: String::new(),
+        share: Share::Whole,
+        cards: Vec::new(),
+    };
+    let ContainerEdits { env, mounts, .. } = edits(&nobody, Target::Container(files));
+    let here = |mount: Mount| Mount {
+        host_path: format!("{folder}/{}", link(&mount.container_path)),
+        ..mount
+    };
+    let cards = matches!(files.driver, DriverFiles::Simulated { .. }).then(|| Mount {
+        host_path: format!("{folder}/{SIM_CARDS}"),
+        container_path: CONTAINER_SIM_CARDS.to_owned(),
+        options: &["ro", "bind"],
+    });
+    Answer {
+        env,
+        mounts: mounts.into_iter().map(here).chain(cards).collect(),
+        devices: (format!("{folder}/{DEVICES}"), CONTAINER_DEVICES),
+    }
+}
+
+/// What the slot's folder has once the slot is bound to `grant`.
+#[must_use]
+pub fn contents(grant: &Grant, files: &ContainerFiles) -> Vec<Content> {
+    let edits = edits(grant, Target::Container(files));
+    let folders = [DEVICES, SIM_CARDS].map(Content::Folder);
+    // What is for one card alone, no answer could name.
+    let named = answer("", "", files).mounts;
+    let is_named = |mount: &Mount| {
+        let mut named = named.iter();
+        named.any(|named| is_within(&mount.container_path, &named.container_path))
+    };
+    let mounts = edits.mounts.into_iter().filter(is_named).map(behind);
+    let devices = edits.devices.into_iter().map(|device| Content::Device {
+        path: format!(
+            "{DEVICES}{}",
+            device
+                .path
+                .strip_prefix(CONTAINER_DEVICES)
+                .unwrap_or(&device.path)
+        ),
+        of: device.path,
+    });
+    folders.into_iter().chain(mounts).chain(devices).collect()
+}
+
+fn behind(mount: Mount) -> Content {
+    let card = mount.container_path.strip_prefix(CONTAINER_SIM_CARDS);
+    match card {
+        Some(card) => Content::Socket {
+            path: format!("{SIM_CARDS}{card}"),
+            of: mount.host_path,
+        },
+        None => Content::Link {
+            path: link(&mount.container_path),
+            to: mount.host_path,
+        },
+    }
+}
+
+fn is_within(path: &str, place: &str) -> bool {
+    let rest = path.strip_prefix(place);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The name of the link that stands for a place in the container.
+fn link(container_path: &str) -> String {
+    container_path.trim_start_matches('/').replace('/', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grant::GrantedCard;
+    use apportion_abi::Bytes;
+    use std::collections::BTreeSet;
+
+    fn grant(minors: &[u32]) -> Grant {
+        let card = |minor: &u32| GrantedCard {
+            uuid: format!("GPU-{minor}"),
+            minor: Some(*minor),
+            limit: Bytes::from_mib(1000),
+            allocatable: Bytes::from_mib(4000),
+        };
+        Grant {
+            id: "1-1".into(),
+            account: "/run/apportion/accounts/1-1".into(),
+            library: "/lib/libapportion_cuda.so".into(),
+            share: Share::Memory(Bytes::from_mib(1000)),
+            cards: minors.iter().map(card).collect(),
+        }
+    }
+
+    fn with(driver: DriverFiles) -> ContainerFiles {
+        ContainerFiles {
+            preload_list: Some("/run/apportion/preload.list".into()),
+            driver,
+        }
+    }
+
+    fn kinds() -> [ContainerFiles; 3] {
+        [
+            with(DriverFiles::Devices),
+            with(DriverFiles::Host {
+                libraries: vec!["/usr/lib/libcuda.so.1".into()],
+            }),
+            with(DriverFiles::Simulated {
+                libraries: "/opt/sim".into(),
+                socket: "/run/driver.sock".into(),
+            }),
+        ]
+    }
+
+    #[test]
+    fn everything_that_an_answer_names_is_in_the_folder_of_a_bound_slot_and_nothing_else() {
+        for files in kinds() {
+            let answer = answer("s-0001", "/f", &files);
+            let named: BTreeSet<_> = answer
+                .mounts
+                .iter()
+                .map(|mount| mount.host_path.strip_prefix("/f/").unwrap().to_owned())
+                .chain([answer.devices.0.strip_prefix("/f/").unwrap().to_owned()])
+                .collect();
+            let there: BTreeSet<_> = contents(&grant(&[3]), &files)
+                .into_iter()
+                .filter_map(|content| match content {
+                    Content::Folder(name) => Some(name.to_owned()),
+                    Content::Link { path, .. } => Some(path),
+                    Content::Device { .. } | Content::Socket { .. } => None,
+                })
+                .collect();
+            assert!(named.is_subset(&there), "{named:?} {there:?}");
+            let spare: Vec<_> = there.difference(&named).collect();
+            assert!(spare.iter().all(|name| *name == SIM_CARDS), "{spare:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_the_same_for_whoever_will_hold_the_slot() {
+        let answer = answer("s-0001", "/f", &kinds()[0]);
+        assert_eq!(answer.env[0], ("APPORTION_GRANT", "s-0001".into()));
+        assert!(
+            answer
+                .env
+                .contains(&("NVIDIA_VISIBLE_DEVICES", "none".into()))
+        );
+        assert_eq!(answer.devices, ("/f/dev".into(), "/dev"));
+        assert!(answer.env.iter().all(|(name, _)| *name != "GPU_PORTION"));
+    }
+
+    #[test]
+    fn a_bound_slot_has_the_devices_of_its_cards_under_their_own_names() {
+        let contents = contents(&grant(&[3]), &kinds()[0]);
+        let device = |path: &str, of: &str| Content::Device {
+            path: path.into(),
+            of: of.into(),
+        };
+        assert!(contents.contains(&device("dev/nvidia3", "/dev/nvidia3")));
+        assert!(contents.contains(&device("dev/nvidiactl", "/dev/nvidiactl")));
+        assert!(!contents.contains(&device("dev/nvidia0", "/dev/nvidia0")));
+    }
+
+    #[test]
+    fn a_bound_slot_leads_to_its_account_and_to_its_simulated_cards() {
+        let contents = contents(&grant(&[0]), &kinds()[2]);
+        assert!(contents.contains(&Content::Link {
+            path: ".apportion_limits".into(),
+            to: "/run/apportion/accounts/1-1/limits".into(),
+        }));
+        assert!(contents.contains(&Content::Socket {
+            path: "sim/GPU-0".into(),
+            of: "/run/driver.sock".into(),
+        }));
+    }
+}
