@@ -223,7 +223,7 @@ impl Agent {
     }
 
     /// Lets the container runtime ask before each container, where the options name its socket.
-    pub(crate) fn lock_twice(&mut self) -> std::io::Result<()> {
+    pub(crate) fn lock_twice(&mut self, own: Vec<String>) -> std::io::Result<()> {
         let options = self.options.second_lock.clone();
         let Some(socket) = options.socket else {
             return Ok(());
@@ -232,6 +232,7 @@ impl Agent {
             mode: options.mode,
             exempt: options.exempt,
             accounts: self.instance.path(place::ACCOUNTS).display().to_string(),
+            own,
         };
         self.second_lock = Some(SecondLock::start(socket, rules)?);
         self.show();

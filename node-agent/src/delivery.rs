@@ -8,16 +8,24 @@ use std::time::Duration;
 
 use apportion_abi::place::{self, PRELOAD_LIBRARY};
 use apportion_ledger::{SlotId, Slots, Time};
-use apportion_runtime_class::{ContainerFiles, DriverFiles};
+use apportion_runtime_class::cdi::{self, Described, Label};
+use apportion_runtime_class::{ContainerFiles, DriverFiles, Grant, Target, edits, slot};
 use tokio::sync::watch;
 
-use crate::kubelet::{Offers, Seen};
+use crate::cri::Facts;
+use crate::failure::chain;
+use crate::folders::Folders;
+use crate::kubelet::{Answers, Offers, Seen};
 use crate::library::{InstallError, Libraries};
-use crate::options::Options;
+use crate::options::{Options, Runtime};
 use crate::specs::Specs;
+use crate::toolkit::{self, DriverError};
 
 /// How long a pod that was given a share may take to appear on the node.
 const APPEARS_IN: Duration = Duration::from_secs(120);
+
+/// The folder of the slots' folders in the instance's folder.
+const SLOTS: &str = "slots";
 
 /// Why grants cannot be delivered.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +46,14 @@ pub(crate) enum DeliveryError {
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub(crate) slots: Slots,
-    pub(crate) specs: Specs,
+    specs: Specs,
+    folders: Folders,
+    /// Until the runtime is known, no slot is given out.
+    facts: Facts,
+    runtime: Runtime,
+    cdi_dir: PathBuf,
     pub(crate) libraries: Libraries,
-    pub(crate) files: ContainerFiles,
+    files: ContainerFiles,
     /// The UIDs of pods that the kubelet has shown.
     pub(crate) shown: BTreeSet<String>,
     /// The pods that were being deleted when the kubelet was last looked at: they end with their last
@@ -81,12 +94,107 @@ impl Delivery {
         Ok(Self {
             slots,
             specs,
+            folders: Folders::new(instance.join(SLOTS)),
+            facts: Facts::default(),
+            runtime: options.runtime.clone(),
+            cdi_dir: options.cdi_dir.clone(),
             libraries,
             files,
             shown: BTreeSet::new(),
             ending: BTreeSet::new(),
             offers,
         })
+    }
+
+    /// From where on the host containers get what is not of their accounts, by all the names that a runtime
+    /// may know it by.
+    pub(crate) fn places(&self) -> Vec<String> {
+        let libraries = self.libraries.folder().parent().map(Path::to_owned);
+        let list = self.files.preload_list.clone().map(PathBuf::from);
+        let socket = match &self.files.driver {
+            DriverFiles::Simulated { socket, .. } => Some(PathBuf::from(socket)),
+            DriverFiles::Devices | DriverFiles::Host { .. } | DriverFiles::Toolkit => None,
+        };
+        let slots = Some(self.folders.root().to_owned());
+        let places = [libraries, list, socket, slots].into_iter().flatten();
+        let names = places.flat_map(|place| [place.canonicalize().ok(), Some(place)]);
+        let names = names.flatten().map(|place| place.display().to_string());
+        names.collect()
+    }
+
+    /// Fits itself to the container runtime, and says how slots are answered for.
+    pub(crate) fn settle(&mut self, facts: &Facts) -> Result<Answers, DriverError> {
+        self.facts = facts.clone();
+        Ok(match facts.has_cdi {
+            true => Answers::Cdi,
+            false => Answers::Folders(self.folders.clone(), self.undescribed()?),
+        })
+    }
+
+    /// What containers get where nobody has described the cards.
+    fn undescribed(&self) -> Result<ContainerFiles, DriverError> {
+        let driver = match (&self.files.driver, &self.runtime.driver_libraries) {
+            (DriverFiles::Devices, Some(folder)) if !self.facts.is_nvidia_default => {
+                let libraries = toolkit::libraries(folder)?;
+                DriverFiles::Host { libraries }
+            }
+            (known, _) => known.clone(),
+        };
+        Ok(ContainerFiles {
+            driver,
+            ..self.files.clone()
+        })
+    }
+
+    /// What containers get with the cards of `grant`, and what was described of them.
+    fn described(&self, grant: &Grant) -> Result<(ContainerFiles, Described), DriverError> {
+        let folders = [self.runtime.fixed_cdi_dir.as_path(), &self.cdi_dir];
+        let found = match self.files.driver {
+            DriverFiles::Devices => toolkit::description(&folders)?,
+            DriverFiles::Host { .. } | DriverFiles::Toolkit | DriverFiles::Simulated { .. } => None,
+        };
+        let Some(found) = found else {
+            return Ok((self.undescribed()?, Described::default()));
+        };
+        let files = ContainerFiles {
+            driver: DriverFiles::Toolkit,
+            ..self.files.clone()
+        };
+        Ok((files, found.of(&grant.cards)?))
+    }
+
+    /// For whom earlier agents have left grants.
+    pub(crate) fn found(&self) -> Vec<Label> {
+        let mut found = self.specs.found();
+        let known = found.clone();
+        let others = self.folders.found().into_iter();
+        found.extend(others.filter(|label| !known.contains(label)));
+        found
+    }
+
+    /// Puts a grant where the runtime finds it. A slot that was answered for by its folder, by an agent before
+    /// the runtime knew CDI, still is.
+    pub(crate) fn write(&self, label: &Label, grant: &Grant) -> Result<(), String> {
+        if !self.facts.has_cdi || self.folders.has(&label.slot) {
+            let files = self.undescribed().map_err(|error| chain(&error))?;
+            let contents = slot::contents(grant, &files);
+            let written = self.folders.write(label, &contents);
+            written.map_err(|error| chain(&error))?;
+        }
+        if self.facts.has_cdi {
+            let (files, described) = self.described(grant).map_err(|error| chain(&error))?;
+            let edits = edits(grant, Target::Container(&files));
+            let file = cdi::render(label, &edits, described);
+            let written = self.specs.write(&label.slot, &file);
+            written.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Takes a slot's grant away.
+    pub(crate) fn remove(&self, slot: &str) {
+        self.specs.remove(slot);
+        self.folders.remove(slot);
     }
 
     /// Where the kubelet's plugin sees what can be had.

@@ -8,6 +8,7 @@
 //! has a device now, and its checkpoint says the same with the pod's UID, which a name alone does not
 //! give. Where both speak they must agree. Nobody is matched by requests, order or time.
 
+mod answers;
 mod checkpoint;
 mod local_fit;
 mod look;
@@ -17,20 +18,26 @@ mod registration;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use apportion_ledger::SlotId;
 use apportion_proto::deviceplugin::device_plugin_server::DevicePluginServer;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
+pub(crate) use answers::Answers;
 pub(crate) use look::{Holder, Seen};
 
 use crate::agent::Shown;
+use crate::cri;
 use crate::options::{Options, Unplaced};
 use crate::request::Request;
 use look::Kubelet;
 use plugin::Plugin;
 use registration::Registration;
+
+/// How long until it is tried again to find what containers of this node need.
+const SETTLES_AGAIN_IN: Duration = Duration::from_secs(30);
 
 /// Each slot and whether it can be had.
 pub(crate) type Offers = watch::Receiver<Vec<(SlotId, bool)>>;
@@ -53,16 +60,41 @@ pub(crate) fn serve(
     if local_fit.is_some() && options.node.is_none() {
         warn!("Pods cannot be placed here without --node-name, which says whose pods to read");
     }
-    let plugin = Plugin {
-        kubelet,
-        requests,
-        offers,
-        local_fit: local_fit.map(Arc::new),
-    };
     let registration = Registration::new(dir);
-    info!(
-        resource = apportion_abi::names::RESOURCE_SLOT,
-        "Slots are offered to the kubelet"
-    );
-    tokio::spawn(registration.keep(DevicePluginServer::new(plugin)));
+    let options = options.clone();
+    tokio::spawn(async move {
+        let Some(answers) = settle(&options, &requests).await else {
+            return;
+        };
+        let plugin = Plugin {
+            kubelet,
+            requests,
+            offers,
+            answers,
+            local_fit: local_fit.map(Arc::new),
+        };
+        info!(
+            resource = apportion_abi::names::RESOURCE_SLOT,
+            "Slots are offered to the kubelet"
+        );
+        registration.keep(DevicePluginServer::new(plugin)).await;
+    });
+}
+
+/// How slots are answered for, once the container runtime is known; nothing if the agent leaves before.
+async fn settle(options: &Options, requests: &mpsc::Sender<Request>) -> Option<Answers> {
+    let facts = cri::settle(options).await;
+    loop {
+        let (answer, answered) = oneshot::channel();
+        let request = Request::Runtime(facts.clone(), answer);
+        requests.send(request).await.ok()?;
+        match answered.await.ok()? {
+            Ok(answers) => return Some(answers),
+            Err(problem) => warn!(
+                problem = problem.message(),
+                "Nothing is offered to the kubelet"
+            ),
+        }
+        tokio::time::sleep(SETTLES_AGAIN_IN).await;
+    }
 }

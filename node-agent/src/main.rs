@@ -8,12 +8,14 @@ mod account;
 mod agent;
 mod checkpoint;
 mod contact;
+mod cri;
 mod delivery;
 mod driver;
 mod durable;
 mod exits;
 mod failure;
 mod faults;
+mod folders;
 mod http;
 mod instance;
 mod kubelet;
@@ -35,6 +37,7 @@ mod second_lock;
 mod service;
 mod specs;
 mod stop;
+mod toolkit;
 mod view;
 mod wire;
 
@@ -136,8 +139,9 @@ async fn run(options: Options) -> Result<(), Failure> {
     let mut agent = Agent::new(options.clone(), instance, driver, listeners.clone());
     agent.set_metrics_address(address.clone());
     agent.look().await;
+    let own = delivery.as_ref().map(Delivery::places).unwrap_or_default();
     agent
-        .lock_twice()
+        .lock_twice(own)
         .map_err(|error| Failure::running(&error, "see ulimit -u"))?;
 
     let contact = Arc::new(Contact::new());

@@ -13,8 +13,10 @@ use apportion_ledger::OffenderPolicy;
 use crate::failure::Failure;
 
 mod kubelet;
+mod runtime;
 mod second_lock;
 
+pub(crate) use runtime::Runtime;
 pub(crate) use second_lock::SecondLock;
 
 /// The NVML that the system's loader finds.
@@ -166,7 +168,8 @@ const ROWS: &[Row] = &[
 
 /// Every setting with a value.
 fn rows() -> impl Iterator<Item = &'static Row> {
-    ROWS.iter().chain(second_lock::ROWS).chain(kubelet::ROWS)
+    let groups = [ROWS, kubelet::ROWS, runtime::ROWS, second_lock::ROWS];
+    groups.into_iter().flatten()
 }
 
 /// What becomes of a pod that holds a slot and was placed by nobody.
@@ -210,6 +213,7 @@ pub(crate) struct Options {
     /// `None`: there is no kubelet.
     pub(crate) kubelet_dir: Option<PathBuf>,
     pub(crate) cdi_dir: PathBuf,
+    pub(crate) runtime: Runtime,
     pub(crate) slots: u16,
     pub(crate) unplaced: Unplaced,
     /// Whether containers get `/etc/ld.so.preload`.
@@ -312,6 +316,7 @@ fn defaults(is_simulated: bool) -> Options {
         is_json: false,
         kubelet_dir: None,
         cdi_dir: PathBuf::from("/var/run/cdi"),
+        runtime: Runtime::default(),
         slots: 128,
         unplaced: Unplaced::Deny,
         has_preload_list: true,

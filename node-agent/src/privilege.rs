@@ -5,6 +5,7 @@
 //! | `CAP_KILL` | ending an offender that runs as another user (policy `kill`) |
 //! | `CAP_SYS_PTRACE` | reading the environment and the namespaces of other users' processes, to tell whose they are |
 //! | `CAP_DAC_OVERRIDE` | serving an instance folder that another user owns, and the NVIDIA device files of a locked-down node |
+//! | `CAP_MKNOD` | the folder with the device files of a container's cards, for a container runtime without CDI |
 //!
 //! The bounding set stays: `nvidia-modprobe`, which the driver runs to make its device files, is
 //! set-user-id root and needs what it needs.
@@ -14,10 +15,11 @@ use std::collections::HashSet;
 use caps::{CapSet, Capability, CapsHashSet};
 
 /// What is kept, of what was there.
-const KEPT: [Capability; 3] = [
+const KEPT: [Capability; 4] = [
     Capability::CAP_KILL,
     Capability::CAP_SYS_PTRACE,
     Capability::CAP_DAC_OVERRIDE,
+    Capability::CAP_MKNOD,
 ];
 
 /// Why capabilities could not be dropped.

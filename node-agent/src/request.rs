@@ -6,7 +6,8 @@ use apportion_proto::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
 
-use crate::kubelet::{Holder, Seen};
+use crate::cri::Facts;
+use crate::kubelet::{Answers, Holder, Seen};
 
 /// Where an answer goes.
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, Status>>;
@@ -18,6 +19,8 @@ pub(crate) enum Request {
     Commit(AllocationId, Owner, Answer<v1::CommitReply>),
     Release(AllocationId, Answer<v1::ReleaseReply>),
     Resize(AllocationId, Vec<Ask>, Answer<v1::ResizeReply>),
+    /// The container runtime is known; how are slots answered for?
+    Runtime(Facts, Answer<Answers>),
     /// The kubelet gives a slot to a container.
     Handed(SlotId),
     /// A container on a slot of this pod is about to start.

@@ -11,7 +11,7 @@ use std::{io, thread};
 
 use apportion_abi::names::ENV_GRANT;
 use apportion_abi::workload::Workload;
-use apportion_ledger::{Allocation, Ledger, Owner, State};
+use apportion_ledger::{Allocation, Ledger, Owner, Slots, State};
 use apportion_nri::{Asked, Granted, Grants, Mode, News, Plugin, Rules, Verdict, judge};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
@@ -66,10 +66,17 @@ impl SecondLock {
         })
     }
 
-    /// Shows it the book.
-    pub(crate) fn show(&self, ledger: &Ledger) {
+    /// Shows it the book, and the slots, by which a grant is named where its name cannot be told.
+    pub(crate) fn show(&self, ledger: &Ledger, slots: Option<&Slots>) {
         let grants = ledger.allocations().into_iter().filter_map(granted);
-        let grants: Grants = grants.collect();
+        let mut grants: Grants = grants.collect();
+        for (slot, id) in slots.into_iter().flat_map(Slots::prepared) {
+            let granted = grants.get(&id.0).map(|granted| Granted {
+                env: vec![(ENV_GRANT.to_owned(), slot.to_string())],
+                ..granted.clone()
+            });
+            grants.extend(granted.map(|granted| (slot.to_string(), granted)));
+        }
         self.grants.send_if_modified(|known| {
             let is_other = **known != grants;
             if is_other {
@@ -155,6 +162,7 @@ fn granted(allocation: &Allocation) -> Option<(String, Granted)> {
     let granted = Granted {
         pod: pod.clone(),
         container: container.map(str::to_owned),
+        account: allocation.id.0.clone(),
         env: vec![(ENV_GRANT.to_owned(), allocation.id.0.clone())],
     };
     Some((allocation.id.0.clone(), granted))

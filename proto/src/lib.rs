@@ -46,3 +46,15 @@ pub mod deviceplugin {
 pub mod podresources {
     include!("gen/podresources/v1.rs");
 }
+
+/// The container runtime interface.
+#[expect(
+    missing_docs,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    reason = "generated; the contract is the kubelet's"
+)]
+#[rustfmt::skip]
+pub mod cri {
+    include!("gen/cri/runtime.v1.rs");
+}

@@ -46,6 +46,9 @@ pub(crate) enum Task {
     Test {
         #[command(flatten)]
         shape: Shape,
+        /// Only this suite, such as delivery.
+        #[arg(long, value_name = "NAME")]
+        suite: Option<String>,
         /// Arguments for the tests themselves, such as a name to look for.
         #[arg(last = true)]
         args: Vec<String>,
@@ -87,7 +90,9 @@ pub(crate) fn perform(workspace: &Workspace, task: Task) -> Result<ExitCode> {
         Task::Helm(rest) => return become_it(running(&folder)?.helm_command(), &rest),
         Task::Crictl(rest) => return become_it(running(&folder)?.crictl_command(), &rest),
         Task::Ctr(rest) => return become_it(running(&folder)?.ctr_command(), &rest),
-        Task::Test { shape, args } => test(workspace, &folder, &shape, &args)?,
+        Task::Test { shape, suite, args } => {
+            test(workspace, &folder, &shape, suite.as_deref(), &args)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -212,7 +217,13 @@ fn become_it(mut command: Command, rest: &Rest) -> Result<ExitCode> {
 }
 
 /// Runs the suites; a cluster that they started goes with them.
-fn test(workspace: &Workspace, folder: &Folder, shape: &Shape, args: &[String]) -> Result<()> {
+fn test(
+    workspace: &Workspace,
+    folder: &Folder,
+    shape: &Shape,
+    suite: Option<&str>,
+    args: &[String],
+) -> Result<()> {
     let ran_before = Cluster::at(folder).is_some_and(|cluster| cluster.state() == State::Up);
     if !ran_before {
         bring_up(workspace, folder, shape)?;
@@ -225,9 +236,9 @@ fn test(workspace: &Workspace, folder: &Folder, shape: &Shape, args: &[String]) 
             "apportion-cluster",
             "--features",
             "suites",
-            "--tests",
             "--no-fail-fast",
         ])
+        .args(suite.map_or(vec!["--tests"], |suite| vec!["--test", suite]))
         .env(CLUSTER, folder.path())
         .env("APPORTION_STAGED", workspace.staged());
     if !args.is_empty() {
@@ -238,7 +249,10 @@ fn test(workspace: &Workspace, folder: &Folder, shape: &Shape, args: &[String]) 
         end(folder)?;
     }
     passed?;
-    test_scheduler(workspace, args)
+    match suite {
+        None => test_scheduler(workspace, args),
+        Some(_) => Ok(()),
+    }
 }
 
 /// Runs the suite of the scheduler, which starts API servers of its own from the same programs.

@@ -26,6 +26,8 @@ const NODE_PREFIX: &str = "/dev/nvidia";
 const CDI_ANNOTATION: &str = "nvidia.cdi.k8s.io/";
 /// Such an annotation that is for one container of the pod.
 const FOR_CONTAINER: &str = "container.";
+/// Where a container of ours has its account and the library, and what loads the library.
+const OUR_PLACES: [&str; 2] = [place::CONTAINER_ACCOUNT, "/etc/ld.so.preload"];
 /// NVIDIA's vendor in the name of a CDI device: `nvidia.com/gpu=0`, `management.nvidia.com/gpu=all`.
 const CDI_VENDOR: &str = "nvidia.com/";
 
@@ -48,6 +50,8 @@ pub struct Rules {
     pub exempt: Vec<String>,
     /// The folder of all accounts on the host.
     pub accounts: String,
+    /// From where on the host a container with a grant gets the rest of what we mount.
+    pub own: Vec<String>,
 }
 
 /// To whom a grant was given.
@@ -57,6 +61,8 @@ pub struct Granted {
     pub pod: String,
     /// The container's name; `None` where the grant is every container's of the pod.
     pub container: Option<String>,
+    /// The name of its account in the folder of all accounts.
+    pub account: String,
     /// The variables that the container must see with these values.
     pub env: Vec<(String, String)>,
 }
@@ -102,6 +108,16 @@ pub enum Reason {
         /// What it mounts.
         source_path: String,
     },
+    /// It mounts something where the library and the account are.
+    #[error("container {container} mounts {source_path} over {place}, by which limits are held")]
+    Hidden {
+        /// The container.
+        container: String,
+        /// What it mounts.
+        source_path: String,
+        /// Over what.
+        place: String,
+    },
     /// It reaches a GPU without a grant.
     #[error(
         "container {container} would reach a GPU through {way} and has no grant; ask for gpu-memory or gpu-fraction, or take it away"
@@ -122,6 +138,7 @@ impl Reason {
             Self::UnknownGrant { .. } => "unknown_grant",
             Self::OtherGrant { .. } => "other_grant",
             Self::OtherAccount { .. } => "other_account",
+            Self::Hidden { .. } => "hidden",
             Self::NoGrant { .. } => "no_grant",
         }
     }
@@ -143,12 +160,8 @@ pub fn judge(asked: &Asked, grants: &Grants, rules: &Rules) -> Verdict {
 fn find(asked: &Asked, grants: &Grants, rules: &Rules) -> Result<Vec<(String, String)>, Reason> {
     let container = || asked.name.clone();
     let grant = asked.env(ENV_GRANT).filter(|grant| !grant.is_empty());
-    if let Some(source_path) = other_account(asked, grant, rules) {
-        return Err(Reason::OtherAccount {
-            container: container(),
-            source_path,
-        });
-    }
+    let granted = grant.and_then(|grant| grants.get(grant));
+    look_at_mounts(asked, granted, rules)?;
     let Some(grant) = grant else {
         let is_exempt = rules.exempt.contains(&asked.namespace);
         return match way_to_gpu(asked).filter(|_| !is_exempt) {
@@ -159,7 +172,7 @@ fn find(asked: &Asked, grants: &Grants, rules: &Rules) -> Result<Vec<(String, St
             }),
         };
     };
-    let Some(granted) = grants.get(grant) else {
+    let Some(granted) = granted else {
         return Err(Reason::UnknownGrant {
             container: container(),
             grant: grant.to_owned(),
@@ -189,23 +202,37 @@ fn amiss(asked: &Asked, expected: &[(String, String)]) -> Vec<(String, String)> 
     expected.iter().filter(is_amiss).cloned().collect()
 }
 
-/// What is mounted from the accounts without being of the container's own, or instead of an account.
-fn other_account(asked: &Asked, grant: Option<&str>, rules: &Rules) -> Option<String> {
+/// Nothing is mounted from the accounts but the container's own, and nothing but ours where ours is.
+fn look_at_mounts(asked: &Asked, granted: Option<&Granted>, rules: &Rules) -> Result<(), Reason> {
     if rules.accounts.is_empty() {
-        return None;
+        return Ok(());
     }
     let accounts = Path::new(&rules.accounts);
-    let own = grant.map(|grant| accounts.join(grant));
-    let is_others = |(destination, source): &&(String, String)| {
-        let is_own = own
-            .as_ref()
-            .is_some_and(|own| Path::new(source).starts_with(own));
-        let is_account = Path::new(source).starts_with(accounts);
-        let stands_for_one = Path::new(destination).starts_with(place::CONTAINER_ACCOUNT);
-        (is_account || stands_for_one) && !is_own
+    let own = granted.map(|granted| accounts.join(&granted.account));
+    let is_own = |source: &Path| own.as_ref().is_some_and(|own| source.starts_with(own));
+    let is_ours = |source: &Path| {
+        let mut ours = rules.own.iter().filter(|_| granted.is_some());
+        is_own(source) || ours.any(|place| source.starts_with(place))
     };
-    let mount = asked.mounts.iter().find(is_others)?;
-    Some(mount.1.clone())
+    for (place, source_path) in &asked.mounts {
+        let (container, source) = (asked.name.clone(), Path::new(source_path));
+        let (source_path, place) = (source_path.clone(), place.clone());
+        if source.starts_with(accounts) && !is_own(source) {
+            return Err(Reason::OtherAccount {
+                container,
+                source_path,
+            });
+        }
+        let mut places = OUR_PLACES.iter();
+        if places.any(|ours| Path::new(&place).starts_with(ours)) && !is_ours(source) {
+            return Err(Reason::Hidden {
+                container,
+                source_path,
+                place,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Through what the container would reach a GPU.

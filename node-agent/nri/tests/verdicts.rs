@@ -68,13 +68,24 @@ const ROWS: &[Row] = &[
     Row("an account whose id begins alike", |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/x", "/run/apportion/accounts/7-11"); }, Some("other_account")),
     Row("all accounts", |a| mount(a, "/x", ACCOUNTS), Some("other_account")),
     Row("a folder of its own in an account's place",
-        |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/.apportion", "/var/lib/kubelet/pods/x/volumes/y"); }, Some("other_account")),
+        |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/.apportion", "/var/lib/kubelet/pods/x/volumes/y"); }, Some("hidden")),
+    Row("a file of its own in the library's place",
+        |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/etc/ld.so.preload", "/var/lib/kubelet/pods/x/volumes/y"); }, Some("hidden")),
+    Row("the library and what loads it",
+        |a| { env(a, "APPORTION_GRANT", "7-1"); mount(a, "/.apportion/lib.so", "/var/lib/kubelet/plugins/apportion/lib/0a/lib.so");
+              mount(a, "/etc/ld.so.preload", "/run/apportion/preload.list"); }, None),
+    Row("the library without a grant", |a| mount(a, "/.apportion/lib.so", "/var/lib/kubelet/plugins/apportion/lib/0a/lib.so"), Some("hidden")),
+    Row("the grant of a slot and the account behind it",
+        |a| { env(a, "APPORTION_GRANT", "s-0001"); mount(a, "/.apportion/limits", "/run/apportion/accounts/7-1/limits"); }, None),
+    Row("the grant of a slot and another's account",
+        |a| { env(a, "APPORTION_GRANT", "s-0001"); mount(a, "/.apportion/limits", "/run/apportion/accounts/7-3/limits"); }, Some("other_account")),
 ];
 
 fn grants() -> Grants {
     let granted = |pod: &str, container: Option<&str>| Granted {
         pod: pod.to_owned(),
         container: container.map(str::to_owned),
+        account: String::new(),
         env: vec![("APPORTION_GRANT".to_owned(), String::new())],
     };
     let mut grants = Grants::from([
@@ -84,7 +95,11 @@ fn grants() -> Grants {
     ]);
     for (id, granted) in &mut grants {
         granted.env[0].1.clone_from(id);
+        granted.account.clone_from(id);
     }
+    let mut of_slot = grants["7-1"].clone();
+    of_slot.env[0].1 = "s-0001".to_owned();
+    grants.insert("s-0001".to_owned(), of_slot);
     grants
 }
 
@@ -104,6 +119,10 @@ fn rules(mode: Mode) -> Rules {
         mode,
         exempt: vec!["gpu-operator".to_owned()],
         accounts: ACCOUNTS.to_owned(),
+        own: vec![
+            "/var/lib/kubelet/plugins/apportion/lib".to_owned(),
+            "/run/apportion/preload.list".to_owned(),
+        ],
     }
 }
 

@@ -3,21 +3,23 @@
 
 use apportion_abi::{CardUuid, Share, Workload};
 use apportion_ledger::{Owner, Slot as SlotState, SlotEffect, SlotId};
-use apportion_runtime_class::cdi::{self, Described, Label};
-use apportion_runtime_class::{Grant, GrantedCard, Target, edits};
+use apportion_runtime_class::cdi::Label;
+use apportion_runtime_class::{Grant, GrantedCard};
 use tonic::Status;
 use tracing::debug;
 
 use super::*;
+use crate::cri::Facts;
 use crate::delivery::{self, Delivery};
-use crate::kubelet::{Holder, Seen};
+use crate::failure::chain;
+use crate::kubelet::{Answers, Holder, Seen};
 use crate::library::Fault;
 use crate::request::Prepared;
 
 impl Agent {
     /// Takes over the grants of the agent before and delivers from here on.
     pub(crate) fn deliver(&mut self, mut delivery: Delivery) {
-        for label in delivery.specs.found() {
+        for label in delivery.found() {
             match self.found_slot(&label) {
                 Some(event) => {
                     delivery.shown.insert(label.pod);
@@ -29,12 +31,13 @@ impl Agent {
                         pod = label.pod,
                         "Grant of before removed"
                     );
-                    delivery.specs.remove(&label.slot);
+                    delivery.remove(&label.slot);
                 }
             }
         }
         delivery.offer();
         self.delivery = Some(delivery);
+        self.show_second_lock();
     }
 
     /// A grant on disk is good while its pod has the allocation.
@@ -50,7 +53,19 @@ impl Agent {
         })
     }
 
+    /// Fits the delivery to the container runtime.
+    pub(super) fn settle(&mut self, facts: &Facts) -> Result<Answers, Status> {
+        let delivery = self.delivery.as_mut();
+        let delivery = delivery.ok_or_else(|| Status::internal("no kubelet is served"))?;
+        let settled = delivery.settle(facts);
+        settled.map_err(|error| Status::failed_precondition(chain(&error)))
+    }
+
     pub(super) fn handed(&mut self, slot: SlotId) {
+        // Whoever had it before, a new container begins with nothing.
+        self.delivery
+            .iter()
+            .for_each(|of| of.remove(&slot.to_string()));
         if let Err(problem) = self.apply_slots(SlotEvent::Handed(slot)) {
             warn!(%slot, problem = problem.message(), "The kubelet gives out what was not offered");
         }
@@ -74,6 +89,7 @@ impl Agent {
             pod,
             allocation: id,
         })?;
+        self.show_second_lock();
         Ok(Prepared::Granted)
     }
 
@@ -137,7 +153,7 @@ impl Agent {
                     debug!(%slot, "Grant removed");
                     self.delivery
                         .iter()
-                        .for_each(|of| of.specs.remove(&slot.to_string()));
+                        .for_each(|of| of.remove(&slot.to_string()));
                 }
                 SlotEffect::List => self.delivery.iter().for_each(Delivery::offer),
                 SlotEffect::Refuse(refusal) => {
@@ -162,12 +178,8 @@ impl Agent {
             pod,
             allocation: id.0.clone(),
         };
-        let edits = edits(
-            &self.grant(allocation, delivery.library()),
-            Target::Container(&delivery.files),
-        );
-        let file = cdi::render(&label, &edits, Described::default());
-        delivery.specs.write(&label.slot, &file).map_err(|problem| {
+        let grant = self.grant(allocation, delivery.library());
+        delivery.write(&label, &grant).map_err(|problem| {
             Status::internal(format!(
                 "failed to write the grant of slot {slot}: {problem}"
             ))

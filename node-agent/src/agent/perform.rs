@@ -133,11 +133,16 @@ impl Agent {
         saved.map_err(|problem| format!("failed to write {}: {problem}", path.display()))
     }
 
+    /// Tells who is asked before a container is created what was granted.
+    pub(super) fn show_second_lock(&self) {
+        if let Some(lock) = &self.second_lock {
+            lock.show(&self.ledger, self.delivery.as_ref().map(|of| &of.slots));
+        }
+    }
+
     /// Makes a new picture for everyone who looks.
     pub(super) fn show(&self) {
-        if let Some(lock) = &self.second_lock {
-            lock.show(&self.ledger);
-        }
+        self.show_second_lock();
         let list = self.picture();
         let is_ready = self.sampled.is_some() && self.driver.silence() <= SILENCE;
         let sampled = self.sampled.map(|(at, _)| at);

@@ -22,6 +22,7 @@ impl Agent {
             Request::Commit(id, owner, answer) => drop(answer.send(self.commit(id, owner))),
             Request::Release(id, answer) => drop(answer.send(self.release(id))),
             Request::Resize(id, asks, answer) => drop(answer.send(self.resize(id, asks))),
+            Request::Runtime(facts, answer) => drop(answer.send(self.settle(&facts))),
             Request::Handed(slot) => self.handed(slot),
             Request::Prepare(slot, holder, answer) => {
                 drop(answer.send(self.prepare(slot, &holder)));

@@ -1,8 +1,8 @@
 //! The device plugin that the kubelet talks to.
 //!
-//! `Allocate` answers with the name of a CDI device that nobody has described yet. Only
-//! `PreStartContainer`, which the kubelet calls before every start of the container, has it described;
-//! whatever goes wrong there is an error, and the container does not start.
+//! `Allocate` answers with what is not there yet (see `answers`). Only `PreStartContainer`, which the kubelet
+//! calls before every start of the container, has it put in place; whatever goes wrong there is an error, and
+//! the container does not start.
 
 use std::sync::Arc;
 
@@ -10,18 +10,17 @@ use apportion_abi::names::RESOURCE_SLOT;
 use apportion_ledger::SlotId;
 use apportion_proto::deviceplugin::device_plugin_server::DevicePlugin;
 use apportion_proto::deviceplugin::{
-    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateRequest,
-    ContainerAllocateResponse, Device, DevicePluginOptions, Empty, ListAndWatchResponse,
-    PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
-    PreferredAllocationResponse,
+    AllocateRequest, AllocateResponse, ContainerAllocateRequest, Device, DevicePluginOptions,
+    Empty, ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse,
+    PreferredAllocationRequest, PreferredAllocationResponse,
 };
-use apportion_runtime_class::cdi;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
 use super::Offers;
+use super::answers::Answers;
 use super::local_fit::LocalFit;
 use super::look::{Holder, Kubelet};
 use crate::failure::chain;
@@ -33,6 +32,7 @@ pub(crate) struct Plugin {
     pub(crate) kubelet: Arc<Kubelet>,
     pub(crate) requests: mpsc::Sender<request::Request>,
     pub(crate) offers: Offers,
+    pub(crate) answers: Answers,
     pub(crate) local_fit: Option<Arc<LocalFit>>,
 }
 
@@ -95,11 +95,7 @@ impl DevicePlugin for Plugin {
             let slot = the_slot(&devices_ids)?;
             let handed = request::Request::Handed(slot);
             self.requests.send(handed).await.map_err(|_| leaving())?;
-            let name = cdi::device_name(&slot.to_string());
-            container_responses.push(ContainerAllocateResponse {
-                cdi_devices: vec![CdiDevice { name }],
-                ..ContainerAllocateResponse::default()
-            });
+            container_responses.push(self.answers.of(&slot.to_string()));
         }
         Ok(Response::new(AllocateResponse {
             container_responses,

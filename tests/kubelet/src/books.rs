@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use apportion_abi::names::RESOURCE_SLOT;
+use apportion_proto::deviceplugin::ContainerAllocateResponse;
 use apportion_proto::podresources::{ContainerDevices, ContainerResources, PodResources};
 use serde_json::json;
 
@@ -25,6 +26,8 @@ pub(crate) struct Books {
     pub(crate) devices: BTreeMap<String, bool>,
     /// By UID.
     pub(crate) pods: BTreeMap<String, PodOf>,
+    /// What the plugin last answered for a pod, by UID.
+    pub(crate) answers: BTreeMap<String, ContainerAllocateResponse>,
     /// The socket at which the plugin said it listens, and how many have said so.
     pub(crate) endpoint: Option<String>,
     pub(crate) registrations: usize,

@@ -8,7 +8,8 @@ use apportion_proto::channel;
 use apportion_proto::deviceplugin::device_plugin_client::DevicePluginClient;
 use apportion_proto::deviceplugin::registration_server::RegistrationServer;
 use apportion_proto::deviceplugin::{
-    AllocateRequest, ContainerAllocateRequest, Empty, PreStartContainerRequest,
+    AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse, Empty,
+    PreStartContainerRequest,
 };
 use apportion_proto::podresources::pod_resources_lister_server::PodResourcesListerServer;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
@@ -180,13 +181,8 @@ impl Kubelet {
                 .container_responses
                 .pop()
                 .unwrap_or_default();
-            let expected = format!("apportion.dev/grant={device}");
-            assert_eq!(response.cdi_devices.len(), 1, "{response:?}");
-            assert_eq!(response.cdi_devices[0].name, expected);
-            assert!(
-                response.envs.is_empty() && response.mounts.is_empty(),
-                "{response:?}"
-            );
+            check(&response, &device);
+            self.shared.books().answers.insert(uid.to_owned(), response);
             pod.devices.push(((*container).to_owned(), device.clone()));
         }
         let mut books = self.shared.books();
@@ -207,6 +203,13 @@ impl Kubelet {
         let devices_ids = vec![device];
         let asked = client.pre_start_container(PreStartContainerRequest { devices_ids });
         asked.await.map(drop)
+    }
+
+    /// What the plugin answered for a pod.
+    #[must_use]
+    pub fn answer(&self, uid: &str) -> ContainerAllocateResponse {
+        let answers = &self.shared.books().answers;
+        answers.get(uid).cloned().unwrap_or_default()
     }
 
     /// A pod on the books.
@@ -233,6 +236,18 @@ impl Drop for Kubelet {
             .iter()
             .chain(&self.followers)
             .for_each(JoinHandle::abort);
+    }
+}
+
+/// Either one device by name, or everything by path.
+fn check(response: &ContainerAllocateResponse, device: &str) {
+    let name = format!("apportion.dev/grant={device}");
+    let named = response.cdi_devices.iter().map(|device| &device.name);
+    let has_paths = !response.mounts.is_empty() && !response.devices.is_empty();
+    match named.collect::<Vec<_>>().as_slice() {
+        [] => assert!(has_paths, "{response:?}"),
+        [only] => assert!(**only == name && !has_paths, "{response:?}"),
+        _ => panic!("{response:?}"),
     }
 }
 

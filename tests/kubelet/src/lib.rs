@@ -9,7 +9,9 @@
 
 mod books;
 mod kubelet;
+mod runtime;
 mod services;
 
 pub use books::PodOf;
 pub use kubelet::Kubelet;
+pub use runtime::Runtime;

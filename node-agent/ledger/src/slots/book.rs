@@ -98,6 +98,14 @@ impl Slots {
         self.slots.iter().map(offer)
     }
 
+    /// The slots that have a grant, with what it grants.
+    pub fn prepared(&self) -> impl Iterator<Item = (SlotId, &AllocationId)> + '_ {
+        self.slots.iter().filter_map(|(id, slot)| match slot {
+            Slot::Prepared { allocation, .. } => Some((*id, allocation)),
+            Slot::Free | Slot::Handed | Slot::Draining { .. } => None,
+        })
+    }
+
     /// One slot.
     #[must_use]
     pub fn slot(&self, id: SlotId) -> Option<&Slot> {

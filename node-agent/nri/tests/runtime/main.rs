@@ -49,6 +49,7 @@ impl Running {
         let granted = Granted {
             pod: pod.to_owned(),
             container: Some("main".to_owned()),
+            account: id.to_owned(),
             env: vec![("APPORTION_GRANT".to_owned(), id.to_owned())],
         };
         self.grants

@@ -3,5 +3,6 @@
 #![forbid(unsafe_code)]
 
 mod delivery;
+mod mounts;
 mod node;
 mod storm;

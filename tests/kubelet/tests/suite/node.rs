@@ -22,6 +22,11 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) async fn new(cards_of_it: usize, slots: u16) -> Self {
+        Self::with(cards_of_it, slots, &[]).await
+    }
+
+    /// A node whose first agent has `options`, too.
+    pub(crate) async fn with(cards_of_it: usize, slots: u16, options: &[&str]) -> Self {
         let host = Host::with(&cards(cards_of_it));
         let kubelet = Kubelet::start(&host.dir().join("kubelet"));
         let mut node = Self {
@@ -30,26 +35,33 @@ impl Node {
             agent: None,
             slots,
         };
-        node.start_agent().await;
+        node.start_agent_with(options).await;
         node
     }
 
     pub(crate) async fn start_agent(&mut self) {
+        self.start_agent_with(&[]).await;
+    }
+
+    pub(crate) async fn start_agent_with(&mut self, options: &[&str]) {
         let before = self.kubelet.registrations();
         let kubelet = self.host.dir().join("kubelet").display().to_string();
         let (cdi, slots) = (self.cdi().display().to_string(), self.slots.to_string());
-        self.agent = Some(self.host.agent(&[
+        let usual = [
             "--kubelet-dir",
             &kubelet,
             "--cdi-dir",
             &cdi,
+            "--cdi",
+            "on",
             "--slots",
             &slots,
             "--tick",
             "50",
             "--context-reserve",
             "300",
-        ]));
+        ];
+        self.agent = Some(self.host.agent(&[&usual[..], options].concat()));
         self.kubelet.await_plugin(before).await;
     }
 

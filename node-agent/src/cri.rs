@@ -1,0 +1,209 @@
+//! The container runtime's own word on itself: whether it resolves CDI devices, and which of its handlers
+//! runs what names none.
+//!
+//! A runtime without CDI passes over the devices that it is asked for by name, and the container starts
+//! without its limit. So nothing is offered to the kubelet before this is known: the runtime is asked at
+//! its socket, and where none can be reached, the node's version of it is held against when CDI was turned
+//! on. It is asked once: a runtime that is configured otherwise is restarted, and so is the agent then.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use apportion_proto::cri::runtime_service_client::RuntimeServiceClient;
+use apportion_proto::cri::{StatusRequest, VersionRequest};
+use k8s_openapi::api::core::v1::Node;
+use serde_json::Value;
+use tracing::{debug, info, warn};
+
+use crate::options::{Options, Runtime};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long until it is asked again.
+const AGAIN_IN: Duration = Duration::from_secs(2);
+/// Where runtimes listen.
+const SOCKETS: [&str; 3] = [
+    "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+    "/run/k3s/containerd/containerd.sock",
+];
+/// What NVIDIA's runtimes are called: `nvidia`, `nvidia-cdi`, `/usr/bin/nvidia-container-runtime`.
+const NVIDIA: &str = "nvidia";
+
+/// What the runtime is like, as far as delivering goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) has_cdi: bool,
+    /// Whether containers that name no RuntimeClass run with NVIDIA's.
+    pub(crate) is_nvidia_default: bool,
+}
+
+/// What a runtime said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Said {
+    name: String,
+    version: String,
+    has_cdi: Option<bool>,
+    is_nvidia_default: bool,
+}
+
+/// The facts, as soon as there are any.
+pub(crate) async fn settle(options: &Options) -> Facts {
+    let mut is_told = false;
+    loop {
+        let said = ask(&options.runtime).await;
+        let said = match (said, &options.node) {
+            (None, Some(node)) => of_node(node).await,
+            (said, _) => said,
+        };
+        let configured = options.runtime.cdi;
+        let known = said.as_ref().and_then(|said| said.has_cdi);
+        if let Some(has_cdi) = configured.or(known) {
+            let Said {
+                name,
+                version,
+                is_nvidia_default,
+                ..
+            } = said.unwrap_or_default();
+            info!(name, version, has_cdi, is_nvidia_default, "Runtime known");
+            return Facts {
+                has_cdi,
+                is_nvidia_default,
+            };
+        }
+        if !is_told {
+            warn!(
+                "Nothing is offered to the kubelet: it is not known whether the container runtime resolves CDI \
+                 devices; name its socket with --cri-socket, or say so with --cdi on or off"
+            );
+        }
+        is_told = true;
+        tokio::time::sleep(AGAIN_IN).await;
+    }
+}
+
+async fn ask(options: &Runtime) -> Option<Said> {
+    let usual = SOCKETS.iter().map(PathBuf::from);
+    let sockets: Vec<_> = match &options.socket {
+        Some(socket) => vec![socket.clone()],
+        None => usual.filter(|path| path.exists()).collect(),
+    };
+    for socket in sockets {
+        match tokio::time::timeout(PATIENCE, ask_at(&socket)).await {
+            Ok(Some(said)) => return Some(said),
+            Ok(None) | Err(_) => debug!(socket = %socket.display(), "The runtime does not answer"),
+        }
+    }
+    None
+}
+
+async fn ask_at(socket: &Path) -> Option<Said> {
+    let channel = apportion_proto::channel(socket).await.ok()?;
+    let mut client = RuntimeServiceClient::new(channel);
+    let version = client.version(VersionRequest::default()).await.ok()?;
+    let status = client.status(StatusRequest { verbose: true }).await.ok()?;
+    let version = version.into_inner();
+    let status = status.into_inner();
+    let config = status.info.get("config").map_or("", String::as_str);
+    Some(understand(
+        version.runtime_name,
+        version.runtime_version,
+        config,
+    ))
+}
+
+/// What the node's kubelet has said of its runtime: `containerd://1.7.24`.
+async fn of_node(name: &str) -> Option<Said> {
+    let config = kube::Config::infer().await.ok()?;
+    let client = kube::Client::try_from(config).ok()?;
+    let node = kube::Api::<Node>::all(client).get(name).await.ok()?;
+    let runtime = node.status?.node_info?.container_runtime_version;
+    let (name, version) = runtime.split_once("://")?;
+    Some(understand(name.to_owned(), version.to_owned(), ""))
+}
+
+/// `config` is the runtime's configuration as JSON, where it tells. containerd 1.7 learned CDI, 2 turned it on
+/// and later forgot that it could be off; CRI-O has always had it on.
+fn understand(name: String, version: String, config: &str) -> Said {
+    let config: Value = serde_json::from_str(config).unwrap_or_default();
+    let major = version.trim_start_matches('v').split('.').next();
+    let major = major.and_then(|major| major.parse::<u32>().ok());
+    let has_cdi = match (name.as_str(), config["enableCDI"].as_bool(), major) {
+        (_, Some(configured), _) => Some(configured),
+        ("cri-o", None, _) => Some(true),
+        ("containerd", None, Some(major)) => Some(major >= 2),
+        (_, None, _) => None,
+    };
+    Said {
+        is_nvidia_default: is_nvidia_default(&config),
+        name,
+        version,
+        has_cdi,
+    }
+}
+
+fn is_nvidia_default(config: &Value) -> bool {
+    let handlers = &config["containerd"];
+    let Some(name) = handlers["defaultRuntimeName"].as_str() else {
+        return false;
+    };
+    let handler = &handlers["runtimes"][name];
+    let program = handler["options"]["BinaryName"].as_str().unwrap_or(name);
+    name.contains(NVIDIA) || program.contains(NVIDIA)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(name: &str, version: &str, config: &str) -> (Option<bool>, bool) {
+        let said = understand(name.into(), version.into(), config);
+        (said.has_cdi, said.is_nvidia_default)
+    }
+
+    #[test]
+    fn each_runtime_is_understood() {
+        for (name, version, config, has_cdi) in [
+            ("containerd", "1.6.20~ds1", "{}", Some(false)),
+            (
+                "containerd",
+                "1.7.24~ds1",
+                r#"{"enableCDI":false}"#,
+                Some(false),
+            ),
+            ("containerd", "v1.7.27", r#"{"enableCDI":true}"#, Some(true)),
+            (
+                "containerd",
+                "v2.0.6",
+                r#"{"enableCDI":false}"#,
+                Some(false),
+            ),
+            (
+                "containerd",
+                "v2.4.2",
+                r#"{"cdiSpecDirs":["/etc/cdi"]}"#,
+                Some(true),
+            ),
+            ("containerd", "1.7.24", "", Some(false)),
+            ("cri-o", "1.32.8", "", Some(true)),
+            ("docker", "27.0.0", "", None),
+        ] {
+            assert_eq!(said(name, version, config).0, has_cdi, "{name} {version}");
+        }
+    }
+
+    #[test]
+    fn nvidias_runtime_is_the_default_by_name_or_by_program() {
+        let config = |name: &str, program: &str| {
+            serde_json::json!({"containerd": {
+                "defaultRuntimeName": name,
+                "runtimes": {name: {"options": {"BinaryName": program}}, "nvidia": {}},
+            }})
+            .to_string()
+        };
+        let is_default = |name, program| said("containerd", "1.7.27", &config(name, program)).1;
+        assert!(is_default("nvidia", "/usr/bin/nvidia-container-runtime"));
+        assert!(is_default("runc", "/usr/bin/nvidia-container-runtime"));
+        assert!(!is_default("runc", ""));
+        assert!(!is_default("runc", "/usr/bin/runc"));
+    }
+}

@@ -1,0 +1,58 @@
+//! What the kubelet is told of a slot that it gives to a container, before anybody knows the pod: the name
+//! of a device that is yet to be described, or, for a runtime without CDI, files that are yet to be put
+//! in place.
+
+use std::collections::HashMap;
+
+use apportion_proto::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
+use apportion_runtime_class::{ContainerFiles, cdi, slot};
+
+use crate::folders::Folders;
+
+/// How slots are answered for.
+#[derive(Clone, Debug)]
+pub(crate) enum Answers {
+    /// By a CDI device.
+    Cdi,
+    /// By a folder of the slot's own.
+    Folders(Folders, ContainerFiles),
+}
+
+impl Answers {
+    /// The answer for a slot.
+    pub(super) fn of(&self, slot: &str) -> ContainerAllocateResponse {
+        match self {
+            Self::Cdi => ContainerAllocateResponse {
+                cdi_devices: vec![CdiDevice {
+                    name: cdi::device_name(slot),
+                }],
+                ..ContainerAllocateResponse::default()
+            },
+            Self::Folders(folders, files) => {
+                let folder = folders.path(slot).display().to_string();
+                translated(slot::answer(slot, &folder, files))
+            }
+        }
+    }
+}
+
+fn translated(answer: slot::Answer) -> ContainerAllocateResponse {
+    let env = answer.env.into_iter();
+    let envs: HashMap<_, _> = env.map(|(name, value)| (name.to_owned(), value)).collect();
+    let mounts = answer.mounts.into_iter().map(|mount| Mount {
+        read_only: mount.options.contains(&"ro"),
+        container_path: mount.container_path,
+        host_path: mount.host_path,
+    });
+    let (host_path, container_path) = answer.devices;
+    ContainerAllocateResponse {
+        envs,
+        mounts: mounts.collect(),
+        devices: vec![DeviceSpec {
+            container_path: container_path.to_owned(),
+            host_path,
+            permissions: "rw".to_owned(),
+        }],
+        ..ContainerAllocateResponse::default()
+    }
+}

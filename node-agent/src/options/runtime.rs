@@ -1,0 +1,83 @@
+//! The settings of the container runtime's side, for what the agent cannot find out by itself.
+
+use std::path::PathBuf;
+
+use super::Row;
+
+const FIXED_CDI_DIR: &str = "/etc/cdi";
+
+/// The settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Runtime {
+    /// Whether it resolves CDI devices; `None`: it is asked.
+    pub(crate) cdi: Option<bool>,
+    /// Its socket; `None`: where runtimes usually listen.
+    pub(crate) socket: Option<PathBuf>,
+    /// Where it looks for CDI files that stay.
+    pub(crate) fixed_cdi_dir: PathBuf,
+    /// The driver's libraries, on the host and here; `None`: NVIDIA's runtime or its toolkit brings them.
+    pub(crate) driver_libraries: Option<PathBuf>,
+}
+
+impl Default for Runtime {
+    fn default() -> Self {
+        Self {
+            cdi: None,
+            socket: None,
+            fixed_cdi_dir: PathBuf::from(FIXED_CDI_DIR),
+            driver_libraries: None,
+        }
+    }
+}
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        flag: "--cdi",
+        env: "APPORTION_CDI",
+        form: "auto, on or off",
+        default: "auto: the container runtime is asked",
+        help: "whether the container runtime resolves CDI devices; off: containers get variables, mounts and devices",
+        set: |options, text| {
+            options.runtime.cdi = match text {
+                "auto" => None,
+                "on" => Some(true),
+                "off" => Some(false),
+                _ => return false,
+            };
+            true
+        },
+    },
+    Row {
+        flag: "--cri-socket",
+        env: "APPORTION_CRI_SOCKET",
+        form: "PATH",
+        default: "the one that is there of containerd's, CRI-O's and k3s'",
+        help: "where the container runtime listens; it is asked what it is and how it is configured",
+        set: |options, text| {
+            options.runtime.socket = Some(PathBuf::from(text));
+            !text.is_empty()
+        },
+    },
+    Row {
+        flag: "--fixed-cdi-dir",
+        env: "APPORTION_FIXED_CDI_DIR",
+        form: "PATH",
+        default: FIXED_CDI_DIR,
+        help: "where the container runtime looks for descriptions of devices that stay: NVIDIA's is read there and in --cdi-dir",
+        set: |options, text| {
+            options.runtime.fixed_cdi_dir = PathBuf::from(text);
+            !text.is_empty()
+        },
+    },
+    Row {
+        flag: "--driver-libraries",
+        env: "APPORTION_DRIVER_LIBRARIES",
+        form: "PATH, the same on the host and for the agent",
+        default: "none: NVIDIA's description or its container runtime brings them",
+        help: "the folder of libcuda.so.1, for containers where neither NVIDIA's toolkit nor its runtime brings the driver",
+        set: |options, text| {
+            options.runtime.driver_libraries = Some(PathBuf::from(text));
+            !text.is_empty()
+        },
+    },
+];

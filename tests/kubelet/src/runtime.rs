@@ -1,0 +1,82 @@
+//! A container runtime as far as whoever asks it about itself can tell: its name, its version and its
+//! configuration, over a real socket.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use apportion_proto::cri::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+use apportion_proto::cri::{StatusRequest, StatusResponse, VersionRequest, VersionResponse};
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+
+/// A runtime. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Runtime(JoinHandle<()>);
+
+/// What it says of itself.
+#[derive(Clone, Debug)]
+struct Said {
+    name: &'static str,
+    version: &'static str,
+    config: &'static str,
+}
+
+impl Runtime {
+    /// A runtime at `socket` of this name and version, with `config` as JSON.
+    ///
+    /// # Panics
+    /// If the socket cannot be made.
+    #[must_use]
+    pub fn listen(
+        socket: &Path,
+        name: &'static str,
+        version: &'static str,
+        config: &'static str,
+    ) -> Self {
+        let listener = UnixListener::bind(socket).expect("the path is short enough");
+        let said = Said {
+            name,
+            version,
+            config,
+        };
+        let server = Server::builder().add_service(RuntimeServiceServer::new(said));
+        Self(tokio::spawn(async move {
+            let _ = server
+                .serve_with_incoming(UnixListenerStream::new(listener))
+                .await;
+        }))
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[tonic::async_trait]
+impl RuntimeService for Said {
+    async fn version(
+        &self,
+        _: Request<VersionRequest>,
+    ) -> Result<Response<VersionResponse>, Status> {
+        Ok(Response::new(VersionResponse {
+            runtime_name: self.name.to_owned(),
+            runtime_version: self.version.to_owned(),
+            ..VersionResponse::default()
+        }))
+    }
+
+    async fn status(
+        &self,
+        asked: Request<StatusRequest>,
+    ) -> Result<Response<StatusResponse>, Status> {
+        let config = ("config".to_owned(), self.config.to_owned());
+        let told = asked.into_inner().verbose.then_some(config);
+        let info: HashMap<_, _> = told.into_iter().collect();
+        Ok(Response::new(StatusResponse { info }))
+    }
+}

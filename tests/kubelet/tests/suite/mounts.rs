@@ -1,0 +1,130 @@
+//! A runtime without CDI: the kubelet is told of files that are not there yet, and they are there, leading
+//! to the pod's own account, exactly while the pod may start.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use apportion_kubelet_tests::Runtime;
+use apportion_proto::deviceplugin::ContainerAllocateResponse;
+
+use crate::node::Node;
+
+/// What Debian's containerd says of itself, in few words.
+const OLD: &str =
+    r#"{"enableCDI":false,"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{}}}}"#;
+
+/// A node whose runtime says that it is too old for CDI.
+async fn node() -> (Node, Runtime, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a folder for the socket");
+    let socket = folder.path().join("cri.sock");
+    let runtime = Runtime::listen(&socket, "containerd", "1.7.24~ds1", OLD);
+    let socket = socket.display().to_string();
+    let options = ["--cdi", "auto", "--cri-socket", &socket];
+    (Node::with(1, 2, &options).await, runtime, folder)
+}
+
+/// Where the host's side of a mount is.
+fn mounted(answer: &ContainerAllocateResponse, place: &str) -> PathBuf {
+    let mut mounts = answer.mounts.iter();
+    let mount = mounts.find(|mount| mount.container_path == place);
+    mount.expect("it is mounted").host_path.clone().into()
+}
+
+/// What the runtime would find at a mount's place on the host, if anything.
+fn found(answer: &ContainerAllocateResponse, place: &str) -> Option<PathBuf> {
+    mounted(answer, place).canonicalize().ok()
+}
+
+fn account(node: &Node, id: &str) -> PathBuf {
+    let accounts = node.host.instance().join("accounts");
+    let account = accounts.join(id).join("limits");
+    account.canonicalize().expect("the account is there")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_leads_to_its_pods_account_when_the_container_starts_and_no_sooner() {
+    let (node, _runtime, _folder) = node().await;
+    let placed = node.place("u1", 0, 2000).await.expect("the card is empty");
+    let slot = node.kubelet.admit("u1", "train", &["main"]).await;
+    slot.expect("a slot is free");
+    let answer = node.kubelet.answer("u1");
+    assert!(answer.cdi_devices.is_empty(), "{answer:?}");
+    assert_eq!(answer.devices[0].container_path, "/dev");
+    let devices = Path::new(&answer.devices[0].host_path).to_owned();
+    assert!(!devices.exists(), "a runtime would create the container");
+    assert_eq!(found(&answer, "/.apportion/limits"), None);
+
+    node.kubelet
+        .before_start("u1")
+        .await
+        .expect("it was placed");
+    assert!(devices.is_dir());
+    let limits = found(&answer, "/.apportion/limits");
+    assert_eq!(limits, Some(account(&node, &placed.id)));
+    for mount in &answer.mounts {
+        let is_there = Path::new(&mount.host_path).exists();
+        assert!(is_there, "{} would be made a folder", mount.host_path);
+    }
+    let cards = fs::read_dir(mounted(&answer, "/.apportion/sim")).expect("it has cards");
+    assert_eq!(cards.count(), 1);
+    assert_eq!(
+        node.grants(),
+        0,
+        "a runtime without CDI gets no file of CDI"
+    );
+
+    node.kubelet.remove("u1");
+    node.eventually("its folder is gone", async |_| !devices.exists())
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_before_leads_to_the_same_account_under_the_next_agent() {
+    let (mut node, _runtime, _folder) = node().await;
+    let placed = node.place("u1", 0, 2000).await.expect("the card is empty");
+    let slot = node.kubelet.admit("u1", "train", &["main"]).await;
+    slot.expect("a slot is free");
+    node.kubelet
+        .before_start("u1")
+        .await
+        .expect("it was placed");
+    node.kill_agent();
+    // The next one hears that the runtime has learned CDI; the kubelet keeps its answer for the pod.
+    node.start_agent_with(&["--cdi", "on"]).await;
+    let answer = node.kubelet.answer("u1");
+    let limits = || found(&answer, "/.apportion/limits");
+    assert_eq!(limits(), Some(account(&node, &placed.id)));
+    node.kubelet
+        .before_start("u1")
+        .await
+        .expect("it starts again");
+    assert_eq!(limits(), Some(account(&node, &placed.id)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_goes_to_another_pod_leads_nowhere_until_that_pod_starts() {
+    let (node, _runtime, _folder) = node().await;
+    node.place("u1", 0, 2000).await.expect("the card is empty");
+    let first = node.kubelet.admit("u1", "train", &["main"]).await;
+    let first = first.expect("a slot is free");
+    node.kubelet
+        .before_start("u1")
+        .await
+        .expect("it was placed");
+    node.kubelet.remove("u1");
+    node.eventually("its share is given back", async |list| {
+        list.allocations.is_empty()
+    })
+    .await;
+    let other = node.place("u2", 0, 1000).await.expect("the card is empty");
+    let second = node.kubelet.admit("u2", "serve", &["main"]).await;
+    assert_eq!(second.expect("a slot is free"), first);
+    let answer = node.kubelet.answer("u2");
+    assert_eq!(found(&answer, "/.apportion/limits"), None);
+    node.kubelet
+        .before_start("u2")
+        .await
+        .expect("it was placed");
+    let limits = found(&answer, "/.apportion/limits");
+    assert_eq!(limits, Some(account(&node, &other.id)));
+}
