@@ -22,7 +22,7 @@ mod facts;
 mod host;
 
 use choice::Choice;
-use facts::{Facts, Selinux, Support};
+use facts::{Described, Facts, Selinux, Support};
 use host::Host;
 
 /// Everything that is printed.
@@ -122,6 +122,7 @@ fn findings(facts: &Facts) -> Vec<Finding> {
         "containers without a grant are seen by the driver's word only",
     ));
     findings.push(nvidia(facts));
+    findings.push(description(facts));
     findings.push(driver(facts));
     findings.push(match facts.selinux {
         Selinux::Off => Finding::good("selinux", "off"),
@@ -183,6 +184,18 @@ fn nvidia(facts: &Facts) -> Finding {
             "nvidia runtime",
             "the default: any container that sets NVIDIA_VISIBLE_DEVICES gets cards",
             "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in its config.toml, or guard namespaces",
+        ),
+    }
+}
+
+fn description(facts: &Facts) -> Finding {
+    match &facts.description {
+        Described::In(path) => Finding::good("nvidia cdi", path),
+        Described::No => Finding::good("nvidia cdi", "none"),
+        Described::Badly(problem) => Finding::missing(
+            "nvidia cdi",
+            problem,
+            "no container with a grant starts: have nvidia-ctk cdi generate write it anew",
         ),
     }
 }

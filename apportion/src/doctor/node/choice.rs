@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::facts::{Distribution, Facts, Selinux, Support};
+use super::facts::{Described, Distribution, FIXED_CDI, Facts, Selinux, Support};
 
 /// How containers get their limits on a node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -127,6 +127,21 @@ fn values(facts: &Facts, preset: &Preset) -> BTreeMap<&'static str, String> {
         set("kubeletRoot", root, "/var/lib/kubelet");
     }
     let runtime = &facts.runtime;
+    // The agent goes by the version where it cannot ask.
+    let configured = match (runtime.cdi, Support::of(runtime.numbers(), None)) {
+        (found, usual) if found == usual => "auto",
+        (Support::On, _) => "on",
+        (Support::Off | Support::Absent, _) => "off",
+        (Support::Unknown, _) => "auto",
+    };
+    if runtime.name == Some("containerd") {
+        set("runtime.cdi", configured, "auto");
+    }
+    if let Described::In(path) = &facts.description
+        && path.starts_with(FIXED_CDI)
+    {
+        set("fixedCdiDir", FIXED_CDI, "");
+    }
     let class = if runtime.has_nvidia && !runtime.is_nvidia_default {
         "nvidia"
     } else {

@@ -1,5 +1,7 @@
 //! What a node is like. Every fact has one place where it is looked for, or a short list of them.
 
+use apportion_runtime_class::nvidia::Description;
+
 use super::containerd::{self, Config};
 use super::host::Host;
 
@@ -16,6 +18,8 @@ pub(super) struct Facts {
     /// Whether NVIDIA's runtime heeds no environment of unprivileged pods.
     pub(super) is_hardened: bool,
     pub(super) driver: Option<Driver>,
+    /// NVIDIA's CDI description of the cards, if there is one.
+    pub(super) description: Described,
     pub(super) selinux: Selinux,
     pub(super) cgroup: u8,
     pub(super) has_nvidia_plugin: bool,
@@ -43,6 +47,13 @@ pub(super) struct Runtime {
     pub(super) is_nvidia_default: bool,
 }
 
+impl Runtime {
+    /// The first two numbers of its version.
+    pub(super) fn numbers(&self) -> Option<(u32, u32)> {
+        self.version.as_deref().and_then(major_minor)
+    }
+}
+
 /// Whether the runtime does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Support {
@@ -65,6 +76,16 @@ impl Support {
             (None, None) => Self::Unknown,
         }
     }
+}
+
+/// Whether NVIDIA's toolkit has described the cards.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Described {
+    /// In this file.
+    In(String),
+    /// In a file that no grant could take over, and why.
+    Badly(String),
+    No,
 }
 
 /// Where the driver's libraries are.
@@ -116,6 +137,9 @@ const DRIVERS: [(&str, &str); 7] = [
     ("/", "usr/lib/aarch64-linux-gnu"),
     ("/", "usr/lib/wsl/lib"),
 ];
+/// Where runtimes look for descriptions, what wins last.
+const CDI: [&str; 2] = [FIXED_CDI, "/var/run/cdi"];
+pub(super) const FIXED_CDI: &str = "/etc/cdi";
 const TOOLKIT: [&str; 2] = [
     "/etc/nvidia-container-runtime/config.toml",
     "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
@@ -141,6 +165,7 @@ pub(super) fn look(host: &Host) -> Facts {
         runtime: runtime(host),
         is_hardened: is_hardened(host),
         driver: driver(host),
+        description: description(host),
         selinux: selinux(host),
         cgroup: if host.has("/sys/fs/cgroup/cgroup.controllers") {
             2
@@ -235,6 +260,33 @@ fn is_hardened(host: &Host) -> bool {
         .unwrap_or_default();
     let key = "accept-nvidia-visible-devices-envvar-when-unprivileged";
     config.get(key).and_then(toml::Value::as_bool) == Some(false)
+}
+
+fn description(host: &Host) -> Described {
+    let files = CDI.into_iter().flat_map(|folder| {
+        let names = host.names(folder).into_iter();
+        let is_one = |name: &String| {
+            let is_nvidias = name.contains("nvidia") && !name.starts_with("apportion.dev-");
+            is_nvidias && (name.ends_with(".yaml") || name.ends_with(".json"))
+        };
+        names
+            .filter(is_one)
+            .map(move |name| format!("{folder}/{name}"))
+    });
+    let mut found = Described::No;
+    for path in files {
+        let text = host.text(&path).unwrap_or_default();
+        let content = match serde_norway::from_str(&text) {
+            Ok(content) => content,
+            Err(problem) => return Described::Badly(format!("{path} is no YAML: {problem}")),
+        };
+        match Description::new(&path, content) {
+            Ok(Some(_)) => found = Described::In(path),
+            Ok(None) => {}
+            Err(problem) => return Described::Badly(problem.to_string()),
+        }
+    }
+    found
 }
 
 fn driver(host: &Host) -> Option<Driver> {

@@ -51,7 +51,7 @@ const HOSTS: &[Expected] = &[
         kubernetes: "1.33.4-eks-3abbec1",
         mode: "cdi",
         preset: Some("eks"),
-        values: &[],
+        values: &[("runtime.cdi", "on")],
         missing: &[],
         notes: &["nri", "nvidia runtime"],
     },
@@ -105,7 +105,7 @@ const HOSTS: &[Expected] = &[
         kubernetes: "1.34.1",
         mode: "cdi",
         preset: None,
-        values: &[("runtimeClassName", "nvidia")],
+        values: &[("runtime.cdi", "on"), ("runtimeClassName", "nvidia")],
         missing: &["kubelet"],
         notes: &["nri"],
     },
@@ -151,13 +151,36 @@ fn the_text_ends_with_what_to_type() {
     let debian = host(HOSTS[6].tree);
     let text = text(&report(debian.path()));
     assert!(
-        text.ends_with("chart: --set runtimeClassName=nvidia\n"),
+        text.ends_with("chart: --set runtime.cdi=on --set runtimeClassName=nvidia\n"),
         "{text}"
     );
     assert!(
         text.contains("kubelet: a library below it can't be loaded"),
         "{text}"
     );
+}
+
+#[test]
+fn nvidias_description_of_the_cards_is_found_and_read() {
+    let with = |text: &str| {
+        let tree = format!("{}== /etc/cdi/nvidia.yaml\n{text}", HOSTS[3].tree);
+        report(host(&tree).path())
+    };
+    let said = |report: &Report| {
+        let mut findings = report.findings.iter();
+        let finding = findings.find(|finding| finding.check == "nvidia cdi");
+        finding
+            .map(|finding| (finding.state, finding.found.clone()))
+            .unwrap()
+    };
+    let good = with("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n");
+    assert_eq!(said(&good), (State::Good, "/etc/cdi/nvidia.yaml".into()));
+    assert_eq!(good.choice.values["fixedCdiDir"], "/etc/cdi");
+    for text in ["kind: [", "kind: nvidia.com/gpu\ndevices: 1\n"] {
+        let (state, found) = said(&with(text));
+        assert_eq!(state, State::Missing);
+        assert!(found.starts_with("/etc/cdi/nvidia.yaml is no "), "{found}");
+    }
 }
 
 #[test]
