@@ -3,7 +3,9 @@
 //! The same for files and for a running cluster. What can't be understood becomes a sentence about its
 //! object, and the rest goes on.
 
+pub(crate) mod cards;
 pub(crate) mod clock;
+pub(crate) mod gpu_nodes;
 pub(crate) mod inventory;
 pub(crate) mod pods;
 pub(crate) mod remark;

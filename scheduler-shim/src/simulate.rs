@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::objects::inventory::Inventory;
 use crate::objects::remark::Remarks;
 use crate::objects::snapshot::{self, Snapshot};
-use crate::objects::{clock, pods};
+use crate::objects::{clock, gpu_nodes, pods};
 use crate::options::Simulate;
 use crate::reasons::report::{self, Report};
 use crate::reasons::{books, explain};
@@ -32,7 +32,11 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
     let made = templates::pods(&inventory, &mut remarks);
     inventory.extend(made, &mut remarks);
     let nobody = BTreeMap::new();
-    let snapshot = snapshot::snapshot(&inventory, &asked.schedulers, &nobody, now, &mut remarks);
+    let cards = gpu_nodes::known(&inventory);
+    let schedulers = &asked.schedulers;
+    let mut snapshot =
+        snapshot::snapshot(&inventory, schedulers, &nobody, &cards, now, &mut remarks);
+    gpu_nodes::enter_strangers(&inventory, &mut snapshot.cluster);
     let books = books::decide(now, &snapshot.cluster);
     let mut report = report::report(&snapshot, &books, remarks);
     if let Some(name) = &asked.explain {

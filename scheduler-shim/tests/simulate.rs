@@ -278,3 +278,32 @@ fn a_mistake_is_one_line_with_a_hint_and_a_code() {
         assert!(output.stdout.is_empty());
     }
 }
+
+#[test]
+fn cards_of_one_node_differ_in_size_and_health_and_each_is_known() {
+    let report = json(&["mixed.yaml"], &["--explain", "too-late"]);
+    let decisions = report["decisions"].as_array().unwrap().iter();
+    let on: Vec<(&str, &str)> = decisions
+        .map(|one| {
+            (
+                one["pod"].as_str().unwrap(),
+                one["cards"][0].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(on, [("default/alone", "GPU-1"), ("default/large", "GPU-2")]);
+    let why = field(&report["waiting"], "message")[0];
+    let expected = "asked 12.0 GiB; GPU-2 has 10.0 GiB free of 80.0 GiB, held by default/large with 60.0 GiB, \
+                    mixed/GPU-2 without a pod with 10.0 GiB";
+    assert!(why.contains(expected), "{why}");
+    // The card that is out of order is shown with who is on it, and charged.
+    let cards = report["explanation"]["nodes"][0]["cards"]
+        .as_array()
+        .unwrap();
+    let names: Vec<&str> = cards
+        .iter()
+        .map(|card| card["card"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["GPU-1", "GPU-2", "GPU-3"]);
+    assert_eq!(report["queues"][0]["resources"][0]["allocated"], 2.25);
+}

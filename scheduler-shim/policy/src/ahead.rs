@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::cluster::{Cluster, Status};
-use crate::session::{Session, Standing};
+use crate::session::Session;
 use crate::step::Action;
 
 /// How many plans are tried before nobody may evict.
@@ -66,15 +66,18 @@ impl Session<'_> {
     fn carried_out(&self, cluster: &Cluster) -> Cluster {
         let changed = (0..self.tasks.len())
             .filter(|&task| self.opening[task] != self.standings[task])
-            .map(|task| (self.tasks[task].task.name.as_str(), &self.standings[task]));
-        let changed: BTreeMap<&str, &Standing> = changed.collect();
+            .map(|task| (self.tasks[task].task.name.as_str(), task));
+        let changed: BTreeMap<&str, usize> = changed.collect();
+        let mut names = BTreeMap::new();
         let mut next = cluster.clone();
         for task in next.jobs.iter_mut().flat_map(|job| &mut job.tasks) {
-            let Some(standing) = changed.get(task.name.as_str()) else {
+            let Some(&number) = changed.get(task.name.as_str()) else {
                 continue;
             };
+            let standing = &self.standings[number];
             let is_bound = standing.status == Status::Binding;
-            let place = self.place_of(standing).filter(|_| is_bound);
+            let place = self.place_of(number, standing, &mut names);
+            let place = place.filter(|_| is_bound);
             task.status = if is_bound {
                 Status::Running
             } else {

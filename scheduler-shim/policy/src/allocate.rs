@@ -99,20 +99,14 @@ impl Session<'_> {
     }
 
     fn place_on(&mut self, task: usize, node: usize, only_wait: bool) -> bool {
-        let need = self.need(task, node);
-        if need.share.is_some() {
-            let Some(chosen) = self.cards_for(task, node, &need, only_wait) else {
-                return false;
-            };
-            if chosen.must_wait {
-                self.reserve(task, node, chosen.cards);
-            } else {
-                self.bind(task, node, chosen.cards);
-            }
-        } else if !only_wait && self.stocks[node].fits_now(&need) {
-            self.bind(task, node, Vec::new());
+        let need = self.need_to_place(task, node);
+        let Some(chosen) = self.cards_for(task, node, &need, only_wait) else {
+            return false;
+        };
+        if chosen.must_wait {
+            self.reserve(task, node, chosen.cards);
         } else {
-            self.reserve(task, node, Vec::new());
+            self.bind(task, node, chosen.cards);
         }
         true
     }

@@ -5,9 +5,11 @@
 
 use std::cmp::Ordering;
 
+use apportion_abi::Bytes;
+
 use crate::cluster::{NumaPolicy, SharedCards, Strategy};
 use crate::session::Session;
-use crate::stock::{CardKey, Need, NodeStock, Shared};
+use crate::stock::{CardKey, Need, NeedOfCards, NodeStock, Shared, Taken};
 
 /// How much the fullest node gets.
 const DENSITY: f64 = 9.0;
@@ -22,17 +24,19 @@ const SHARED: f64 = 10_000.0;
 /// One step of closeness to the preferred domain.
 pub(crate) const DOMAIN: f64 = 100_000.0;
 
-/// The cards chosen for a share; whether somebody has to leave first.
+/// The cards chosen for a pod; whether somebody has to leave first.
 #[derive(Clone, Debug)]
 pub(crate) struct ChosenCards {
-    pub(crate) cards: Vec<CardKey>,
+    pub(crate) cards: Taken,
     pub(crate) must_wait: bool,
 }
 
 /// A card that a share could go to.
 enum Candidate {
-    Shared(CardKey, Shared),
-    Unshared,
+    /// One that is shared, and what the share would take of it.
+    Shared(CardKey, Shared, Bytes),
+    /// One that nobody shares: the place of its size, and whether somebody has to leave first.
+    Unshared(usize, bool),
 }
 
 impl Session<'_> {
@@ -55,7 +59,7 @@ impl Session<'_> {
         let rank = |&node: &usize| {
             let here = match &anywhere {
                 Some(_) => None,
-                None => Some(self.need(task, node)),
+                None => Some(self.need_to_place(task, node)),
             };
             let need = anywhere.as_ref().or(here.as_ref())?;
             let fits =
@@ -85,12 +89,11 @@ impl Session<'_> {
         let is_kind = !self.wants_cards(task) && has_no_cards;
         // Half of the band for any card with room, the other half by how full the best of them is.
         let fit = || {
-            let rooms = need.share.map(|share| stock.with_room(share.bytes));
-            let whole = stock.card_memory;
+            let rooms = need.share.map(|share| stock.with_room(share));
             let fullest = rooms
                 .into_iter()
                 .flatten()
-                .map(|(_, card)| card.fullness(whole).min(1.0))
+                .map(|(key, card, ask)| self.tightness(stock.size(key), card, ask))
                 .max_by(f64::total_cmp)?;
             let counts = settings.shared_cards == SharedCards::BestFit
                 && settings.cards == Strategy::Binpack;
@@ -177,7 +180,7 @@ impl Session<'_> {
         overall as f64
     }
 
-    /// Cards of a node for a share; none when there are too few.
+    /// Cards of a node for a pod; none when there are too few.
     pub(crate) fn cards_for(
         &mut self,
         task: usize,
@@ -185,39 +188,75 @@ impl Session<'_> {
         need: &Need,
         only_wait: bool,
     ) -> Option<ChosenCards> {
-        let share = need.share?;
+        let must_wait = only_wait || !self.stocks[node].fits_now(need);
+        match need.share {
+            Some(share) => self.shared_cards(task, node, share, must_wait),
+            None => {
+                let sizes = &self.stocks[node].sizes;
+                let whole = match sizes.is_listed() {
+                    true => sizes.take(need.stock.cards, !must_wait)?,
+                    false => Vec::new(),
+                };
+                let shared = Vec::new();
+                let cards = Taken { shared, whole };
+                Some(ChosenCards { cards, must_wait })
+            }
+        }
+    }
+
+    fn shared_cards(
+        &mut self,
+        task: usize,
+        node: usize,
+        share: NeedOfCards,
+        must_wait: bool,
+    ) -> Option<ChosenCards> {
         let stock = &self.stocks[node];
-        let fits_now = stock.fits_now(need);
-        let whole = stock.card_memory;
-        let unshared = usize::try_from(stock.cards_soon()).unwrap_or(0);
         let mut candidates: Vec<Candidate> = stock
-            .with_room(share.bytes)
-            .map(|(key, card)| Candidate::Shared(key, card))
+            .with_room(share)
+            .map(|(key, card, ask)| Candidate::Shared(key, card, ask))
             .collect();
-        candidates.extend((0..unshared).map(|_| Candidate::Unshared));
-        let own = &self.standings[task].cards;
+        let openings = match stock.sizes.is_listed() {
+            true => stock.sizes.openings(&share),
+            false => {
+                let unshared = usize::try_from(stock.cards_soon()).unwrap_or(0);
+                vec![(0, false); unshared]
+            }
+        };
+        let openings = openings.into_iter();
+        candidates.extend(openings.map(|(class, waits)| Candidate::Unshared(class, waits)));
+        let own = &self.standings[task].cards.shared;
         candidates.sort_by(|left, right| self.order_cards(node, own, left, right));
         candidates.truncate(share.devices);
         if candidates.len() < share.devices {
             return None;
         }
         let mut chosen = ChosenCards {
-            cards: Vec::new(),
-            must_wait: only_wait || !fits_now,
+            cards: Taken::default(),
+            must_wait,
         };
         for candidate in candidates {
-            match candidate {
-                Candidate::Shared(key, card) => {
-                    chosen.must_wait |= !card.has_room_now(whole, share.bytes);
-                    chosen.cards.push(key);
+            let key = match candidate {
+                Candidate::Shared(key, card, ask) => {
+                    let size = self.stocks[node].size(key);
+                    chosen.must_wait |= !card.has_room_now(size, ask);
+                    key
                 }
-                Candidate::Unshared => {
-                    let key = self.new_card();
-                    chosen.cards.push(key);
+                Candidate::Unshared(class, waits) => {
+                    chosen.must_wait |= waits;
+                    self.new_card(node, class)
                 }
-            }
+            };
+            chosen.cards.shared.push(key);
         }
         Some(chosen)
+    }
+
+    /// How little of a card the share would leave, from nothing of the largest cards to all of them.
+    fn tightness(&self, size: Bytes, card: Shared, ask: Bytes) -> f64 {
+        let left = size.0.saturating_sub(card.stays()).saturating_sub(ask.0);
+        let largest = self.card_sizes.1.max(size).0.max(1);
+        1.0 - left as f64 / largest as f64
     }
 
     fn order_cards(
@@ -227,16 +266,18 @@ impl Session<'_> {
         left: &Candidate,
         right: &Candidate,
     ) -> Ordering {
-        let whole = self.stocks[node].card_memory;
+        let stock = &self.stocks[node];
         let spread = self.settings.cards == Strategy::Spread;
         let rank = |candidate: &Candidate| match candidate {
-            Candidate::Unshared if spread => (-1.0, false, CardKey::MAX),
-            Candidate::Unshared => (1.0, false, CardKey::MAX),
-            Candidate::Shared(key, card) => {
-                let fullness = card.fullness(whole);
+            Candidate::Unshared(class, waits) => {
+                let place = CardKey::try_from(*class).unwrap_or(CardKey::MAX);
+                (if spread { -1.0 } else { 1.0 }, *waits, place)
+            }
+            Candidate::Shared(key, card, ask) => {
+                let size = stock.size(*key);
                 let emptiness = match self.settings.cards {
-                    Strategy::Binpack => -fullness,
-                    Strategy::Spread => fullness,
+                    Strategy::Binpack => -self.tightness(size, *card, *ask),
+                    Strategy::Spread => card.fullness(size),
                     Strategy::ByName => 0.0,
                 };
                 (emptiness, !own.contains(key), *key)

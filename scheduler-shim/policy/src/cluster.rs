@@ -14,7 +14,7 @@ use crate::amounts::UNLIMITED;
 mod devices;
 mod settings;
 
-pub use devices::{Claim, NumaPolicy, Zone, ZoneAmounts};
+pub use devices::{Claim, ListedCard, NumaPolicy, Zone, ZoneAmounts};
 pub use settings::{Settings, SharedCards, Strategy};
 
 /// Everything that decisions depend on.
@@ -49,6 +49,8 @@ pub struct Node {
     pub cards: i64,
     /// The allocatable memory of each of its cards.
     pub card_memory: Bytes,
+    /// Its cards one by one, where somebody knows them; the two above then say nothing.
+    pub listed: Vec<ListedCard>,
     /// How its cards are partitioned, if they are.
     pub mig: Option<MigStrategy>,
     /// Partitions to give, by resource name.

@@ -25,8 +25,19 @@ impl Session<'_> {
 
     /// Whether the queues have room for what the task would be charged on this very node.
     pub(crate) fn has_node_quota(&self, task: usize, node: usize) -> bool {
-        let job = self.tasks[task].job;
-        !self.settings.has_predicates || self.is_within_bounds(job, self.charged(task, node))
+        let stock = &self.stocks[node];
+        match &self.tasks[task].task.cards {
+            // The least that it could be charged: what cards it gets follows from what its queues can pay for.
+            Cards::Shared { .. } if stock.sizes.is_listed() => {
+                self.has_quota(task, self.charged(task, stock.largest()))
+            }
+            _ => self.has_quota(task, self.charged(task, stock.card_memory)),
+        }
+    }
+
+    /// Whether the queues have room for that charge of a task.
+    pub(crate) fn has_quota(&self, task: usize, charge: Amounts) -> bool {
+        !self.settings.has_predicates || self.is_within_bounds(self.tasks[task].job, charge)
     }
 
     /// Whether the job's queue and all above have room for `more`.
@@ -86,7 +97,7 @@ impl Session<'_> {
         let places = stock.idle.pods + stock.releasing.pods;
         match need.share {
             None => places > 0,
-            Some(share) if stock.with_room(share.bytes).count() >= share.devices => places > 0,
+            Some(share) if stock.with_room(share).count() >= share.devices => places > 0,
             Some(_) => places > 1,
         }
     }

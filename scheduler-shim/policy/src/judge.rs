@@ -177,6 +177,6 @@ impl Session<'_> {
         if moves && self.settings.consolidating_reclaim {
             return None;
         }
-        standing.node.map(|node| self.charged(task, node))
+        self.charge(task)
     }
 }

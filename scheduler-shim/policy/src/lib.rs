@@ -11,6 +11,8 @@
 //! - Shares of a card are bytes, not hundredths: what sums to a card fits a card, and is charged as such.
 //! - A share goes to the fullest card with room in the whole cluster, not only on the node that is packed best
 //!   ([`SharedCards`](cluster::SharedCards) has KAI's way, too).
+//! - The cards of a node may be known one by one, of several sizes and not all in order; bytes are then charged
+//!   by the card that they are on. What only larger cards can hold counts, while it waits, by the smallest of those.
 //! - A search for victims ends after a counted effort, not after a time; counting refuses what can't succeed.
 //! - A pod that was moved in a step frees its new place at once when it is moved again.
 //! - Nothing is evicted in vain: a plan is tried one step ahead, and what a step decides it does not take
@@ -39,6 +41,7 @@ mod fit;
 mod gang;
 mod judge;
 mod line;
+mod naming;
 mod numa;
 mod place;
 mod pool;

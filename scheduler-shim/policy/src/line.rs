@@ -258,9 +258,8 @@ impl Session<'_> {
     /// What the tasks of a view hold.
     fn held(&self, view: &View) -> Amounts {
         let held = view.all().filter_map(|task| {
-            let standing = &self.standings[task];
-            let node = standing.node.filter(|_| standing.status.is_allocated())?;
-            Some(self.charged(task, node))
+            let holds = self.standings[task].status.is_allocated();
+            self.charge(task).filter(|_| holds)
         });
         held.sum()
     }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use crate::cluster::Cards;
 use crate::session::Session;
+use crate::stock::NeedOfCards;
 
 /// Slack for sums of shares.
 const SLACK: f64 = 1e-6;
@@ -181,17 +182,22 @@ impl Session<'_> {
     fn could_ever_be(&self, task: usize, node: usize) -> bool {
         let need = self.need(task, node);
         let total = &self.stocks[node].total;
-        let devices = need.share.map_or(0, |share| share.devices);
-        let fits_card = need
-            .share
-            .is_none_or(|share| share.bytes <= self.stocks[node].card_memory);
+        let fitting = |share: &NeedOfCards| {
+            let stock = &self.stocks[node];
+            let listed = stock.sizes.is_listed();
+            let counted = || share.of(stock.card_memory).map_or(0, |_| total.cards);
+            let cards = listed.then(|| stock.sizes.fitting(share));
+            cards.unwrap_or_else(counted)
+        };
+        let has_cards = need.share.is_none_or(|share| {
+            i64::try_from(share.devices).is_ok_and(|devices| devices <= fitting(&share))
+        });
         let partitions = need.stock.partitions.iter().zip(&total.partitions);
-        fits_card
+        has_cards
             && need.stock.cpu <= total.cpu
             && need.stock.memory <= total.memory
             && need.stock.pods <= total.pods
             && need.stock.cards <= total.cards
-            && i64::try_from(devices).is_ok_and(|devices| devices <= total.cards)
             && partitions.into_iter().all(|(asks, has)| asks <= has)
             && self.may_ever_be(task, node)
     }
@@ -199,7 +205,7 @@ impl Session<'_> {
     /// What a task takes of a node, or of one like it.
     pub(crate) fn parts(&self, task: usize, node: usize) -> Parts {
         let facts = self.tasks[task].task;
-        let card = self.stocks[node].card_memory;
+        let card = self.stocks[node].largest();
         let cards = match &facts.cards {
             Cards::None => 0.0,
             cards => cards.count(card),

@@ -46,6 +46,8 @@ pub(crate) struct Wanted<'r> {
 /// A set that was made but not looked at.
 #[derive(Clone, Copy, Debug)]
 enum Draft {
+    /// All victims of this job, and nobody else's.
+    Alone(usize),
     /// All victims of the jobs that have one on this node.
     Node(usize),
     /// All victims on so many of the first nodes.
@@ -152,6 +154,7 @@ impl<'r> Scenarios<'r> {
                 let jobs = jobs.iter().filter_map(|job| self.by_job.get(job));
                 jobs.flatten().copied().collect()
             }
+            Draft::Alone(job) => self.by_job.get(&job).cloned().unwrap_or_default(),
             Draft::First(count) => self.spans.on_first(count).collect(),
         };
         set.sort_unstable();
@@ -199,7 +202,14 @@ impl<'r> Scenarios<'r> {
             .flat_map(|batch| session.jobs[batch.job].view.all())
             .filter_map(|task| session.standings[task].node)
             .collect();
-        nodes.into_iter().map(Draft::Node).collect()
+        // Where cards differ, the last victim may be the first on a card that is large enough.
+        let differs = |node: &usize| session.stocks[*node].sizes.count() > 1;
+        let alone = last.filter(|_| nodes.iter().any(differs));
+        let alone = alone.map(|batch| Draft::Alone(batch.job));
+        alone
+            .into_iter()
+            .chain(nodes.into_iter().map(Draft::Node))
+            .collect()
     }
 }
 
@@ -207,14 +217,12 @@ impl Session<'_> {
     /// Cards, whole and parts of shared ones, that are free on a node or being released.
     pub(crate) fn free_gpus(&self, node: usize) -> f64 {
         let stock = &self.stocks[node];
-        stock.idle_gpus().0 + stock.releasing_gpus().0
+        stock.idle_gpus() + stock.releasing_gpus()
     }
 
     /// How many cards a task has.
     pub(crate) fn gpus_of(&self, task: usize) -> f64 {
-        let node = self.standings[task].node;
-        node.map_or(0.0, |node| {
-            self.charged(task, node)[crate::amounts::Resource::Gpu]
-        })
+        let charge = self.charge(task);
+        charge.map_or(0.0, |charge| charge[crate::amounts::Resource::Gpu])
     }
 }

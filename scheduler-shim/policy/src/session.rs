@@ -11,32 +11,34 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use apportion_abi::{Bytes, Capacity};
+use apportion_abi::{Bytes, Share as CardShare};
 
 use crate::ahead::Promise;
-use crate::amounts::{Amounts, Resource};
+use crate::amounts::Amounts;
 use crate::cluster::{
     Cards, Claim, Cluster, Job, Node, Queue, Settings, Status, Task, Topology, ZoneAmounts,
 };
 use crate::gang::{Gang, Standings, Tree, View};
 use crate::numa::Zones;
 use crate::reach::Kind;
-use crate::stock::{CardKey, Hold, Need, NeedOfCards, NodeStock, Stock};
+use crate::stock::{CardKey, Hold, Need, NeedOfCards, NodeStock, Stock, Taken};
 use crate::tree::QueueTree;
 
+mod charge;
 mod moves;
 mod open;
+mod seat;
 
 /// Where a task stands.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Standing {
     pub(crate) status: Status,
     pub(crate) node: Option<usize>,
-    pub(crate) cards: Vec<CardKey>,
+    pub(crate) cards: Taken,
     /// What it takes of the zones of its node.
     pub(crate) zones: Zones,
     /// Where it still is while it waits for its new place.
-    pub(crate) leaves: Option<(usize, Vec<CardKey>)>,
+    pub(crate) leaves: Option<(usize, Taken)>,
     /// What it was before it was evicted in what is being tried.
     pub(crate) was: Option<Status>,
 }
@@ -94,6 +96,8 @@ pub struct Session<'a> {
     pub(crate) opening: Vec<Standing>,
     /// Card memory of the smallest and of the largest cards, for requests in bytes without a node.
     pub(crate) card_sizes: (Bytes, Bytes),
+    /// The memory of all cards, each size once, the smallest first.
+    sizes: Vec<Bytes>,
     pub(crate) card_names: BTreeMap<CardKey, String>,
     pub(crate) claims: Vec<ClaimFacts<'a>>,
     /// How many NUMA zones the node with the most of them has.
@@ -181,13 +185,10 @@ impl<'a> Session<'a> {
             Cards::Whole(count) => need.stock.cards = *count,
             Cards::Partitions(partitions) => need.stock.partitions = self.by_profile(partitions),
             Cards::Shared { share, devices } => {
-                let capacity = Capacity {
-                    total: self.stocks[node].card_memory,
-                    reserved: Bytes::ZERO,
-                };
                 need.share = Some(NeedOfCards {
-                    bytes: Bytes(share.bytes_of(capacity).0.max(1)),
+                    share: *share,
                     devices: usize::try_from(*devices).unwrap_or(usize::MAX),
+                    smallest: Bytes::ZERO,
                 });
             }
         }
@@ -200,6 +201,20 @@ impl<'a> Session<'a> {
                     need.stock.cards = need.stock.cards.saturating_add(facts.claim.devices);
                 }
             }
+        }
+        need
+    }
+
+    /// The same for a task that is yet to be placed there: with the smallest card that its queues can pay for.
+    pub(crate) fn need_to_place(&self, task: usize, node: usize) -> Need {
+        let mut need = self.need(task, node);
+        let bytes = |share: &NeedOfCards| matches!(share.share, CardShare::Memory(_));
+        if let Some(share) = need.share.as_mut().filter(|share| bytes(share)) {
+            let mut sizes = self.stocks[node].sizes.all();
+            let payable = sizes.find(|&size| {
+                share.of(size).is_some() && self.has_quota(task, self.charged(task, size))
+            });
+            share.smallest = payable.unwrap_or(Bytes::ZERO);
         }
         need
     }
@@ -227,37 +242,6 @@ impl<'a> Session<'a> {
     fn by_profile(&self, partitions: &BTreeMap<String, i64>) -> Vec<i64> {
         let count = |profile| partitions.get(profile).copied().unwrap_or(0);
         self.profiles.iter().map(count).collect()
-    }
-
-    /// What a task is charged for on a node.
-    pub(crate) fn charged(&self, task: usize, node: usize) -> Amounts {
-        let card = self.stocks[node].card_memory;
-        let facts = &self.tasks[task];
-        let mut amounts = facts.task.amounts(card);
-        amounts[Resource::Gpu] += facts.claimed_cards as f64;
-        amounts
-    }
-
-    /// What tasks are charged for at least: on the largest cards.
-    pub(crate) fn least_charge(&self, tasks: &[usize]) -> Amounts {
-        let charge = |&task: &usize| {
-            let facts = &self.tasks[task];
-            let mut amounts = facts.task.amounts(self.card_sizes.1);
-            amounts[Resource::Gpu] += facts.claimed_cards as f64;
-            amounts
-        };
-        tasks.iter().map(charge).sum()
-    }
-
-    /// Whether a task wants any part of a card.
-    pub(crate) fn wants_cards(&self, task: usize) -> bool {
-        let facts = &self.tasks[task];
-        facts.claimed_cards > 0 || facts.task.wants_cards()
-    }
-
-    /// What tasks ask of a queue before a node is chosen, bytes of a card counted as parts of the smallest.
-    pub(crate) fn wants(&self, tasks: &[usize]) -> Amounts {
-        tasks.iter().map(|&task| self.tasks[task].wants).sum()
     }
 
     /// The point to return to.
@@ -330,36 +314,13 @@ impl<'a> Session<'a> {
         let job = &self.jobs[facts.job];
         if let (Some(queue), true) = (job.queue, standing.status.is_active_allocated()) {
             let is_preemptible = job.job.is_preemptible;
-            let charged = self.charged(task, node);
+            let charged = self.charge_at(task, node, &standing.cards);
             let charged = if count > 0 {
                 charged
             } else {
                 Amounts::default().minus(charged)
             };
             self.queues.charge(queue, charged, is_preemptible);
-        }
-    }
-}
-
-impl Task {
-    /// What it is charged for where cards have so much memory.
-    #[must_use]
-    pub fn amounts(&self, card: Bytes) -> Amounts {
-        Amounts::new(
-            self.cpu_millis as f64,
-            self.memory as f64,
-            self.cards.count(card),
-        )
-    }
-
-    /// Whether it wants any part of a card.
-    #[must_use]
-    pub fn wants_cards(&self) -> bool {
-        match &self.cards {
-            Cards::None => false,
-            Cards::Whole(count) => *count > 0,
-            Cards::Shared { .. } => true,
-            Cards::Partitions(partitions) => partitions.values().any(|count| *count > 0),
         }
     }
 }

@@ -179,7 +179,7 @@ impl Session<'_> {
         (0..self.nodes.len())
             .filter(|&node| {
                 let stock = &self.stocks[node];
-                !only_cards || stock.idle_gpus().0 > 0.0 || stock.releasing_gpus().0 > 0.0
+                !only_cards || stock.idle_gpus() > 0.0 || stock.releasing_gpus() > 0.0
             })
             .collect()
     }

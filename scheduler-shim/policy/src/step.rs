@@ -1,11 +1,13 @@
 //! The whole policy as one function, and its outcome.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::ahead::plan;
 use crate::cluster::{Cluster, Queue, Status, ZoneAmounts};
+use crate::naming::Names;
 use crate::session::{Session, Standing};
-use crate::stock::{CardKey, Stock};
+use crate::stock::Stock;
 
 /// One of the things that the policy does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +40,8 @@ impl Action {
 pub struct Place {
     /// The node.
     pub node: String,
-    /// The cards that it shares: the names of those in use, or new names, equal for the same card.
+    /// Its cards where they are known one by one. Where they are counted, those that it shares: the names of
+    /// those in use, or new names, equal for the same card.
     pub cards: Vec<String>,
 }
 
@@ -103,8 +106,9 @@ impl Session<'_> {
     #[must_use]
     pub fn decisions(&self) -> Vec<Decision> {
         let mut decisions = Vec::new();
-        for (task, (before, after)) in self.opening.iter().zip(&self.standings).enumerate() {
-            let facts = &self.tasks[task];
+        let mut names = BTreeMap::new();
+        for (number, (before, after)) in self.opening.iter().zip(&self.standings).enumerate() {
+            let facts = &self.tasks[number];
             let name = || {
                 (
                     self.jobs[facts.job].job.name.clone(),
@@ -116,7 +120,10 @@ impl Session<'_> {
                 decisions.push(Decision::Evict { job, task });
             }
             let (job, task) = name();
-            let Some(place) = self.place_of(after) else {
+            if before == after {
+                continue;
+            }
+            let Some(place) = self.place_of(number, after, &mut names) else {
                 continue;
             };
             match after.status {
@@ -143,7 +150,7 @@ impl Session<'_> {
         let standing = &self.standings[found];
         Some(Outcome {
             status: standing.status,
-            place: self.place_of(standing),
+            place: self.place_of(found, standing, &mut BTreeMap::new()),
         })
     }
 
@@ -189,21 +196,19 @@ impl Session<'_> {
         Some((stock.idle.clone(), stock.releasing.clone()))
     }
 
-    pub(crate) fn place_of(&self, standing: &Standing) -> Option<Place> {
+    /// Where a task is or will be.
+    pub(crate) fn place_of(
+        &self,
+        task: usize,
+        standing: &Standing,
+        names: &mut BTreeMap<usize, Names>,
+    ) -> Option<Place> {
         let node = standing.node?;
+        let names = names.entry(node).or_insert_with(|| self.names_on(node));
         Some(Place {
             node: self.nodes[node].name.clone(),
-            cards: standing
-                .cards
-                .iter()
-                .map(|&card| self.card_name(card))
-                .collect(),
+            cards: self.cards_by_name(task, standing, names),
         })
-    }
-
-    fn card_name(&self, card: CardKey) -> String {
-        let known = self.card_names.get(&card).cloned();
-        known.unwrap_or_else(|| format!("new-{card}"))
     }
 
     pub(crate) fn queue_facts(&self, queue: usize) -> Option<&Queue> {

@@ -1,6 +1,6 @@
 //! What a node has to give, counted.
 //!
-//! Whole cards are a count. A card that is shared is known by a key and carries three sums of bytes: held,
+//! Whole cards are a count, one for each size where a node's cards are known one by one. A card that is shared is known by a key and carries three sums of bytes: held,
 //! releasing (its holders are being ended) and reserved (promised to pods that wait for those to leave).
 //! The counts of idle and of releasing cards follow from the sums, so that taking back what was added
 //! restores them exactly.
@@ -12,6 +12,12 @@ use apportion_abi::Bytes;
 
 use crate::cluster::MigStrategy;
 use crate::numa::ZoneStock;
+
+mod card;
+mod sizes;
+
+pub(crate) use card::{CardKey, NeedOfCards, Shared, Taken};
+pub(crate) use sizes::Sizes;
 
 /// Amounts of everything that a node has, except for shares of cards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,49 +47,6 @@ impl Stock {
     }
 }
 
-/// The key of a shared card; unique in the session.
-pub(crate) type CardKey = u32;
-
-/// A card of which shares are given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shared {
-    held: u64,
-    releasing: u64,
-    reserved: u64,
-}
-
-impl Shared {
-    /// Whether it is one card less to give now.
-    fn is_occupied(self) -> bool {
-        self.held + self.releasing > 0
-    }
-
-    /// How many cards more are to be had once everyone has left who is leaving.
-    fn freed(self) -> i64 {
-        if self.is_occupied() {
-            i64::from(self.held + self.reserved == 0)
-        } else {
-            -i64::from(self.reserved > 0)
-        }
-    }
-
-    /// What stays or will be on it, of `whole`: the choice of a card must be the same before and after
-    /// those have left who are leaving.
-    pub(crate) fn fullness(self, whole: Bytes) -> f64 {
-        (self.held + self.reserved) as f64 / whole.0 as f64
-    }
-
-    /// Whether `ask` fits beside what stays, on a card that somebody stays on.
-    pub(crate) fn has_room(self, whole: Bytes, ask: Bytes) -> bool {
-        self.held + self.reserved > 0 && self.held + self.reserved + ask.0 <= whole.0
-    }
-
-    /// Whether `ask` fits beside everything that is there now.
-    pub(crate) fn has_room_now(self, whole: Bytes, ask: Bytes) -> bool {
-        self.is_occupied() && self.held + self.releasing + ask.0 <= whole.0
-    }
-}
-
 /// In which way something is on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
@@ -106,15 +69,6 @@ pub(crate) struct Need {
     pub(crate) claimed: Vec<CardKey>,
 }
 
-/// A share of some cards.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct NeedOfCards {
-    /// Bytes of each.
-    pub(crate) bytes: Bytes,
-    /// Of how many.
-    pub(crate) devices: usize,
-}
-
 /// One node during a session.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeStock {
@@ -122,11 +76,14 @@ pub(crate) struct NodeStock {
     pub(crate) idle: Stock,
     /// What is being released, less what is reserved.
     pub(crate) releasing: Stock,
+    /// The memory of each card where they are only counted.
     pub(crate) card_memory: Bytes,
     pub(crate) mig: Option<MigStrategy>,
     /// How many parts of a card a partition of each profile is.
     pub(crate) parts: Rc<Vec<f64>>,
     pub(crate) shared: BTreeMap<CardKey, Shared>,
+    /// What its cards are where they are known one by one.
+    pub(crate) sizes: Sizes,
     /// Pods of the old kind that keep partitions from it.
     pub(crate) legacy: usize,
     pub(crate) zones: ZoneStock,
@@ -145,23 +102,41 @@ impl NodeStock {
         self.idle.cards + self.releasing.cards
     }
 
+    /// The size of a card.
+    pub(crate) fn size(&self, card: CardKey) -> Bytes {
+        self.sizes.size(card).unwrap_or(self.card_memory)
+    }
+
+    /// The size of its largest cards.
+    pub(crate) fn largest(&self) -> Bytes {
+        self.sizes.all().last().unwrap_or(self.card_memory)
+    }
+
     /// Puts something on the node (`count` 1) or takes it off (-1).
-    pub(crate) fn book(&mut self, need: &Need, cards: &[CardKey], hold: Hold, count: i64) {
-        match hold {
-            Hold::Held => self.idle.add(&need.stock, -count),
-            Hold::Releasing => {
-                self.idle.add(&need.stock, -count);
-                self.releasing.add(&need.stock, count);
+    pub(crate) fn book(&mut self, need: &Need, cards: &Taken, hold: Hold, count: i64) {
+        let (idle, releasing) = match hold {
+            Hold::Held => (-count, 0),
+            Hold::Releasing => (-count, count),
+            Hold::Reserved => (0, -count),
+        };
+        self.idle.add(&need.stock, idle);
+        self.releasing.add(&need.stock, releasing);
+        if self.sizes.is_listed() {
+            for (class, taken) in cards.whole.iter().enumerate() {
+                self.sizes.book(class, idle * taken, releasing * taken);
             }
-            Hold::Reserved => self.releasing.add(&need.stock, -count),
+            // Cards that are out of order are missed by nobody.
+            let dead = need.stock.cards - cards.whole.iter().sum::<i64>();
+            self.idle.cards -= idle * dead;
+            self.releasing.cards -= releasing * dead;
         }
         if let Some(share) = need.share {
-            for &card in cards {
-                self.book_card(card, share.bytes, hold, count);
+            for &card in &cards.shared {
+                self.book_card(card, share.on(self.size(card)), hold, count);
             }
         }
         for &card in &need.claimed {
-            self.book_card(card, self.card_memory, hold, count);
+            self.book_card(card, self.size(card), hold, count);
         }
     }
 
@@ -178,8 +153,14 @@ impl NodeStock {
         } else {
             sum.saturating_sub(bytes.0)
         };
-        self.idle.cards += i64::from(before.is_occupied()) - i64::from(after.is_occupied());
-        self.releasing.cards += after.freed() - before.freed();
+        let class = self.sizes.class_of(card);
+        if class.is_some() || !self.sizes.is_listed() {
+            let idle = i64::from(before.is_occupied()) - i64::from(after.is_occupied());
+            let releasing = after.freed() - before.freed();
+            self.idle.cards += idle;
+            self.releasing.cards += releasing;
+            self.sizes.book(class.unwrap_or(0), idle, releasing);
+        }
         if after == Shared::default() {
             self.shared.remove(&card);
         } else {
@@ -187,11 +168,25 @@ impl NodeStock {
         }
     }
 
-    /// The shared cards with room for `ask` once everyone has left who is leaving.
-    pub(crate) fn with_room(&self, ask: Bytes) -> impl Iterator<Item = (CardKey, Shared)> {
-        let whole = self.card_memory;
-        let cards = self.shared.iter().map(|(&key, &card)| (key, card));
-        cards.filter(move |(_, card)| card.has_room(whole, ask))
+    /// The shared cards with room for a share once everyone has left who is leaving, and what it would take.
+    pub(crate) fn with_room(
+        &self,
+        share: NeedOfCards,
+    ) -> impl Iterator<Item = (CardKey, Shared, Bytes)> {
+        let counted = (!self.sizes.is_listed()).then(|| share.of(self.card_memory));
+        self.shared.iter().filter_map(move |(&key, &card)| {
+            let size = self.size(key);
+            let ask = match counted {
+                Some(ask) => ask?,
+                None => share.of(size).filter(|_| self.can_be_had(key))?,
+            };
+            card.has_room(size, ask).then_some((key, card, ask))
+        })
+    }
+
+    /// Whether anything can be had of a card.
+    fn can_be_had(&self, card: CardKey) -> bool {
+        !self.sizes.is_listed() || self.sizes.class_of(card).is_some()
     }
 
     /// Whether `need` fits into what is idle.
@@ -213,22 +208,30 @@ impl NodeStock {
         if !has_host {
             return false;
         }
-        let cards = has(|stock| stock.cards);
+        let only_now = more.is_none();
         let Some(share) = need.share else {
+            let cards = match self.sizes.is_listed() {
+                true => self.sizes.whole(only_now),
+                false => has(|stock| stock.cards),
+            };
             return asks.cards.saturating_add(self.unused(&need.claimed)) <= cards
                 && self.has_partitions(&asks.partitions, more);
         };
-        let whole = usize::try_from(cards).unwrap_or(0);
-        share.bytes <= self.card_memory
-            && (whole >= share.devices
-                || whole + self.with_room(share.bytes).take(share.devices).count() >= share.devices)
+        let openable = match (self.sizes.is_listed(), share.of(self.card_memory)) {
+            (true, _) => self.sizes.openable(&share, only_now),
+            (false, Some(_)) => has(|stock| stock.cards),
+            (false, None) => return false,
+        };
+        let openable = usize::try_from(openable).unwrap_or(0);
+        openable >= share.devices
+            || openable + self.with_room(share).take(share.devices).count() >= share.devices
     }
 
     /// The cards of a claim on which nobody stays; they have to be had like any other.
     fn unused(&self, claimed: &[CardKey]) -> i64 {
         let is_unused = |card: &&CardKey| {
             let card = self.shared.get(card);
-            card.is_none_or(|card| card.held + card.reserved == 0)
+            card.is_none_or(|card| card.stays() == 0)
         };
         i64::try_from(claimed.iter().filter(is_unused).count()).unwrap_or(i64::MAX)
     }
@@ -242,45 +245,48 @@ impl NodeStock {
 
     /// The room on shared cards, in cards.
     pub(crate) fn room_of_shared(&self) -> f64 {
-        let whole = self.card_memory.0.max(1) as f64;
-        self.shared
-            .values()
-            .map(|card| f64::max(0.0, whole - (card.held + card.reserved) as f64) / whole)
-            .sum()
+        self.rooms(|card| card.stays())
     }
 
-    /// Idle cards and the room on shared ones, in cards and in bytes.
-    pub(crate) fn idle_gpus(&self) -> (f64, u64) {
-        let rooms = self.shared.values().filter(|card| card.is_occupied());
-        let room: u64 = rooms
-            .map(|card| {
-                self.card_memory
-                    .0
-                    .saturating_sub(card.held + card.releasing)
-            })
-            .sum();
-        self.cards_and_bytes(&self.idle, room)
+    /// Idle cards and the room on shared ones, in cards.
+    pub(crate) fn idle_gpus(&self) -> f64 {
+        let room = self.rooms(|card| match card.is_occupied() {
+            true => card.held + card.releasing,
+            false => u64::MAX,
+        });
+        self.cards_and(&self.idle, room)
     }
 
     /// Cards that are being released and the parts of shared ones that are.
-    pub(crate) fn releasing_gpus(&self) -> (f64, u64) {
-        let parts = self.shared.values().filter(|card| card.freed() == 0);
-        let part: u64 = parts
-            .map(|card| card.releasing.saturating_sub(card.reserved))
-            .sum();
-        self.cards_and_bytes(&self.releasing, part)
+    pub(crate) fn releasing_gpus(&self) -> f64 {
+        let cards = self.shared.iter().filter(|(key, _)| self.can_be_had(**key));
+        let parts = cards.filter(|(_, card)| card.freed() == 0);
+        let part = parts.map(|(&key, card)| {
+            let part = card.releasing.saturating_sub(card.reserved);
+            self.in_cards(key, part)
+        });
+        self.cards_and(&self.releasing, part.sum())
     }
 
-    fn cards_and_bytes(&self, stock: &Stock, bytes: u64) -> (f64, u64) {
-        let whole = u64::try_from(stock.cards).unwrap_or(0);
+    /// What is left of the shared cards where so much of each is taken.
+    fn rooms(&self, taken: impl Fn(Shared) -> u64) -> f64 {
+        let cards = self.shared.iter().filter(|(key, _)| self.can_be_had(**key));
+        cards
+            .map(|(&key, &card)| {
+                let left = self.size(key).0.saturating_sub(taken(card));
+                self.in_cards(key, left)
+            })
+            .sum()
+    }
+
+    /// Bytes of a card as a part of it.
+    fn in_cards(&self, card: CardKey, bytes: u64) -> f64 {
+        bytes as f64 / self.size(card).0.max(1) as f64
+    }
+
+    fn cards_and(&self, stock: &Stock, shares: f64) -> f64 {
         let partitions = stock.partitions.iter().zip(self.parts.iter());
         let partitions: f64 = partitions.map(|(count, parts)| *count as f64 * parts).sum();
-        let shares = bytes as f64 / self.card_memory.0.max(1) as f64;
-        (
-            stock.cards as f64 + partitions + shares,
-            whole
-                .saturating_mul(self.card_memory.0)
-                .saturating_add(bytes),
-        )
+        stock.cards as f64 + partitions + shares
     }
 }

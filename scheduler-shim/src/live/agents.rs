@@ -65,7 +65,7 @@ impl Said {
         held.find(|held| held.uid.as_deref() == Some(uid))
     }
 
-    /// What can surely be given of any of its cards: the model of a node has cards of one size.
+    /// What can surely be given of any of its cards: the labels of a node have room for one size.
     pub(crate) fn card_memory(&self) -> Option<Bytes> {
         self.healthy().map(|card| card.allocatable).min()
     }

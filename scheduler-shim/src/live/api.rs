@@ -27,8 +27,8 @@ use tracing::{info, warn};
 use super::beats;
 use super::event::{Effect, Event, News, PodRef};
 use super::nodes::chain;
-use super::seats;
 use crate::failure::Failure;
+use crate::objects::cards::{CARDS, text};
 
 /// How many requests may be under way.
 const AT_ONCE: usize = 64;
@@ -287,7 +287,7 @@ const fn words(news: News) -> (events::EventType, &'static str, &'static str) {
 fn written(pod: &PodRef, cards: &[(String, u64)], received: &str) -> Value {
     let mut annotations = json!({RECEIVED: received});
     if !cards.is_empty() {
-        annotations[seats::CARDS] = seats::text(cards).into();
+        annotations[CARDS] = text(cards).into();
     }
     let mut labels: BTreeMap<String, &str> = BTreeMap::new();
     if received == "Fraction" {

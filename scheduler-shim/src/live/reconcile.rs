@@ -13,6 +13,7 @@ use super::agents::{Held, Said, Stage};
 use super::event::{Effect, PodRef};
 use super::model::Model;
 use super::seats;
+use crate::objects::cards::written;
 use crate::objects::{pods, requests};
 
 /// How long an agent is not asked again to take in a pod that it refused.
@@ -101,7 +102,7 @@ impl Model {
 
     /// The cards of a pod that runs, as they are written on it or as its labels name them, with bytes.
     fn shares_of(&self, object: Object<'_>, said: &Said) -> Option<Vec<(String, u64)>> {
-        if let Some(written) = seats::written(object) {
+        if let Some(written) = written(object) {
             return Some(written);
         }
         let Ok(cards @ Cards::Shared { .. }) = requests::cards(object) else {

@@ -1,12 +1,11 @@
-//! Which cards of a node, by UUID: the policy counts idle cards, the agents know each.
+//! Which cards of a node, by UUID, and how many bytes of each.
 //!
-//! A share goes to the card that the policy names; where it opens an idle one, to the smallest that will
-//! do. Everybody who starts on a node in one round draws from the same idle cards.
+//! A pod gets the cards that the policy names. Where it only counted them, an idle one is opened, the smallest
+//! that will do. Everybody who starts on a node in one round draws from the same idle cards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::{Bytes, Capacity};
-use apportion_groups::Object;
 use apportion_policy::Place;
 use apportion_policy::cluster::{Cards, Task};
 
@@ -24,24 +23,6 @@ pub(crate) fn bytes(cards: &Cards, card: &Card) -> u64 {
         Cards::Whole(_) => card.allocatable.0,
         Cards::None | Cards::Partitions(_) => 0,
     }
-}
-
-/// The annotation of a pod with its cards and their bytes.
-pub(crate) const CARDS: &str = "apportion.dev/cards";
-
-/// Cards with bytes, as they are written on a pod.
-pub(crate) fn text(cards: &[(String, u64)]) -> String {
-    let one = |(card, bytes): &(String, u64)| format!("{card}={bytes}");
-    cards.iter().map(one).collect::<Vec<_>>().join(",")
-}
-
-/// What is written on a pod.
-pub(crate) fn written(pod: Object<'_>) -> Option<Vec<(String, u64)>> {
-    let one = |text: &str| {
-        let (card, bytes) = text.split_once('=')?;
-        Some((card.to_owned(), bytes.parse().ok()?))
-    };
-    pod.annotation(CARDS)?.split(',').map(one).collect()
 }
 
 /// The idle cards of all nodes, and the idle ones that got a name in this round.
@@ -89,7 +70,11 @@ impl Seats {
         match &task.cards {
             Cards::None | Cards::Partitions(_) => Some(Vec::new()),
             Cards::Whole(count) => {
-                let open = |_| self.open(said, &place.node, 0);
+                let mut named = place.cards.iter().filter(|name| said.card(name).is_some());
+                let open = |_| match named.next() {
+                    Some(name) => Some(name.clone()),
+                    None => self.open(said, &place.node, 0),
+                };
                 let uuids: Option<Vec<String>> = (0..*count).map(open).collect();
                 let share = |uuid: String| Some((said.card(&uuid)?.allocatable.0, uuid));
                 let shares: Option<Vec<(u64, String)>> = uuids?.into_iter().map(share).collect();

@@ -19,8 +19,9 @@ use tracing::{debug, warn};
 
 use super::metrics::Metrics;
 use super::model::Model;
-use super::view::now;
+use super::view::{gpu_node, now};
 use crate::failure::Failure;
+use crate::objects::gpu_nodes;
 use crate::objects::remark::Remarks;
 use crate::reasons::{books, explain, report};
 
@@ -56,7 +57,15 @@ pub(crate) fn answer(model: &Model, metrics: &Metrics, question: Question) {
 }
 
 fn snapshot(model: &Model) -> String {
-    let objects: Vec<&Value> = model.inventory.every().map(Object::json).collect();
+    // What agents say goes before what they wrote.
+    let is_said = |object: &Object<'_>| {
+        object.kind() == gpu_nodes::KIND.1 && model.agents.of(object.name()).is_some()
+    };
+    let known = model.inventory.every().filter(|object| !is_said(object));
+    let known = known.map(|object| object.json().clone());
+    let agents = model.agents.all();
+    let cards = agents.map(|(node, agent)| gpu_node(model, node, &agent.said));
+    let objects: Vec<Value> = known.chain(cards).collect();
     json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()
 }
 

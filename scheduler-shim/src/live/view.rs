@@ -6,15 +6,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apportion_abi::{Bytes, Share};
+use apportion_abi::Bytes;
 use apportion_groups::Object;
-use apportion_policy::cluster::{Cards, Group, Job, Node, PodSet, Status, Task};
+use apportion_policy::cluster::{Cards, ListedCard, Node, Status, Task};
 use serde_json::{Value, json};
 
-use super::agents::{Agent, Said, Stage};
+use super::agents::{Agent, Card, Held, Said, Stage};
 use super::model::Model;
-use super::seats;
 use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
+use crate::objects::cards::{self, Known, add_strangers};
+use crate::objects::gpu_nodes;
 use crate::objects::remark::Remarks;
 use crate::objects::snapshot::{self, Snapshot};
 use crate::objects::{clock, pods};
@@ -31,6 +32,7 @@ impl Model {
             &self.inventory,
             &self.schedulers,
             &self.assumed(),
+            &self.cards(),
             now,
             &mut remarks,
         );
@@ -50,11 +52,7 @@ impl Model {
         }
         for (node, agent) in self.agents.all() {
             let strangers = self.strangers(node, &agent.said);
-            let known = snapshot.cluster.nodes.iter_mut();
-            if let Some(known) = known.into_iter().find(|known| known.name == *node) {
-                known.pods += i64::try_from(strangers.tasks.len()).unwrap_or(0);
-                snapshot.cluster.jobs.push(strangers);
-            }
+            add_strangers(&mut snapshot.cluster, node, strangers);
         }
         snapshot
     }
@@ -64,6 +62,28 @@ impl Model {
         let all = self.starts.all();
         all.map(|start| (start.pod.full(), start.node.clone()))
             .collect()
+    }
+
+    /// The cards of all nodes as their agents say, and those of the pods that hold some.
+    fn cards(&self) -> Known {
+        let mut known = Known::default();
+        for (node, agent) in self.agents.all() {
+            let card = |card: &Card| ListedCard {
+                name: card.uuid.clone(),
+                memory: card.allocatable,
+                is_healthy: card.is_healthy,
+            };
+            let listed = agent.said.cards.iter().map(card).collect();
+            known.listed.insert(node.clone(), listed);
+            for held in &agent.said.held {
+                let pod = held.uid.as_ref().and_then(|uid| self.pods.get(uid));
+                let on = held.shares.iter().map(|(card, _)| card.clone());
+                if let Some(pod) = pod {
+                    known.on.entry(pod.full()).or_insert_with(|| on.collect());
+                }
+            }
+        }
+        known
     }
 
     fn mark(&self, now: Duration, node: &mut Node) {
@@ -107,10 +127,7 @@ impl Model {
         {
             task.status = Status::Binding;
             task.node = Some(start.node.clone());
-            task.on = match task.cards {
-                Cards::Shared { .. } => start.cards.iter().map(|(card, _)| card.clone()).collect(),
-                Cards::None | Cards::Whole(_) | Cards::Partitions(_) => Vec::new(),
-            };
+            task.on = start.cards.iter().map(|(card, _)| card.clone()).collect();
         } else if task.status == Status::Pending && self.back_off.holds(&uid, now) {
             task.status = Status::Gated;
         } else if task.status.is_allocated()
@@ -125,7 +142,7 @@ impl Model {
         let agent = task.node.as_deref().and_then(|node| self.agents.of(node));
         let held = agent.and_then(|agent| agent.said.of_pod(uid));
         let held = held.map(|held| held.shares.clone());
-        let written = || seats::written(self.object(task)?);
+        let written = || cards::written(self.object(task)?);
         match held.or_else(written) {
             Some(shares) => task.on = shares.into_iter().map(|(card, _)| card).collect(),
             None => {
@@ -158,9 +175,9 @@ impl Model {
         task.status.is_allocated() && uid.is_some_and(|uid| self.spared.holds(&uid, now))
     }
 
-    /// What the cards of a node hold that no pod accounts for, as tasks that nobody may move.
-    fn strangers(&self, node: &str, said: &Said) -> Job {
-        let mut held: BTreeMap<(&str, bool), u64> = BTreeMap::new();
+    /// What of the cards of a node is held that no pod accounts for.
+    fn strangers<'s>(&self, node: &str, said: &'s Said) -> cards::Held<'s> {
+        let mut held = cards::Held::new();
         for card in said.healthy().filter(|card| card.unmanaged > Bytes::ZERO) {
             held.insert((&card.uuid, false), card.unmanaged.0);
         }
@@ -175,26 +192,7 @@ impl Model {
                 *held.entry(key).or_default() += bytes;
             }
         }
-        let task = |((card, is_leaving), bytes): ((&str, bool), u64)| {
-            let kind = if is_leaving {
-                "leaving"
-            } else {
-                "without a pod"
-            };
-            stranger(node, card, kind, is_leaving, bytes)
-        };
-        Job {
-            name: format!("{node} holders without a pod"),
-            root: Group {
-                sets: vec![PodSet {
-                    name: "default".to_owned(),
-                    ..PodSet::default()
-                }],
-                ..Group::default()
-            },
-            tasks: held.into_iter().map(task).collect(),
-            ..Job::default()
-        }
+        held
     }
 
     /// Whether a pod is on a node, as far as the API server knows.
@@ -205,23 +203,32 @@ impl Model {
     }
 }
 
-fn stranger(node: &str, card: &str, kind: &str, is_leaving: bool, bytes: u64) -> Task {
-    Task {
-        name: format!("{node}/{card} {kind}"),
-        set: "default".to_owned(),
-        status: if is_leaving {
-            Status::Releasing
-        } else {
-            Status::Running
-        },
-        node: Some(node.to_owned()),
-        on: vec![card.to_owned()],
-        cards: Cards::Shared {
-            share: Share::Memory(Bytes(bytes)),
-            devices: 1,
-        },
-        ..Task::default()
-    }
+/// What an agent says, as the object by which a cluster in files knows cards.
+pub(crate) fn gpu_node(model: &Model, node: &str, said: &Said) -> Value {
+    let holder = |held: &Held, bytes: u64| {
+        let pod = held.uid.as_ref().and_then(|uid| model.pods.get(uid));
+        match pod {
+            Some(pod) => json!({"namespace": pod.namespace, "pod": pod.name, "limitBytes": bytes}),
+            None => json!({"container": held.name, "limitBytes": bytes}),
+        }
+    };
+    let card = |card: &Card| {
+        let shares = said.held.iter().flat_map(|held| {
+            let own = held.shares.iter().filter(|(uuid, _)| *uuid == card.uuid);
+            own.map(|(_, bytes)| holder(held, *bytes))
+        });
+        json!({
+            "uuid": card.uuid,
+            "allocatableBytes": card.allocatable.0,
+            "unmanagedBytes": card.unmanaged.0,
+            "health": if card.is_healthy { "Healthy" } else { "Unhealthy" },
+            "holders": shares.collect::<Vec<Value>>(),
+        })
+    };
+    let cards: Vec<Value> = said.cards.iter().map(card).collect();
+    let (group, kind) = gpu_nodes::KIND;
+    json!({"apiVersion": format!("{group}/v1alpha1"), "kind": kind, "metadata": {"name": node},
+        "status": {"cards": cards}})
 }
 
 /// Writes on a node what its agent says, in the fields of NVIDIA's own programs.

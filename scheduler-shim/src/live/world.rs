@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::agents::{Card, Held, Said, Stage};
 use super::event::{Effect, Event, PodRef};
 use super::model::Model;
-use super::seats;
+use crate::objects::cards;
 use apportion_abi::Bytes;
 
 mod random;
@@ -250,7 +250,7 @@ impl World {
             return;
         };
         there.object["spec"]["nodeName"] = node.into();
-        there.object["metadata"]["annotations"][seats::CARDS] = seats::text(&cards).into();
+        there.object["metadata"]["annotations"][cards::CARDS] = cards::text(&cards).into();
         if there.ask < 100 {
             there.object["metadata"]["labels"]["runai-gpu-group"] = cards[0].0.as_str().into();
         }

@@ -16,7 +16,7 @@ const CLUSTER_WIDE: &[(&str, &str)] = &[
     ("scheduling.run.ai", "Queue"),
     ("scheduling.k8s.io", "PriorityClass"),
     ("kai.scheduler", "Topology"),
-    ("apportion.dev", "GpuNode"),
+    super::gpu_nodes::KIND,
     ("", "PersistentVolume"),
 ];
 

@@ -10,6 +10,7 @@ use apportion_policy::Cluster;
 use apportion_policy::cluster::{Cards, Node, Task};
 
 use super::admission::Admission;
+use super::cards::Known;
 use super::gang::Levels;
 use super::groups;
 use super::inventory::{Inventory, called};
@@ -42,19 +43,24 @@ pub(crate) struct Snapshot<'a> {
 }
 
 /// Reads the cluster from its objects. `assumed` are pods that will be on a node that their object does not
-/// name yet.
+/// name yet; `cards` is what is known beside the objects of nodes and pods.
 pub(crate) fn snapshot<'a>(
     inventory: &'a Inventory,
     schedulers: &[String],
     assumed: &BTreeMap<String, String>,
+    cards: &Known,
     now: Duration,
     remarks: &mut Remarks,
 ) -> Snapshot<'a> {
     let objects: Vec<Object<'_>> = inventory.all("Node").collect();
     let mut known: Vec<Node> = objects
         .iter()
-        .map(|node| nodes::node(*node, remarks))
+        .map(|node| {
+            let is_listed = cards.listed.contains_key(node.name());
+            nodes::node(*node, is_listed, remarks)
+        })
         .collect();
+    known.iter_mut().for_each(|node| cards.list(node));
     let reading = Reading { inventory, now };
     let (lookup, settings) = (inventory.lookup(), Settings::default());
     let occupancy = Occupancy::of(inventory, assumed);
@@ -69,15 +75,18 @@ pub(crate) fn snapshot<'a>(
             .unwrap_or("default-scheduler");
         if !schedulers.iter().any(|name| name == scheduler) {
             foreign += 1;
-            take_off(pod, &mut known);
+            take_off(pod, &mut known, cards);
             continue;
         }
         let result = match requests::unreadable(pod) {
             Some(why) => Err(why),
             None => requests::cards(pod),
         };
-        let result = result.and_then(|cards| {
-            let mut task = pods::task(pod, cards, remarks);
+        let result = result.and_then(|asked| {
+            let mut task = pods::task(pod, asked, remarks);
+            if let Some(on) = cards.on.get(&task.name).filter(|_| task.status.is_active()) {
+                task.on.clone_from(on);
+            }
             if task.status.is_active()
                 && !known
                     .iter()
@@ -97,7 +106,7 @@ pub(crate) fn snapshot<'a>(
         });
         if let Err(why) = result {
             if pods::node(pod).is_some() {
-                take_off(pod, &mut known);
+                take_off(pod, &mut known, cards);
             }
             if !is_over(pods::status(pod)) {
                 strays.insert(pods::name(pod), why);
@@ -139,14 +148,18 @@ fn overfull(task: &Task, known: &[Node]) -> Option<String> {
         .iter()
         .find(|node| Some(&node.name) == task.node.as_ref())?;
     let cards = node
-        .cards
+        .card_count()
         .max(i64::try_from(task.on.len()).unwrap_or(i64::MAX));
-    (task.status.is_active() && i64::from(*devices) > cards)
-        .then(|| format!("it is on {devices} cards, and its node has {}", node.cards))
+    (task.status.is_active() && i64::from(*devices) > cards).then(|| {
+        format!(
+            "it is on {devices} cards, and its node has {}",
+            node.card_count()
+        )
+    })
 }
 
 /// Takes what a pod holds, that nobody here decides on, off its node.
-fn take_off(pod: Object<'_>, known: &mut [Node]) {
+fn take_off(pod: Object<'_>, known: &mut [Node], cards: &Known) {
     let node = pods::node(pod).filter(|_| !is_over(pods::status(pod)));
     let Some(node) = node.and_then(|name| known.iter_mut().find(|node| node.name == name)) else {
         return;
@@ -158,7 +171,7 @@ fn take_off(pod: Object<'_>, known: &mut [Node]) {
         return;
     }
     match requests::cards(pod) {
-        Ok(Cards::Whole(count)) => node.cards = (node.cards - count).max(0),
+        Ok(Cards::Whole(count)) => cards.withdraw(node, &pods::name(pod), count),
         Ok(Cards::Partitions(taken)) => {
             for (name, count) in taken {
                 if let Some(left) = node.partitions.get_mut(&name) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Capacity, Holder};
-use apportion_policy::amounts::Amounts;
+use apportion_policy::amounts::{Amounts, Resource};
 use apportion_policy::cluster::{Cards, Cluster, Job, Node, Status, Task};
 use apportion_policy::tree::QueueTree;
 use apportion_policy::{Action, Decision, Outcome, Session};
@@ -81,7 +81,10 @@ impl<'a> Books<'a> {
         let node = place.and_then(|place| self.node(&place.node));
         if let Some(queue) = self.queues.find(&job.queue) {
             let (_, largest) = self.card_sizes();
-            let amounts = task.amounts(node.map_or(largest, |node| node.card_memory));
+            let mut amounts = task.amounts(largest);
+            if let Some(cards) = self.session.cards_of(&task.name).filter(|_| node.is_some()) {
+                amounts[Resource::Gpu] = cards;
+            }
             if outcome.status.is_active_allocated() && node.is_some() {
                 self.queues.charge(queue, amounts, job.is_preemptible);
             }
@@ -93,12 +96,21 @@ impl<'a> Books<'a> {
         let holds = outcome.status != Status::Pipelined;
         if let (Some(node), Some(place)) = (node, place) {
             match &task.cards {
+                Cards::Whole(_) if holds && !place.cards.is_empty() => {
+                    let cards = self.cards.entry(node.name.clone()).or_default();
+                    for card in &place.cards {
+                        let holder = Holder {
+                            name: task.name.clone(),
+                            bytes: node.size_of(card),
+                        };
+                        cards.entry(card.clone()).or_default().push(holder);
+                    }
+                }
                 Cards::Whole(count) if holds => {
                     let holders = self.whole.entry(node.name.clone()).or_default();
                     holders.push((&task.name, *count));
                 }
                 Cards::Shared { .. } => {
-                    let bytes = share_of(task, node);
                     let name = task.name.clone();
                     let cards = self.cards.entry(node.name.clone()).or_default();
                     for card in &place.cards {
@@ -106,7 +118,7 @@ impl<'a> Books<'a> {
                         if holds {
                             holders.push(Holder {
                                 name: name.clone(),
-                                bytes,
+                                bytes: share_of(task, node.size_of(card)),
                             });
                         }
                     }
@@ -161,12 +173,16 @@ impl<'a> Books<'a> {
     /// Numbers the cards that are in no group that the objects name.
     fn name_cards(&mut self) {
         let tasks = self.cluster.jobs.iter().flat_map(|job| &job.tasks);
-        let given: BTreeSet<(&str, &str)> = tasks
+        let mut given: BTreeSet<(&str, &str)> = tasks
             .flat_map(|task| {
                 let node = task.node.as_deref().unwrap_or_default();
                 task.on.iter().map(move |card| (node, card.as_str()))
             })
             .collect();
+        for node in &self.cluster.nodes {
+            let cards = node.listed.iter();
+            given.extend(cards.map(|card| (node.name.as_str(), card.name.as_str())));
+        }
         for (node, cards) in &self.cards {
             let is_unnamed = |card: &&String| !given.contains(&(node.as_str(), card.as_str()));
             let mut unnamed: Vec<&String> = cards.keys().filter(is_unnamed).collect();
@@ -180,18 +196,18 @@ impl<'a> Books<'a> {
 
     /// The memory of the smallest and of the largest cards.
     pub(crate) fn card_sizes(&self) -> (Bytes, Bytes) {
-        let with_cards = self.cluster.nodes.iter().filter(|node| node.cards > 0);
-        let sizes: Vec<Bytes> = with_cards.map(|node| node.card_memory).collect();
+        let nodes = self.cluster.nodes.iter();
+        let sizes: Vec<Bytes> = nodes.flat_map(Node::card_sizes).collect();
         let least = sizes.iter().min().copied();
         let most = sizes.iter().max().copied();
         (least.unwrap_or_default(), most.unwrap_or_default())
     }
 }
 
-/// The bytes of a card of a node that a pod takes of each card that it shares.
-pub(crate) fn share_of(task: &Task, node: &Node) -> Bytes {
+/// The bytes that a pod takes of a card of this size if it shares it.
+pub(crate) fn share_of(task: &Task, card: Bytes) -> Bytes {
     let capacity = Capacity {
-        total: node.card_memory,
+        total: card,
         reserved: Bytes::ZERO,
     };
     match &task.cards {
@@ -202,6 +218,6 @@ pub(crate) fn share_of(task: &Task, node: &Node) -> Bytes {
 
 fn capacity(node: &Node) -> Amounts {
     let partitions = Cards::Partitions(node.partitions.clone()).count(node.card_memory);
-    let cards = node.cards as f64 + partitions;
+    let cards = node.card_count() as f64 + partitions;
     Amounts::new(node.cpu_millis as f64, node.memory as f64, cards)
 }

@@ -84,13 +84,13 @@ fn decided(books: &Books<'_>, made: &Made) -> Option<Decided> {
         None => task.node.clone()?,
     };
     let cards = match (&task.cards, place) {
-        (Cards::Shared { .. }, Some(place)) => place
+        (Cards::Shared { .. } | Cards::Whole(_), Some(place)) => place
             .cards
             .iter()
             .map(|card| books.card_name(&node, card))
             .collect(),
         (Cards::Shared { .. }, None) => task.on.clone(),
-        (Cards::None | Cards::Whole(_) | Cards::Partitions(_), _) => Vec::new(),
+        (Cards::Whole(_), None) | (Cards::None | Cards::Partitions(_), _) => Vec::new(),
     };
     Some(Decided {
         decision: deed,

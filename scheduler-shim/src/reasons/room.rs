@@ -105,8 +105,7 @@ fn view(snapshot: &Snapshot<'_>, books: &Books<'_>, task: &Task, node: &Node) ->
 }
 
 fn holders(books: &Books<'_>, node: &Node) -> Vec<CardView> {
-    let total = node.card_memory;
-    let view = |card: String, holders: &[Holder]| {
+    let view = |card: String, total: Bytes, holders: &[Holder]| {
         let held: Bytes = holders.iter().map(|holder| holder.bytes).sum();
         let mut holders: Vec<HolderView> = (holders.iter())
             .map(|holder| HolderView {
@@ -125,15 +124,18 @@ fn holders(books: &Books<'_>, node: &Node) -> Vec<CardView> {
         }
     };
     let mut cards: Vec<CardView> = (books.shared(&node.name).into_iter())
-        .map(|(card, holders)| view(card, holders))
+        .map(|(card, holders)| {
+            let total = node.size_of(&card);
+            view(card, total, holders)
+        })
         .collect();
     cards.sort_by(|left, right| left.card.cmp(&right.card));
     let whole = books.whole(&node.name).iter().map(|(pod, count)| {
         let holder = Holder {
             name: (*pod).to_owned(),
-            bytes: total,
+            bytes: node.card_memory,
         };
-        view(format!("{count} whole"), &[holder])
+        view(format!("{count} whole"), node.card_memory, &[holder])
     });
     cards.extend(whole);
     cards

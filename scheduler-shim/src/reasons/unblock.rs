@@ -166,8 +166,8 @@ fn shapes<'a>(books: &Books<'a>) -> Vec<&'a Node> {
     let shape = |node: &Node| {
         let cards = Cards::Partitions(node.partitions.clone());
         (
-            node.cards,
-            node.card_memory,
+            node.card_count(),
+            node.card_sizes(),
             node.cpu_millis,
             node.memory,
             format!("{cards:?}"),

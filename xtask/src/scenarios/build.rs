@@ -7,9 +7,9 @@ use anyhow::{Context, Result, bail};
 use apportion_abi::{Bytes, Fraction, Share};
 use apportion_policy::Action;
 use apportion_policy::cluster::{
-    Cards, Claim, Cluster, Grace, Group, Job, MigStrategy, Neighbours, Node, NumaPolicy, PodSet,
-    Queue, Quota, Settings, SharedCards, Status, Strategy, Task, Topology, TopologyConstraint,
-    Zone, ZoneAmounts,
+    Cards, Claim, Cluster, Grace, Group, Job, ListedCard, MigStrategy, Neighbours, Node,
+    NumaPolicy, PodSet, Queue, Quota, Settings, SharedCards, Status, Strategy, Task, Topology,
+    TopologyConstraint, Zone, ZoneAmounts,
 };
 
 use super::format;
@@ -129,6 +129,13 @@ fn node(node: &format::Node, dra: &format::Dra) -> Node {
         pods: node.max_pods,
         cards: node.gpus_allocatable + node.dra_gpus,
         card_memory: Bytes::from_mib(node.gpu_memory_mib),
+        listed: (node.cards.iter())
+            .map(|card| ListedCard {
+                name: card.name.clone(),
+                memory: Bytes::from_mib(card.memory_mib),
+                is_healthy: card.healthy,
+            })
+            .collect(),
         mig: match node.mig_strategy.as_deref() {
             Some("mixed") => Some(MigStrategy::Mixed),
             Some("single") => Some(MigStrategy::Single),

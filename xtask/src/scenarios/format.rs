@@ -84,6 +84,9 @@ pub(crate) struct Node {
     pub(crate) dra_gpus: i64,
     #[serde(default = "usual::card")]
     pub(crate) gpu_memory_mib: u64,
+    /// Cards that are known one by one, instead of the two above. Only scenarios of our own have them.
+    #[serde(default)]
+    pub(crate) cards: Vec<Card>,
     #[serde(default = "usual::cpu")]
     pub(crate) cpu_millis: f64,
     #[serde(default = "usual::memory")]
@@ -98,6 +101,14 @@ pub(crate) struct Node {
     pub(crate) mig_instances: BTreeMap<String, i64>,
     #[serde(default)]
     pub(crate) numa: Option<Numa>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Card {
+    pub(crate) name: String,
+    pub(crate) memory_mib: u64,
+    #[serde(default = "usual::yes")]
+    pub(crate) healthy: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]

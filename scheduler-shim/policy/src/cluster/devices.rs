@@ -1,4 +1,52 @@
-//! NUMA zones and claims on devices: what a node has beside counts, and what pods name instead of counting.
+//! Cards one by one, NUMA zones and claims on devices: what a node has beside counts, and what pods name instead
+//! of counting.
+
+use apportion_abi::Bytes;
+
+use super::Node;
+
+/// A card that is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListedCard {
+    /// Its name, unique on its node.
+    pub name: String,
+    /// What can be given of it.
+    pub memory: Bytes,
+    /// Whether it can be given at all.
+    pub is_healthy: bool,
+}
+
+impl Node {
+    /// How many whole cards it has to give.
+    #[must_use]
+    pub fn card_count(&self) -> i64 {
+        if self.listed.is_empty() {
+            return self.cards;
+        }
+        let healthy = self.listed.iter().filter(|card| card.is_healthy);
+        i64::try_from(healthy.count()).unwrap_or(i64::MAX)
+    }
+
+    /// The allocatable memory of its cards that can be given, each size once, the smallest first.
+    #[must_use]
+    pub fn card_sizes(&self) -> Vec<Bytes> {
+        let healthy = self.listed.iter().filter(|card| card.is_healthy);
+        let mut sizes: Vec<Bytes> = healthy.map(|card| card.memory).collect();
+        if self.listed.is_empty() && self.cards > 0 {
+            sizes.push(self.card_memory);
+        }
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// The allocatable memory of the card of that name.
+    #[must_use]
+    pub fn size_of(&self, card: &str) -> Bytes {
+        let found = self.listed.iter().find(|listed| listed.name == card);
+        found.map_or(self.card_memory, |listed| listed.memory)
+    }
+}
 
 /// How strictly the kubelet aligns what a pod asks for with NUMA zones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,11 +3,18 @@
 use crate::cluster::Status;
 use crate::numa::Zones;
 use crate::session::{Mark, Session, Standing};
-use crate::stock::CardKey;
+use crate::stock::{CardKey, Taken};
 
 impl Session<'_> {
-    /// A key for a card that nobody shares yet.
-    pub(crate) fn new_card(&mut self) -> CardKey {
+    /// A key for a card of a node that nobody shares yet, of the size at that place where sizes are known.
+    pub(crate) fn new_card(&mut self, node: usize, class: usize) -> CardKey {
+        let key = self.next_key();
+        self.stocks[node].sizes.know(key, class);
+        key
+    }
+
+    /// A key that no card has.
+    pub(super) fn next_key(&mut self) -> CardKey {
         self.next_card += 1;
         self.next_card
     }
@@ -40,7 +47,7 @@ impl Session<'_> {
     }
 
     /// Starts a task on resources that are idle.
-    pub(crate) fn bind(&mut self, task: usize, node: usize, cards: Vec<CardKey>) {
+    pub(crate) fn bind(&mut self, task: usize, node: usize, cards: Taken) {
         let zones = self.zones_for(task, node).unwrap_or_default();
         self.set(
             task,
@@ -56,7 +63,7 @@ impl Session<'_> {
     }
 
     /// Reserves a place for a task; one that was evicted from there in what is being tried stays instead.
-    pub(crate) fn reserve(&mut self, task: usize, node: usize, cards: Vec<CardKey>) {
+    pub(crate) fn reserve(&mut self, task: usize, node: usize, cards: Taken) {
         let zones = self.zones_for(task, node).unwrap_or_default();
         let standing = &self.standings[task];
         let is_leaving = standing.status == Status::Releasing;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use apportion_abi::{Bytes, Share as CardShare};
 
 use crate::amounts::{Amounts, Resource};
-use crate::cluster::{Cards, Claim, Cluster, Job, Node, Status, Task};
+use crate::cluster::{Cards, Claim, Cluster, Job, Node, Task};
 use crate::gang::{Tree, View};
 use crate::numa::ZoneStock;
-use crate::session::{ClaimFacts, JobFacts, Session, Standing, TaskFacts};
-use crate::stock::{CardKey, NodeStock, Stock};
+use crate::session::{ClaimFacts, JobFacts, Session, Standing, TaskFacts, seat};
+use crate::stock::{CardKey, NodeStock, Sizes, Stock};
 use crate::tree::QueueTree;
 
 /// Cards of no more than this say nothing about the sizes of cards.
@@ -34,12 +34,17 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         .iter()
         .map(|node| stock(node, &profiles, &parts))
         .collect();
+    let sizes = card_sizes(&nodes);
     let mut session = Session {
         now,
         settings: &cluster.settings,
         topologies: cluster.topologies.iter().collect(),
         total: nodes.iter().map(|node| capacity(node)).sum(),
-        card_sizes: card_sizes(&nodes),
+        card_sizes: (
+            sizes.first().copied().unwrap_or(UNKNOWN_SIZE),
+            sizes.last().copied().unwrap_or(UNKNOWN_SIZE),
+        ),
+        sizes,
         most_zones: nodes.iter().map(|node| node.zones.len()).max().unwrap_or(0),
         nodes,
         stocks,
@@ -67,7 +72,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
     for job in jobs {
         add_job(&mut session, job);
     }
-    seat(&mut session);
+    seat::seat(&mut session);
     session.opening = session.standings.clone();
     session
         .queues
@@ -89,7 +94,7 @@ fn stock(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeStock {
         cpu: node.cpu_millis,
         memory: node.memory,
         pods: node.pods,
-        cards: node.cards,
+        cards: node.card_count(),
         partitions: profiles.iter().map(count).collect(),
     };
     NodeStock {
@@ -103,6 +108,7 @@ fn stock(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeStock {
         mig: node.mig,
         parts: Rc::clone(parts),
         shared: BTreeMap::new(),
+        sizes: Sizes::of(&node.listed),
         legacy: 0,
         zones: ZoneStock::new(node.numa, node.zones.clone()),
     }
@@ -115,7 +121,7 @@ fn capacity(node: &Node) -> Amounts {
         .iter()
         .map(|(profile, count)| parts_of(profile) * *count as f64)
         .sum();
-    let cards = node.cards as f64 + partitions;
+    let cards = node.card_count() as f64 + partitions;
     Amounts::new(node.cpu_millis as f64, node.memory as f64, cards)
 }
 
@@ -148,18 +154,11 @@ impl Cards {
     }
 }
 
-/// The memory of the smallest and of the largest cards.
-fn card_sizes(nodes: &[&Node]) -> (Bytes, Bytes) {
-    let sizes = || {
-        let with_cards = nodes.iter().filter(|node| node.cards > 0);
-        with_cards
-            .map(|node| node.card_memory)
-            .filter(|size| *size > UNKNOWN_SIZE)
-    };
-    (
-        sizes().min().unwrap_or(UNKNOWN_SIZE),
-        sizes().max().unwrap_or(UNKNOWN_SIZE),
-    )
+/// The memory of all cards, each size once, the smallest first.
+fn card_sizes(nodes: &[&Node]) -> Vec<Bytes> {
+    let sizes = nodes.iter().flat_map(|node| node.card_sizes());
+    let sizes: BTreeSet<Bytes> = sizes.filter(|size| *size > UNKNOWN_SIZE).collect();
+    sizes.into_iter().collect()
 }
 
 fn find_claim(session: &Session<'_>, name: &str) -> Option<usize> {
@@ -177,15 +176,54 @@ fn add_claims<'a>(session: &mut Session<'a>, cluster: &'a Cluster) {
         let node = claim.node.as_ref();
         let node = node.and_then(|name| find(&session.nodes, name));
         let devices = if claim.is_of_cards { claim.devices } else { 0 };
-        // No node has as many cards as a claim may say that it has.
-        let devices = devices.min(node.map_or(0, |node| session.stocks[node].total.cards));
-        let given = node.map(|node| (node, (0..devices).map(|_| session.new_card()).collect()));
+        let given = node.map(|node| (node, claimed_cards(session, node, devices)));
         session.claims.push(ClaimFacts {
             claim,
             given,
             users: Vec::new(),
         });
     }
+}
+
+impl Session<'_> {
+    /// The smallest cards of the cluster on which a task could be; of all of them where it could be on none.
+    fn smallest_for(&self, task: &Task) -> Bytes {
+        let (smallest, _) = self.card_sizes;
+        let asked = match &task.cards {
+            Cards::Shared {
+                share: CardShare::Memory(bytes),
+                ..
+            } if *bytes > smallest => *bytes,
+            _ => return smallest,
+        };
+        let mut sizes = self.sizes.iter().copied();
+        sizes.find(|size| *size >= asked).unwrap_or(smallest)
+    }
+}
+
+/// Cards of a node for a claim, the smallest that no other claim has.
+fn claimed_cards(session: &mut Session<'_>, node: usize, devices: i64) -> Vec<CardKey> {
+    // No node has as many cards as a claim may say that it has.
+    let devices = devices.min(session.stocks[node].total.cards);
+    let before = session
+        .claims
+        .iter()
+        .filter_map(|facts| facts.given.as_ref());
+    let before: usize = (before.filter(|(place, _)| *place == node))
+        .map(|(_, cards)| cards.len())
+        .sum();
+    let mut sizes: Vec<Bytes> = (session.nodes[node].listed.iter())
+        .filter(|card| card.is_healthy)
+        .map(|card| card.memory)
+        .collect();
+    sizes.sort_unstable();
+    let card = |number: i64| {
+        let place = before + usize::try_from(number).unwrap_or(0);
+        let size = sizes.get(place).or(sizes.last());
+        let class = size.and_then(|size| session.stocks[node].sizes.class(*size));
+        session.new_card(node, class.unwrap_or(0))
+    };
+    (0..devices).map(card).collect()
 }
 
 fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
@@ -210,7 +248,7 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
             .map(|&claim| session.claims[claim].claim)
             .filter(|claim| claim.is_of_cards)
             .fold(0, |sum: i64, claim| sum.saturating_add(claim.devices));
-        let mut wants = task.amounts(session.card_sizes.0);
+        let mut wants = task.amounts(session.smallest_for(task));
         wants[Resource::Gpu] += claimed_cards as f64;
         for &claim in claims.iter().flatten() {
             session.claims[claim].users.push(session.tasks.len());
@@ -238,98 +276,7 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
     });
 }
 
-/// Puts every task where it is.
-fn seat(session: &mut Session<'_>) {
-    let mut keys: BTreeMap<(usize, String), CardKey> = BTreeMap::new();
-    for (task, facts) in session.tasks.iter().enumerate() {
-        let status = facts.task.status;
-        let node = facts.task.node.as_ref().filter(|_| status.is_active());
-        let node = node.and_then(|name| find(&session.nodes, name));
-        session.standings[task] = Standing {
-            status,
-            node,
-            ..Standing::default()
-        };
-        for card in node.map(|_| &facts.task.on).into_iter().flatten() {
-            keys.insert((node.unwrap_or_default(), card.clone()), 0);
-        }
-    }
-    for ((_, name), key) in &mut keys {
-        session.next_card += 1;
-        *key = session.next_card;
-        session.card_names.insert(*key, name.clone());
-    }
-    // Shares that name no card come last: they take what the others leave.
-    let mut tasks: Vec<usize> = (0..session.tasks.len()).collect();
-    tasks.sort_by_key(|&task| {
-        let facts = session.tasks[task].task;
-        matches!(facts.cards, Cards::Shared { .. }) && facts.on.is_empty()
-    });
-    for task in tasks {
-        let facts = session.tasks[task].task;
-        let mut standing = std::mem::take(&mut session.standings[task]);
-        if let (Cards::Shared { devices, .. }, Some(node)) = (&facts.cards, standing.node) {
-            let named = facts
-                .on
-                .iter()
-                .filter_map(|name| keys.get(&(node, name.clone())));
-            standing.cards = named.copied().collect();
-            while standing.cards.len() < usize::try_from(*devices).unwrap_or(0) {
-                let card = unnamed_card(session, task, node);
-                standing.cards.push(card);
-            }
-        }
-        if let Some(node) = standing.node {
-            let zones = &mut session.stocks[node].zones;
-            let held = facts.zones.iter();
-            standing.zones = held
-                .filter_map(|(name, amounts)| Some((zones.find(name)?, *amounts)))
-                .collect();
-            // What is available excludes it already; it is about to be booked.
-            if standing.status != Status::Releasing {
-                zones.book(&standing.zones, -1);
-            }
-        }
-        session.replace(task, standing);
-        request(session, task);
-    }
-}
-
-/// A card for a share that names none: one of its own, or where none is idle the emptiest.
-fn unnamed_card(session: &mut Session<'_>, task: usize, node: usize) -> CardKey {
-    let need = session.need(task, node);
-    let stock = &session.stocks[node];
-    if stock.idle.cards > 0 {
-        return session.new_card();
-    }
-    let bytes = need.share.map(|share| share.bytes).unwrap_or_default();
-    let whole = stock.card_memory;
-    let roomy = stock.with_room(bytes);
-    let emptiest = roomy.min_by(|left, right| {
-        let fullness = |card: &(CardKey, crate::stock::Shared)| card.1.fullness(whole);
-        fullness(left).total_cmp(&fullness(right))
-    });
-    match emptiest {
-        Some((card, _)) => card,
-        None => session.new_card(),
-    }
-}
-
-/// Notes what a task holds or waits for with its queue.
-fn request(session: &mut Session<'_>, task: usize) {
-    let facts = &session.tasks[task];
-    let standing = &session.standings[task];
-    let amounts = match (standing.status, standing.node) {
-        (status, Some(node)) if status.is_allocated() => session.charged(task, node),
-        (Status::Pending, _) => facts.wants,
-        _ => return,
-    };
-    if let Some(queue) = session.queues.find(&session.jobs[facts.job].job.queue) {
-        session.queues.request(queue, amounts);
-    }
-}
-
-fn find(nodes: &[&Node], name: &str) -> Option<usize> {
+pub(super) fn find(nodes: &[&Node], name: &str) -> Option<usize> {
     nodes
         .binary_search_by(|node| node.name.as_str().cmp(name))
         .ok()

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use apportion_abi::{Ask, Bytes, Capacity, CardUuid, fits};
+use apportion_abi::{Ask, Bytes, Capacity, CardUuid, Holder, fits};
 use apportion_policy::cluster::{Cards, Node, Task};
 
 use super::Lack;
@@ -20,15 +20,7 @@ pub(crate) fn lack(
     match &task.cards {
         Cards::None => None,
         Cards::Whole(count) if *count <= idle => None,
-        Cards::Whole(_) => {
-            let message = format!(
-                "asked {}; {} idle of {}",
-                words::cards(task),
-                idle.max(0),
-                node.cards
-            );
-            Some((Lack::Gpus, message))
-        }
+        Cards::Whole(_) => Some((Lack::Gpus, too_few(task, node, idle))),
         Cards::Partitions(_) => {
             let offered: Vec<String> = (node.partitions.iter())
                 .map(|(name, count)| format!("{count} x {name}"))
@@ -82,26 +74,37 @@ fn lack_of_memory(
     idle: i64,
     devices: i64,
 ) -> Option<(Lack, String)> {
-    if node.cards == 0 {
-        return Some((Lack::Gpus, "has no GPU".to_owned()));
-    }
-    let capacity = Capacity {
-        total: node.card_memory,
-        reserved: Bytes::ZERO,
+    let sizes = node.card_sizes();
+    let Some(largest) = sizes.last() else {
+        let message = match node.listed.len() {
+            0 => "has no GPU".to_owned(),
+            _ => too_few(task, node, 0),
+        };
+        return Some((Lack::Gpus, message));
     };
-    // The cards have names and no identities here; a shortfall is told with the name.
-    let ask = Ask {
-        card: CardUuid([0; 16]),
-        bytes: share_of(task, node),
-    };
-    if ask.bytes > capacity.allocatable() {
-        let message = format!("asked {}; its cards have {}", ask.bytes, node.card_memory);
+    if share_of(task, *largest) > *largest {
+        let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+        let asked = share_of(task, *largest);
+        let message = format!("asked {asked}; its cards have {}", sizes.join(" or "));
         return Some((Lack::Kind, message));
     }
-    let mut roomy = idle.max(0);
+    // Cards that are counted have room where they are idle; those that are known are looked at one by one.
+    let mut roomy = match node.listed.is_empty() {
+        true => idle.max(0),
+        false => 0,
+    };
     let mut shortfalls = Vec::new();
-    for (card, holders) in books.shared(&node.name) {
-        match fits(capacity, holders, Bytes::ZERO, ask) {
+    for (card, size, holders) in cards(books, node) {
+        let capacity = Capacity {
+            total: size,
+            reserved: Bytes::ZERO,
+        };
+        // The cards have names and no identities here; a shortfall is told with the name.
+        let ask = Ask {
+            card: CardUuid([0; 16]),
+            bytes: share_of(task, size),
+        };
+        match fits(capacity, &holders, Bytes::ZERO, ask) {
             Ok(()) => roomy += 1,
             Err(shortfall) => shortfalls.push((card, shortfall)),
         }
@@ -109,16 +112,13 @@ fn lack_of_memory(
     if roomy >= devices {
         return None;
     }
-    let closest = shortfalls
-        .into_iter()
-        .max_by_key(|(card, shortfall)| (shortfall.free, Reverse(card.clone())));
+    // One that others will give back is closer than one that is too small.
+    let closest = shortfalls.into_iter().max_by_key(|(card, shortfall)| {
+        let helps = shortfall.waiting_helps();
+        (helps, shortfall.free, Reverse(card.clone()))
+    });
     let Some((card, shortfall)) = closest else {
-        let message = format!(
-            "asked {}; {idle} idle of {}",
-            words::cards(task),
-            node.cards
-        );
-        return Some((Lack::Gpus, message));
+        return Some((Lack::Gpus, too_few(task, node, idle)));
     };
     let holders: Vec<String> = (shortfall.holders.iter().take(4))
         .map(|holder| format!("{} with {}", holder.name, holder.bytes))
@@ -133,10 +133,46 @@ fn lack_of_memory(
     };
     let message = format!(
         "asked {}{on}; {card} has {} free of {}, held by {}{more}",
-        ask.bytes,
+        shortfall.ask.bytes,
         shortfall.free,
         shortfall.allocatable,
         holders.join(", ")
     );
     Some((Lack::GpuMemory, message))
+}
+
+/// The cards of a node that somebody shares, and where they are known all that are in order: with their memory.
+fn cards(books: &Books<'_>, node: &Node) -> Vec<(String, Bytes, Vec<Holder>)> {
+    let shared = books.shared(&node.name).into_iter();
+    let is_dead = |name: &String| {
+        let mut listed = node.listed.iter();
+        listed.any(|card| card.name == *name && !card.is_healthy)
+    };
+    let mut cards: BTreeMap<String, (Bytes, Vec<Holder>)> = (node.listed.iter())
+        .filter(|card| card.is_healthy)
+        .map(|card| (card.name.clone(), (card.memory, Vec::new())))
+        .collect();
+    for (name, holders) in shared.filter(|(name, _)| !is_dead(name)) {
+        let size = node.size_of(&name);
+        cards.insert(name, (size, holders.to_vec()));
+    }
+    let cards = cards.into_iter();
+    cards
+        .map(|(name, (size, holders))| (name, size, holders))
+        .collect()
+}
+
+/// That a node has too few cards to spare.
+fn too_few(task: &Task, node: &Node, idle: i64) -> String {
+    let asked = words::cards(task);
+    let dead = node.listed.iter().filter(|card| !card.is_healthy).count();
+    let dead = match dead {
+        0 => String::new(),
+        dead => format!(", and {dead} out of order"),
+    };
+    format!(
+        "asked {asked}; {} idle of {}{dead}",
+        idle.max(0),
+        node.card_count()
+    )
 }

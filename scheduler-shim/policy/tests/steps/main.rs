@@ -1,0 +1,8 @@
+//! What every step of the policy promises, over random clusters that are carried on round after round.
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+mod checks;
+mod clusters;
+mod mixed;
+mod promises;
+mod rounds;

@@ -1,0 +1,157 @@
+//! Nodes whose cards are known one by one: sizes and health that differ within a node.
+
+use apportion_abi::{Bytes, Share};
+use apportion_policy::cluster::{Cards, Group, Job, ListedCard, Node, PodSet, Quota, Status, Task};
+use apportion_policy::{Cluster, Decision, step};
+
+use super::clusters::{NOW, queue, quota};
+
+/// Cards of so many GiB, named by their place; none is a card that is out of order.
+fn node(name: &str, cards: &[Option<u64>]) -> Node {
+    let card = |(place, size): (usize, &Option<u64>)| ListedCard {
+        name: format!("{name}{place}"),
+        memory: gib(size.unwrap_or(80)),
+        is_healthy: size.is_some(),
+    };
+    Node {
+        name: name.to_owned(),
+        pods: 20,
+        listed: cards.iter().enumerate().map(card).collect(),
+        ..Node::default()
+    }
+}
+
+const fn gib(count: u64) -> Bytes {
+    Bytes::from_mib(count * 1024)
+}
+
+fn memory(count: u64, devices: u32) -> Cards {
+    Cards::Shared {
+        share: Share::Memory(gib(count)),
+        devices,
+    }
+}
+
+fn half() -> Cards {
+    Cards::Shared {
+        share: Share::Fraction("0.5".parse().unwrap()),
+        devices: 1,
+    }
+}
+
+/// A job of one pod, on these cards of the node that their names begin with if there are any.
+fn job(name: &str, cards: Cards, on: &[&str]) -> Job {
+    let task = Task {
+        name: name.to_owned(),
+        set: "default".to_owned(),
+        status: if on.is_empty() {
+            Status::Pending
+        } else {
+            Status::Running
+        },
+        node: on.first().map(|card| card[..1].to_owned()),
+        on: on.iter().map(|card| (*card).to_owned()).collect(),
+        cards,
+        ..Task::default()
+    };
+    Job {
+        name: name.to_owned(),
+        queue: "all".to_owned(),
+        is_preemptible: true,
+        root: Group {
+            sets: vec![PodSet {
+                name: "default".to_owned(),
+                min_available: 1,
+                topology: None,
+            }],
+            ..Group::default()
+        },
+        tasks: vec![task],
+        ..Job::default()
+    }
+}
+
+fn cluster(nodes: Vec<Node>, jobs: Vec<Job>) -> Cluster {
+    Cluster {
+        nodes,
+        queues: vec![queue("all", None, Quota::UNLIMITED, 100)],
+        jobs,
+        ..Cluster::default()
+    }
+}
+
+/// What was decided, one line each.
+fn decided(cluster: &Cluster) -> Vec<String> {
+    let line = |decision| match decision {
+        Decision::Evict { task, .. } => format!("evict {task}"),
+        Decision::Bind { task, place, .. } => format!("bind {task} to {}", place.cards.join(" ")),
+        Decision::Reserve { task, place, .. } => format!("reserve {task} on {}", place.node),
+    };
+    step(NOW, cluster).into_iter().map(line).collect()
+}
+
+#[test]
+fn a_large_ask_finds_the_one_large_card_and_a_whole_card_is_the_smallest() {
+    let nodes = vec![node("a", &[Some(80), Some(24), Some(24)])];
+    let jobs = vec![
+        job("large", memory(40, 1), &[]),
+        job("whole", Cards::Whole(1), &[]),
+    ];
+    let expected = ["bind large to a0", "bind whole to a1"];
+    assert_eq!(decided(&cluster(nodes, jobs)), expected);
+}
+
+#[test]
+fn a_card_out_of_order_is_not_given_and_its_holders_take_no_other() {
+    let nodes = vec![node("a", &[None, Some(24)])];
+    let jobs = vec![
+        job("held", memory(20, 1), &["a0"]),
+        job("alone", Cards::Whole(1), &[]),
+        job("late", memory(1, 1), &[]),
+    ];
+    assert_eq!(decided(&cluster(nodes, jobs)), ["bind alone to a1"]);
+}
+
+#[test]
+fn the_smallest_hole_is_counted_in_bytes_whatever_the_size_of_the_card() {
+    // A half of 24 GiB leaves less than two thirds of 80 GiB do.
+    let nodes = vec![node("a", &[Some(80)]), node("b", &[Some(24)])];
+    let jobs = vec![
+        job("on-large", memory(50, 1), &["a0"]),
+        job("on-small", memory(12, 1), &["b0"]),
+        job("new", memory(10, 1), &[]),
+    ];
+    assert_eq!(decided(&cluster(nodes, jobs)), ["bind new to b0"]);
+}
+
+#[test]
+fn several_devices_may_be_of_several_sizes_and_a_fraction_is_of_each() {
+    let nodes = vec![node("a", &[Some(24), Some(80), None, Some(48)])];
+    let jobs = vec![
+        job("half", half(), &["a1"]),
+        job("three", memory(24, 3), &[]),
+        job("four", memory(1, 4), &[]),
+    ];
+    assert_eq!(decided(&cluster(nodes, jobs)), ["bind three to a1 a0 a3"]);
+}
+
+#[test]
+fn bytes_are_charged_by_the_card_that_they_are_on_and_a_limit_may_need_a_larger_one() {
+    let nodes = vec![node("a", &[Some(24), Some(80)])];
+    let mut cluster = cluster(nodes, vec![job("new", memory(20, 1), &[])]);
+    cluster.queues[0].gpu = quota(-1.0, 0.5, 1.0);
+    assert_eq!(decided(&cluster), ["bind new to a1"]);
+    cluster.queues[0].gpu = quota(-1.0, 0.2, 1.0);
+    assert!(decided(&cluster).is_empty());
+}
+
+#[test]
+fn who_is_on_the_large_card_moves_to_a_small_one_for_who_needs_it() {
+    let nodes = vec![node("a", &[Some(80), Some(24)])];
+    let jobs = vec![
+        job("modest", Cards::Whole(1), &["a0"]),
+        job("large", memory(60, 1), &[]),
+    ];
+    let expected = ["evict modest", "reserve large on a", "reserve modest on a"];
+    assert_eq!(decided(&cluster(nodes, jobs)), expected);
+}

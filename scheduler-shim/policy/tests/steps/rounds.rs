@@ -1,0 +1,56 @@
+//! What happens to a cluster between two steps.
+
+use apportion_policy::cluster::{Status, Task};
+use apportion_policy::{Cluster, Decision};
+
+fn task_of<'c>(cluster: &'c mut Cluster, name: &str) -> &'c mut Task {
+    let tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+    tasks.into_iter().find(|task| task.name == name).unwrap()
+}
+
+/// Does what was decided: what is bound runs, what is evicted is made anew and waits.
+pub(crate) fn carry_on(cluster: &mut Cluster, round: usize, decisions: &[Decision]) {
+    for decision in decisions {
+        match decision {
+            Decision::Evict { task, .. } => {
+                let task = task_of(cluster, task);
+                task.status = Status::Pending;
+                task.node = None;
+                task.on.clear();
+            }
+            Decision::Bind { task, place, .. } => {
+                let task = task_of(cluster, task);
+                task.status = Status::Running;
+                task.node = Some(place.node.clone());
+                task.on.clone_from(&place.cards);
+            }
+            Decision::Reserve { .. } => {}
+        }
+    }
+    // A new card gets its name for good when it is opened.
+    for task in cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks) {
+        for card in &mut task.on {
+            if let Some(number) = card.strip_prefix("new-") {
+                *card = format!("card-{round}-{number}");
+            }
+        }
+    }
+}
+
+pub(crate) fn shuffled(cluster: &Cluster, seed: usize) -> Cluster {
+    let mut other = cluster.clone();
+    let by = |length: usize| if length == 0 { 0 } else { seed % length };
+    let (nodes, queues, jobs) = (
+        by(other.nodes.len()),
+        by(other.queues.len()),
+        by(other.jobs.len()),
+    );
+    other.nodes.rotate_left(nodes);
+    other.queues.rotate_left(queues);
+    other.jobs.rotate_left(jobs);
+    other.jobs.reverse();
+    for job in &mut other.jobs {
+        job.tasks.reverse();
+    }
+    other
+}

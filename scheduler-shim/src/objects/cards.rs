@@ -1,0 +1,146 @@
+//! The cards of nodes one by one: which there are, who is on which, and what is held there by nobody whom the
+//! policy decides on.
+//!
+//! Agents say this of a running cluster, [`GpuNode`](super::gpu_nodes) objects of a cluster in files. Where
+//! nobody says it, the cards of a node are counted.
+
+use std::collections::BTreeMap;
+
+use apportion_abi::{Bytes, Share};
+use apportion_groups::Object;
+use apportion_policy::Cluster;
+use apportion_policy::cluster::{Cards, Group, Job, ListedCard, Node, PodSet, Status, Task};
+
+/// The annotation of a pod with its cards and their bytes.
+pub(crate) const CARDS: &str = "apportion.dev/cards";
+
+/// Cards with bytes, as they are written on a pod.
+pub(crate) fn text(cards: &[(String, u64)]) -> String {
+    let one = |(card, bytes): &(String, u64)| format!("{card}={bytes}");
+    cards.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+/// What is written on a pod.
+pub(crate) fn written(pod: Object<'_>) -> Option<Vec<(String, u64)>> {
+    let one = |text: &str| {
+        let (card, bytes) = text.split_once('=')?;
+        Some((card.to_owned(), bytes.parse().ok()?))
+    };
+    pod.annotation(CARDS)?.split(',').map(one).collect()
+}
+
+/// What somebody knows of cards.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    /// The cards of nodes.
+    pub(crate) listed: BTreeMap<String, Vec<ListedCard>>,
+    /// The cards of pods, by namespace and name.
+    pub(crate) on: BTreeMap<String, Vec<String>>,
+}
+
+impl Known {
+    /// Lists the cards of a node.
+    pub(crate) fn list(&self, node: &mut Node) {
+        let listed = self.listed.get(&node.name);
+        node.listed = listed.cloned().unwrap_or_default();
+    }
+
+    /// Takes the whole cards of a pod off its node, for which nobody here decides: those that it is known to be
+    /// on, and where that is not known the largest.
+    pub(crate) fn withdraw(&self, node: &mut Node, pod: &str, count: i64) {
+        node.cards = (node.cards - count).max(0);
+        let count = usize::try_from(count).unwrap_or(0);
+        let on = self.on.get(pod).map_or(&[][..], Vec::as_slice);
+        node.listed
+            .sort_by_key(|card| (on.contains(&card.name), card.is_healthy, card.memory));
+        let left = node.listed.len().saturating_sub(count);
+        let taken = node.listed.split_off(left);
+        // A node keeps a list where it has lost all that is on it: it has no cards then, and not an unknown number.
+        if node.listed.is_empty() {
+            let dead = taken.into_iter().take(1);
+            node.listed.extend(dead.map(|card| ListedCard {
+                is_healthy: false,
+                ..card
+            }));
+        }
+    }
+}
+
+/// What is held of a card by nobody whom the policy decides on: by card, and whether it is about to end.
+pub(crate) type Held<'a> = BTreeMap<(&'a str, bool), u64>;
+
+/// Enters what is held of a node's cards as pods that nobody may move.
+pub(crate) fn add_strangers(cluster: &mut Cluster, node: &str, held: Held<'_>) {
+    let Some(known) = cluster.nodes.iter_mut().find(|known| known.name == node) else {
+        return;
+    };
+    known.pods += i64::try_from(held.len()).unwrap_or(0);
+    cluster.jobs.push(Job {
+        name: format!("{node} holders without a pod"),
+        root: Group {
+            sets: vec![PodSet {
+                name: "default".to_owned(),
+                ..PodSet::default()
+            }],
+            ..Group::default()
+        },
+        tasks: held
+            .into_iter()
+            .map(|((card, is_leaving), bytes)| stranger(node, card, is_leaving, bytes))
+            .collect(),
+        ..Job::default()
+    });
+}
+
+fn stranger(node: &str, card: &str, is_leaving: bool, bytes: u64) -> Task {
+    let (kind, status) = match is_leaving {
+        true => ("leaving", Status::Releasing),
+        false => ("without a pod", Status::Running),
+    };
+    Task {
+        name: format!("{node}/{card} {kind}"),
+        set: "default".to_owned(),
+        status,
+        node: Some(node.to_owned()),
+        on: vec![card.to_owned()],
+        cards: Cards::Shared {
+            share: Share::Memory(Bytes(bytes)),
+            devices: 1,
+        },
+        ..Task::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(cards: &[(&str, u64)]) -> Node {
+        let card = |&(name, mib): &(&str, u64)| ListedCard {
+            name: name.to_owned(),
+            memory: Bytes::from_mib(mib),
+            is_healthy: true,
+        };
+        Node {
+            listed: cards.iter().map(card).collect(),
+            ..Node::default()
+        }
+    }
+
+    fn names(node: &Node) -> Vec<&str> {
+        node.listed.iter().map(|card| card.name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_foreign_pod_takes_the_cards_that_it_is_on_and_else_the_largest() {
+        let mut known = Known::default();
+        known.on.insert("a/b".to_owned(), vec!["small".to_owned()]);
+        let mut node = node(&[("large", 3), ("middle", 2), ("small", 1), ("other", 1)]);
+        known.withdraw(&mut node, "a/b", 1);
+        known.withdraw(&mut node, "c/d", 1);
+        assert_eq!(names(&node), ["other", "middle"]);
+        known.withdraw(&mut node, "c/d", 2);
+        assert_eq!(node.card_count(), 0);
+        assert_eq!(node.listed.len(), 1, "{node:?}");
+    }
+}

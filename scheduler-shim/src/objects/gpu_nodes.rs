@@ -1,0 +1,97 @@
+//! `GpuNode` objects: what the agents of a cluster said of its cards, when all that is left of it are files.
+//!
+//! A running scheduler asks the agents themselves and does not look at these objects; it writes them when
+//! somebody wants to have the cluster as it is now.
+
+use std::collections::BTreeSet;
+
+use apportion_abi::Bytes;
+use apportion_groups::Object;
+use apportion_policy::Cluster;
+use apportion_policy::cluster::ListedCard;
+use serde_json::Value;
+
+use super::cards::{Held, Known, add_strangers, written};
+use super::inventory::Inventory;
+use super::pods;
+
+/// The kind, by API group.
+pub(crate) const KIND: (&str, &str) = ("apportion.dev", "GpuNode");
+
+/// The cards that the objects tell of.
+pub(crate) fn known(inventory: &Inventory) -> Known {
+    let mut known = Known::default();
+    for object in inventory.all(KIND.1) {
+        let listed = cards(object).map(listed).collect();
+        known.listed.insert(object.name().to_owned(), listed);
+        for card in cards(object) {
+            for pod in holders(card).filter_map(pod) {
+                let on = known.on.entry(pod).or_default();
+                on.extend(card["uuid"].as_str().map(str::to_owned));
+            }
+        }
+    }
+    for pod in inventory.all("Pod") {
+        let on = written(pod).into_iter().flatten();
+        let on: Vec<String> = on.map(|(card, _)| card).collect();
+        if !on.is_empty() {
+            known.on.insert(pods::name(pod), on);
+        }
+    }
+    known
+}
+
+/// Enters what the objects say is held by others than the pods of the cluster.
+pub(crate) fn enter_strangers(inventory: &Inventory, cluster: &mut Cluster) {
+    let tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
+    let here = tasks.filter(|task| task.status.is_active());
+    let here: BTreeSet<String> = here.map(|task| task.name.clone()).collect();
+    for object in inventory.all(KIND.1) {
+        let mut held = Held::new();
+        for card in cards(object) {
+            let name = card["uuid"].as_str().unwrap_or_default();
+            let mut nodes = cluster.nodes.iter();
+            let node = nodes.find(|node| node.name == object.name());
+            let is_left = node.is_some_and(|node| node.listed.iter().any(|one| one.name == name));
+            let strange = holders(card).filter(|holder| {
+                let pod = pod(holder);
+                pod.is_none_or(|pod| !here.contains(&pod))
+            });
+            let limits = strange.map(|holder| bytes(&holder["limitBytes"]).0);
+            let sum = limits.fold(bytes(&card["unmanagedBytes"]).0, u64::saturating_add);
+            if sum > 0 && is_left {
+                held.insert((name, false), sum);
+            }
+        }
+        if !held.is_empty() {
+            add_strangers(cluster, object.name(), held);
+        }
+    }
+}
+
+fn cards(object: Object<'_>) -> impl Iterator<Item = &Value> {
+    let cards = object.json()["status"]["cards"].as_array();
+    cards.into_iter().flatten()
+}
+
+fn holders(card: &Value) -> impl Iterator<Item = &Value> {
+    card["holders"].as_array().into_iter().flatten()
+}
+
+/// The namespace and name of the pod that holds a share; none where no pod does.
+fn pod(holder: &Value) -> Option<String> {
+    let text = |field: &str| holder[field].as_str();
+    Some(format!("{}/{}", text("namespace")?, text("pod")?))
+}
+
+fn listed(card: &Value) -> ListedCard {
+    ListedCard {
+        name: card["uuid"].as_str().unwrap_or_default().to_owned(),
+        memory: bytes(&card["allocatableBytes"]),
+        is_healthy: card["health"] == "Healthy",
+    }
+}
+
+fn bytes(value: &Value) -> Bytes {
+    Bytes(value.as_u64().unwrap_or(0))
+}
