@@ -65,7 +65,8 @@ pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     })
 }
 
-/// Runs the benches against an optimised tree: pairs in processes first, then single functions.
+/// Runs the benches against an optimised tree: pairs in processes first, then what the agent has in memory,
+/// then single functions.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     let staged = stage::build(workspace, true)?;
     let package = ["--package", "apportion-benches"];
@@ -74,6 +75,18 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
         .args(["run", "--release", "--bin", "apportion-bench"])
         .args(package);
     run(with(pairs.env(STAGED, &staged), args))?;
+    let mut memory = workspace.cargo();
+    memory
+        .args(["test", "--quiet", "--package", "apportion-kubelet-tests"])
+        .args([
+            "--test",
+            "suite",
+            "--",
+            "memory",
+            "--ignored",
+            "--nocapture",
+        ]);
+    run(memory.env(STAGED, &staged))?;
     run(workspace
         .cargo()
         .arg("bench")

@@ -4,5 +4,6 @@
 
 mod delivery;
 mod mounts;
+mod memory;
 mod node;
 mod storm;
