@@ -57,6 +57,7 @@ pub(crate) struct Account {
     identity: Option<[(u64, u64); 2]>,
     begun: HashMap<(usize, u32), Vec<Bytes>>,
     was_recreated: bool,
+    was_grown: bool,
 }
 
 impl Account {
@@ -122,6 +123,7 @@ impl Account {
             identity,
             begun,
             was_recreated: false,
+            was_grown: false,
         }
     }
 
@@ -137,7 +139,7 @@ impl Account {
     /// Whether the files are those that were opened, whole and in their place, and no process can be
     /// in an earlier copy of them.
     pub(crate) fn is_sound(&self) -> bool {
-        !self.was_recreated && self.is_in_place()
+        !self.was_recreated && !self.was_grown && self.is_in_place()
     }
 
     /// The cards with their limits and overheads as they stand in the file.
@@ -181,6 +183,7 @@ impl Account {
     /// Notes all claims before the driver is asked what is used.
     pub(crate) fn begin(&mut self) {
         self.begun.clear();
+        self.was_grown = self.cut_back();
         if !self.is_in_place() {
             return;
         }
@@ -265,6 +268,18 @@ impl Account {
         {
             change(words);
         }
+    }
+
+    /// Takes back what its programs have added to the end of the usage, which is memory of the host. Says
+    /// whether there was any.
+    fn cut_back(&self) -> bool {
+        let path = self.folder.join(place::USAGE_FILE);
+        let (Some([_, (inode, size)]), Ok(found)) = (self.identity, fs::metadata(&path)) else {
+            return false;
+        };
+        let is_grown = found.ino() == inode && found.len() > size;
+        let cut = |file: fs::File| file.set_len(size).is_ok();
+        is_grown && fs::File::options().write(true).open(path).is_ok_and(cut)
     }
 
     /// A changed file is left alone, and so is one that was changed back.

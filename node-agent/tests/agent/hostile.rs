@@ -164,3 +164,32 @@ async fn who_cuts_an_account_is_told_of_and_held_to_what_nvml_shows() {
         "it is known to the next agent"
     );
 }
+
+#[tokio::test]
+async fn who_grows_an_account_is_told_of_and_the_host_gets_its_memory_back() {
+    let host = Host::new(1);
+    let (_agent, mut client) = host.agent(&[]).await;
+    let allocation = allocate(&mut client, "grower", 4000).await.unwrap();
+    let mut watched = client.watch(WatchRequest {}).await.unwrap().into_inner();
+    let cost = context_cost(&mut client).await;
+    let program = host.context(Some(Path::new(&allocation.account_dir)), "0");
+    let (_usage, _slot) = claim(&allocation.account_dir, &program, cost);
+    commit(&mut client, &allocation.id, program.pid()).await;
+    let usage = Path::new(&allocation.account_dir).join("usage");
+    let file = File::options().write(true).open(&usage).unwrap();
+    let size = file.metadata().unwrap().len();
+    file.write_all_at(&[1; 1 << 16], size + MIB).unwrap();
+    loop {
+        let item = watched.message().await.unwrap().unwrap().item;
+        match item {
+            Some(watch_reply::Item::Event(event)) if event.kind() == EventKind::Damaged => break,
+            _ => {}
+        }
+    }
+    eventually("it is cut and as good as before", async || {
+        let state = state(&mut client, &allocation.id).await;
+        let is_cut = file.metadata().unwrap().len() == size;
+        (is_cut && state == Some(EnforcementState::Attached)).then_some(())
+    })
+    .await;
+}

@@ -152,3 +152,46 @@ async fn a_socket_that_somebody_deletes_comes_back() {
     let _ = allocate(&mut before, "goes on", 100).await.unwrap();
     assert_eq!(list(&mut host.client().await).await.allocations.len(), 1);
 }
+
+#[tokio::test]
+async fn after_a_restart_of_the_machine_pods_keep_their_shares_and_processes_have_none() {
+    use apportion_proto::v1::{CommitRequest, Holder, holder};
+    let host = Host::new(1);
+    let (mut agent, mut client) = host.agent(&[]).await;
+    let of_pod = allocate(&mut client, "pod", 3000).await.unwrap();
+    let uid = "6f1c2d3e-4b5a-4978-8a6b-1c2d3e4f5a6b".to_owned();
+    let kind = Some(holder::Kind::PodUid(uid.clone()));
+    let request = CommitRequest {
+        id: of_pod.id.clone(),
+        holder: Some(Holder { kind }),
+    };
+    client.commit(request).await.unwrap();
+    let of_process = allocate(&mut client, "train", 4000).await.unwrap();
+    let program = host.context(Some(Path::new(&of_process.account_dir)), "0");
+    let (_usage, _slot) = claim(&of_process.account_dir, &program, 100 * MIB);
+    commit(&mut client, &of_process.id, program.pid()).await;
+    agent.kill();
+    // As after a restart: another boot, no accounts, and pids that mean nothing. That this one still lives
+    // is a coincidence that can happen.
+    let path = host.instance().join("checkpoint.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert!(text.contains(boot.trim()), "{text}");
+    fs::write(&path, text.replace(boot.trim(), "another-boot")).unwrap();
+    fs::remove_dir_all(host.instance().join("accounts")).unwrap();
+
+    let (_agent, mut client) = host.agent(&[]).await;
+    let found = list(&mut client).await.allocations;
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].id, of_pod.id);
+    assert_eq!(found[0].grants[0].limit_bytes, 3000 * MIB);
+    assert_eq!(found[0].grants[0].used_bytes, 0);
+    assert!(Path::new(&of_pod.account_dir).join("limits").exists());
+    assert!(!Path::new(&of_process.account_dir).exists());
+    // What the process of before uses is a stranger's.
+    let cost = context_cost(&mut client).await;
+    eventually("it is subtracted", async || {
+        (card(&mut client, 0).await.unmanaged_bytes == cost).then_some(())
+    })
+    .await;
+}
