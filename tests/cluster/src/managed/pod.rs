@@ -1,5 +1,7 @@
 //! A pod of a suite: what the cluster says of it, and its end with the test.
 
+use std::time::SystemTime;
+
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -12,6 +14,8 @@ pub struct Pod {
     pub name: String,
     /// Tells it from others that have had its name.
     pub uid: String,
+    /// When the API server had taken it.
+    pub taken: SystemTime,
 }
 
 impl Pod {
@@ -19,12 +23,14 @@ impl Pod {
     pub(super) fn create(name: &str, pod: &Value) -> Self {
         let cluster = Cluster::of_tests();
         cluster.apply(pod).expect("the API server takes the pod");
+        let taken = SystemTime::now();
         let uid = ["get", "pod", name, "-o", "jsonpath={.metadata.uid}"];
         let uid = cluster.kubectl(&uid).expect("it was just taken");
         Self {
             cluster,
             name: name.to_owned(),
             uid,
+            taken,
         }
     }
 

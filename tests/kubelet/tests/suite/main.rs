@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod delivery;
-mod mounts;
 mod memory;
+mod mounts;
 mod node;
 mod storm;
