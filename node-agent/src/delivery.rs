@@ -17,9 +17,9 @@ use crate::failure::chain;
 use crate::folders::Folders;
 use crate::kubelet::{Answers, Offers, Seen};
 use crate::library::{InstallError, Libraries};
-use crate::options::{Options, Runtime};
+use crate::options::Options;
 use crate::specs::Specs;
-use crate::toolkit::{self, DriverError};
+use crate::toolkit::{DriverError, Sources};
 
 /// How long a pod that was given a share may take to appear on the node.
 const APPEARS_IN: Duration = Duration::from_secs(120);
@@ -48,10 +48,9 @@ pub(crate) struct Delivery {
     pub(crate) slots: Slots,
     specs: Specs,
     folders: Folders,
-    /// Until the runtime is known, no slot is given out.
-    facts: Facts,
-    runtime: Runtime,
-    cdi_dir: PathBuf,
+    /// Whether the runtime takes files of CDI; until it is known, no slot is given out.
+    has_cdi: bool,
+    sources: Sources,
     pub(crate) libraries: Libraries,
     files: ContainerFiles,
     /// The UIDs of pods that the kubelet has shown.
@@ -95,9 +94,8 @@ impl Delivery {
             slots,
             specs,
             folders: Folders::new(instance.join(SLOTS)),
-            facts: Facts::default(),
-            runtime: options.runtime.clone(),
-            cdi_dir: options.cdi_dir.clone(),
+            has_cdi: true,
+            sources: driver_sources(options),
             libraries,
             files,
             shown: BTreeSet::new(),
@@ -124,7 +122,8 @@ impl Delivery {
 
     /// Fits itself to the container runtime, and says how slots are answered for.
     pub(crate) fn settle(&mut self, facts: &Facts) -> Result<Answers, DriverError> {
-        self.facts = facts.clone();
+        self.has_cdi = facts.has_cdi;
+        self.sources.is_nvidia_default = facts.is_nvidia_default;
         Ok(match facts.has_cdi {
             true => Answers::Cdi,
             false => Answers::Folders(self.folders.clone(), self.undescribed()?),
@@ -133,34 +132,31 @@ impl Delivery {
 
     /// What containers get where nobody has described the cards.
     fn undescribed(&self) -> Result<ContainerFiles, DriverError> {
-        let driver = match (&self.files.driver, &self.runtime.driver_libraries) {
-            (DriverFiles::Devices, Some(folder)) if !self.facts.is_nvidia_default => {
-                let libraries = toolkit::libraries(folder)?;
-                DriverFiles::Host { libraries }
-            }
-            (known, _) => known.clone(),
+        let driver = match self.is_simulated() {
+            true => self.files.driver.clone(),
+            false => self.sources.undescribed()?,
         };
-        Ok(ContainerFiles {
-            driver,
-            ..self.files.clone()
-        })
+        Ok(self.with(driver))
     }
 
     /// What containers get with the cards of `grant`, and what was described of them.
     fn described(&self, grant: &Grant) -> Result<(ContainerFiles, Described), DriverError> {
-        let folders = [self.runtime.fixed_cdi_dir.as_path(), &self.cdi_dir];
-        let found = match self.files.driver {
-            DriverFiles::Devices => toolkit::description(&folders)?,
-            DriverFiles::Host { .. } | DriverFiles::Toolkit | DriverFiles::Simulated { .. } => None,
+        let (driver, described) = match self.is_simulated() {
+            true => (self.files.driver.clone(), Described::default()),
+            false => self.sources.of(&grant.cards)?,
         };
-        let Some(found) = found else {
-            return Ok((self.undescribed()?, Described::default()));
-        };
-        let files = ContainerFiles {
-            driver: DriverFiles::Toolkit,
+        Ok((self.with(driver), described))
+    }
+
+    fn is_simulated(&self) -> bool {
+        matches!(self.files.driver, DriverFiles::Simulated { .. })
+    }
+
+    fn with(&self, driver: DriverFiles) -> ContainerFiles {
+        ContainerFiles {
+            driver,
             ..self.files.clone()
-        };
-        Ok((files, found.of(&grant.cards)?))
+        }
     }
 
     /// For whom earlier agents have left grants.
@@ -175,13 +171,13 @@ impl Delivery {
     /// Puts a grant where the runtime finds it. A slot that was answered for by its folder, by an agent before
     /// the runtime knew CDI, still is.
     pub(crate) fn write(&self, label: &Label, grant: &Grant) -> Result<(), String> {
-        if !self.facts.has_cdi || self.folders.has(&label.slot) {
+        if !self.has_cdi || self.folders.has(&label.slot) {
             let files = self.undescribed().map_err(|error| chain(&error))?;
             let contents = slot::contents(grant, &files);
             let written = self.folders.write(label, &contents);
             written.map_err(|error| chain(&error))?;
         }
-        if self.facts.has_cdi {
+        if self.has_cdi {
             let (files, described) = self.described(grant).map_err(|error| chain(&error))?;
             let edits = edits(grant, Target::Container(&files));
             let file = cdi::render(label, &edits, described);
@@ -211,6 +207,17 @@ impl Delivery {
     pub(crate) fn library(&self) -> String {
         let library = self.libraries.folder().join(PRELOAD_LIBRARY);
         library.display().to_string()
+    }
+}
+
+fn driver_sources(options: &Options) -> Sources {
+    Sources {
+        descriptions: vec![
+            options.runtime.fixed_cdi_dir.clone(),
+            options.cdi_dir.clone(),
+        ],
+        libraries: options.runtime.driver_libraries.clone(),
+        is_nvidia_default: false,
     }
 }
 

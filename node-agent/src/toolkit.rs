@@ -7,7 +7,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use apportion_runtime_class::cdi::Described;
 use apportion_runtime_class::nvidia::{Description, DescriptionError};
+use apportion_runtime_class::{DriverFiles, GrantedCard};
 
 /// The driver's libraries for programs that compute. Some have the driver's version in their only name.
 const LIBRARIES: [&str; 7] = [
@@ -34,8 +36,44 @@ pub(crate) enum DriverError {
     },
 }
 
+/// From where the driver can come into containers on this node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sources {
+    /// Where descriptions lie; the later folder wins.
+    pub(crate) descriptions: Vec<PathBuf>,
+    /// The driver's libraries, where they are named.
+    pub(crate) libraries: Option<PathBuf>,
+    /// Whether containers that name no RuntimeClass run with NVIDIA's.
+    pub(crate) is_nvidia_default: bool,
+}
+
+impl Sources {
+    /// For these cards, from who has described them.
+    pub(crate) fn of(
+        &self,
+        cards: &[GrantedCard],
+    ) -> Result<(DriverFiles, Described), DriverError> {
+        match description(&self.descriptions)? {
+            Some(found) => Ok((DriverFiles::Toolkit, found.of(cards)?)),
+            None => Ok((self.undescribed()?, Described::default())),
+        }
+    }
+
+    /// For any card, where nobody has described them. NVIDIA's runtime knows its driver better than we do;
+    /// where it is the default one, it is left to it.
+    pub(crate) fn undescribed(&self) -> Result<DriverFiles, DriverError> {
+        match &self.libraries {
+            Some(folder) if !self.is_nvidia_default => {
+                let libraries = libraries(folder)?;
+                Ok(DriverFiles::Host { libraries })
+            }
+            Some(_) | None => Ok(DriverFiles::Devices),
+        }
+    }
+}
+
 /// What NVIDIA's toolkit says of this node's cards, if it is there. In `folders` the later wins.
-pub(crate) fn description(folders: &[&Path]) -> Result<Option<Description>, DescriptionError> {
+fn description(folders: &[PathBuf]) -> Result<Option<Description>, DescriptionError> {
     let mut found: Option<Description> = None;
     for path in folders.iter().flat_map(|folder| files(folder)) {
         let Some(content) = content(&path)? else {
@@ -86,7 +124,7 @@ fn name(path: &Path) -> std::borrow::Cow<'_, str> {
 }
 
 /// The driver's libraries in a folder.
-pub(crate) fn libraries(folder: &Path) -> Result<Vec<String>, DriverError> {
+fn libraries(folder: &Path) -> Result<Vec<String>, DriverError> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())
@@ -123,7 +161,8 @@ mod tests {
     #[test]
     fn the_toolkits_description_is_found_among_others() {
         let (fixed, live) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let find = || description(&[fixed.path(), live.path()]);
+        let folders = [fixed.path().to_owned(), live.path().to_owned()];
+        let find = || description(&folders);
         assert_eq!(find().unwrap(), None);
         write(
             live.path(),
@@ -149,6 +188,32 @@ mod tests {
             problem.contains("nvidia.yaml is no CDI description"),
             "{problem}"
         );
+    }
+
+    #[test]
+    fn the_driver_comes_from_its_description_else_from_nvidias_runtime_else_from_us() {
+        let (cdi, driver) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for library in &LIBRARIES[..NEEDED] {
+            write(driver.path(), library, "");
+        }
+        let of = |libraries: Option<&Path>, is_nvidia_default| {
+            let sources = Sources {
+                descriptions: vec![cdi.path().to_owned()],
+                libraries: libraries.map(Path::to_owned),
+                is_nvidia_default,
+            };
+            sources.of(&[]).map(|(files, _)| files)
+        };
+        let named = Some(driver.path());
+        assert_eq!(of(None, false).unwrap(), DriverFiles::Devices);
+        assert_eq!(of(named, true).unwrap(), DriverFiles::Devices);
+        let ours = of(named, false).unwrap();
+        assert!(matches!(ours, DriverFiles::Host { libraries } if libraries.len() == NEEDED));
+        assert!(of(Some(cdi.path()), false).is_err());
+        write(cdi.path(), "nvidia.yaml", CARDS);
+        assert_eq!(of(named, true).unwrap(), DriverFiles::Toolkit);
+        write(cdi.path(), "nvidia.yaml", "kind: [");
+        assert!(of(named, true).is_err());
     }
 
     #[test]
