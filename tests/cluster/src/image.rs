@@ -20,6 +20,8 @@ pub use files::Files;
 pub const PAUSE: &str = "apportion.test/pause:latest";
 /// A small userland with a shell, and the programs that allocate.
 pub const VICTIM: &str = "apportion.test/victim:latest";
+/// The userland with the environment that NVIDIA's own images have: it asks for every card.
+pub const ALL_CARDS: &str = "apportion.test/all-cards:latest";
 /// The agent with its libraries, and the command.
 pub const AGENT: &str = "apportion.test/agent:latest";
 
@@ -36,9 +38,13 @@ pub struct Image {
     pub name: &'static str,
     /// What a container runs unless its pod says otherwise.
     pub entrypoint: &'static [&'static str],
+    /// Its environment.
+    pub env: &'static [&'static str],
     /// Its root file system.
     pub files: Files,
 }
+
+const ENV: &[&str] = &["PATH=/usr/bin:/bin"];
 
 /// Loads every image of the cluster into its containerd.
 pub(crate) fn load(cluster: &Cluster, wanted: &Wanted) -> Result<()> {
@@ -77,16 +83,25 @@ pub fn images(staged: &Path, victims: &Path) -> Result<Vec<Image>> {
         Image {
             name: PAUSE,
             entrypoint: &["/bin/sleep", "infinity"],
+            env: ENV,
             files: pause,
         },
         Image {
             name: VICTIM,
             entrypoint: &["/bin/sh"],
+            env: ENV,
             files: victim,
+        },
+        Image {
+            name: ALL_CARDS,
+            entrypoint: &["/bin/sh"],
+            env: &["PATH=/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES=all"],
+            files: userland()?,
         },
         Image {
             name: AGENT,
             entrypoint: &["/usr/bin/apportion-agent"],
+            env: ENV,
             files: agent,
         },
     ])

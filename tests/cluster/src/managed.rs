@@ -100,6 +100,15 @@ impl Node {
         self.kubectl(&["get", "node", &self.cluster.node(), "-o", path])
     }
 
+    /// The agent's process.
+    ///
+    /// # Panics
+    /// If none runs.
+    #[must_use]
+    pub fn agent_pid(&self) -> u32 {
+        self.agent.as_ref().expect("an agent runs").id()
+    }
+
     /// Kills the agent, as a crash does.
     pub fn kill_agent(&mut self) {
         if let Some(mut agent) = self.agent.take() {
@@ -183,17 +192,17 @@ impl Node {
         Pod::create(name, &pod)
     }
 
-    /// The grants on disk.
+    /// The grants on disk: files of CDI, and the folders of slots for a runtime without it.
     #[must_use]
     pub fn grants(&self) -> Vec<PathBuf> {
-        let folder = fs::read_dir(self.cluster.folder().cdi());
-        let paths = folder
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path());
+        let paths = |folder: PathBuf| {
+            let entries = fs::read_dir(folder).into_iter().flatten();
+            entries.flatten().map(|entry| entry.path())
+        };
+        let files = paths(self.cluster.folder().cdi());
         let is_ours = |path: &PathBuf| path.to_string_lossy().contains("apportion.dev-grant");
-        paths.filter(is_ours).collect()
+        let folders = paths(self.instance().join("slots"));
+        files.filter(is_ours).chain(folders).collect()
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn pack(image: &Image, folder: &Path) -> Result<PathBuf> {
     let config = json!({
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Entrypoint": image.entrypoint, "Env": ["PATH=/usr/bin:/bin"], "WorkingDir": "/"},
+        "config": {"Entrypoint": image.entrypoint, "Env": image.env, "WorkingDir": "/"},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
     });
     let list =

@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use apportion_kubelet_tests::Runtime;
+use apportion_kubelet_tests::{Kubelet, Runtime};
 use apportion_proto::deviceplugin::ContainerAllocateResponse;
+use apportion_tests::{Host, PATIENCE, cards};
 
 use crate::node::Node;
 
@@ -39,6 +41,34 @@ fn account(node: &Node, id: &str) -> PathBuf {
     let accounts = node.host.instance().join("accounts");
     let account = accounts.join(id).join("limits");
     account.canonicalize().expect("the account is there")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_cannot_tell_what_the_runtime_knows_offers_nothing() {
+    let host = Host::with(&cards(1));
+    let dir = |name: &str| host.dir().join(name).display().to_string();
+    let mut kubelet = Kubelet::start(&host.dir().join("kubelet"));
+    let socket = host.dir().join("cri.sock");
+    let agent = host.agent(&[
+        "--kubelet-dir",
+        &dir("kubelet"),
+        "--cdi-dir",
+        &dir("cdi"),
+        "--cri-socket",
+        &dir("cri.sock"),
+    ]);
+    let deadline = Instant::now() + PATIENCE;
+    while !host
+        .agent_log()
+        .contains("Nothing is offered to the kubelet")
+    {
+        assert!(Instant::now() < deadline, "{}", host.agent_log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(kubelet.registrations(), 0);
+    let _runtime = Runtime::listen(&socket, "containerd", "v2.4.2", "{}");
+    kubelet.await_plugin(0).await;
+    agent.kill();
 }
 
 #[tokio::test(flavor = "multi_thread")]
