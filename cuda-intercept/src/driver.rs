@@ -10,11 +10,16 @@ use core::ops::ControlFlow;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
+use apportion_gate::device_of_graphs;
+
 use crate::elf::{self, Object};
 use crate::errno;
-use crate::foreign::{ArrayRequirements, Context, Device, NvmlDevice, Opaque, Pool};
 use crate::foreign::{
-    INVALID_HANDLE, INVALID_VALUE, LAZY_LOADING, POOL_RESERVED, SUCCESS, Status, Stream,
+    AllocationNode, ArrayRequirements, Context, Device, NvmlDevice, Opaque, Pool,
+};
+use crate::foreign::{
+    GRAPHS_RESERVED, INVALID_HANDLE, INVALID_VALUE, LAZY_LOADING, POOL_RESERVED, SUCCESS, Status,
+    Stream,
 };
 use crate::table::{COUNT, Library, ROWS};
 
@@ -176,6 +181,13 @@ needed! {
     Cuda ArrayRequirements array_requirements = c"cuArrayGetMemoryRequirements" (size: *mut ArrayRequirements, array: Opaque, device: Device);
     Cuda MipmappedRequirements mipmapped_requirements = c"cuMipmappedArrayGetMemoryRequirements" (size: *mut ArrayRequirements, array: Opaque, device: Device);
     Cuda CtxGetLimit ctx_get_limit = c"cuCtxGetLimit" (value: *mut usize, limit: u32);
+    Cuda GraphNodes graph_nodes = c"cuGraphGetNodes" (graph: Opaque, nodes: *mut Opaque, count: *mut usize);
+    Cuda NodeType graph_node_type = c"cuGraphNodeGetType" (node: Opaque, kind: *mut u32);
+    Cuda AllocationNode allocation_node = c"cuGraphMemAllocNodeGetParams" (node: Opaque, allocation: *mut AllocationNode);
+    Cuda ChildGraph child_graph = c"cuGraphChildGraphNodeGetGraph" (node: Opaque, graph: *mut Opaque);
+    Cuda GraphMemory graph_memory = c"cuDeviceGetGraphMemAttribute" (device: Device, attribute: u32, value: *mut u64);
+    Cuda GraphTrim graph_trim = c"cuDeviceGraphMemTrim" (device: Device);
+    Cuda IsCapturing stream_is_capturing = c"cuStreamIsCapturing" (stream: Stream, status: *mut u32);
     Cuda DeviceGetAttribute device_get_attribute = c"cuDeviceGetAttribute" (value: *mut i32, attribute: u32, device: Device);
     Cuda LoadingMode module_loading_mode = c"cuModuleGetLoadingMode" (mode: *mut u32);
     Nvml NvmlUuid nvml_uuid = c"nvmlDeviceGetUUID" (device: NvmlDevice, text: *mut c_char, length: u32);
@@ -241,6 +253,30 @@ pub(crate) fn loads_lazily() -> bool {
     status == Some(SUCCESS) && mode == LAZY_LOADING
 }
 
+/// What a node of a graph does.
+pub(crate) fn node_type(node: Opaque) -> Option<u32> {
+    let mut kind = 0;
+    // SAFETY: the node is one that the driver gave out, the pointer is to a local variable.
+    let status = unsafe { graph_node_type(node, &raw mut kind) }?;
+    (status == SUCCESS).then_some(kind)
+}
+
+/// The graph in a node of a graph.
+pub(crate) fn child_of(node: Opaque) -> Option<Opaque> {
+    let mut graph: Opaque = core::ptr::null_mut();
+    // SAFETY: as for `node_type`.
+    let status = unsafe { child_graph(node, &raw mut graph) }?;
+    (status == SUCCESS).then_some(graph)
+}
+
+/// Whether what is asked of a stream becomes part of a graph.
+pub(crate) fn is_capturing(stream: Stream) -> bool {
+    let mut capturing = 0;
+    // SAFETY: the stream is the caller's, the pointer is to a local variable.
+    let status = unsafe { stream_is_capturing(stream, &raw mut capturing) };
+    status == Some(SUCCESS) && capturing != 0
+}
+
 /// What the driver says that a pool reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
@@ -252,14 +288,29 @@ pub(crate) enum Reading {
     NoPool,
 }
 
-/// What a pool reserves now.
-pub(crate) fn pool_reserved(pool: Pool) -> Reading {
+/// What a pool reserves now, also the one of a device's graphs.
+pub(crate) fn pool_reserved(pool: u64) -> Reading {
     let mut reserved = 0;
-    // SAFETY: the pool is one that the driver gave out, and the value of this attribute is 64 bits.
-    let status = unsafe { pool_get_attribute(pool, POOL_RESERVED, &raw mut reserved) };
+    let place = &raw mut reserved;
+    let status = match device_of_graphs(pool) {
+        // SAFETY: the value of this attribute is 64 bits.
+        Some(device) => unsafe { graph_memory(device, GRAPHS_RESERVED, place) },
+        // SAFETY: the pool is one that the driver gave out, and the value of this attribute is 64 bits.
+        None => unsafe { pool_get_attribute(pool as Pool, POOL_RESERVED, place) },
+    };
     match status {
         Some(SUCCESS) => Reading::Reserves(reserved),
         Some(INVALID_VALUE | INVALID_HANDLE) => Reading::NoPool,
         Some(_) | None => Reading::Unknown,
     }
+}
+
+/// Makes a pool give back what it does not use, also the one of a device's graphs.
+pub(crate) fn trim(pool: u64) {
+    let _ = match device_of_graphs(pool) {
+        // SAFETY: there is only a number.
+        Some(device) => unsafe { graph_trim(device) },
+        // SAFETY: the pool is one that the driver gave out, and who destroys it waits for us.
+        None => unsafe { pool_trim_to(pool as Pool, 0) },
+    };
 }

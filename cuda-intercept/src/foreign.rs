@@ -43,11 +43,13 @@ const LOCATION_DEVICE: u32 = 1;
 const LOCATION_DOMAIN: u32 = 6;
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
 pub(crate) const POOL_RESERVED: u32 = 5;
+/// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
+pub(crate) const GRAPHS_RESERVED: u32 = 2;
 /// `CU_MODULE_LAZY_LOADING`.
 pub(crate) const LAZY_LOADING: u32 = 2;
 
 /// `CUmemLocation`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Location {
     kind: u32,
@@ -74,8 +76,20 @@ pub struct AllocationProperties {
     pub(crate) location: Location,
 }
 
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`; of the pool's properties the rest is room.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct AllocationNode {
+    pub(crate) pool: PoolProperties,
+    rest: [u64; 9],
+    access: usize,
+    access_count: usize,
+    pub(crate) bytes: usize,
+    address: DevicePointer,
+}
+
 /// The start of `CUmemPoolProps`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C)]
 pub struct PoolProperties {
     kind: u32,

@@ -9,6 +9,7 @@
 
 pub(crate) mod array;
 pub(crate) mod context;
+pub(crate) mod graph;
 pub(crate) mod linear;
 pub(crate) mod module;
 pub(crate) mod pool;

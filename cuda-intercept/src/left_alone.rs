@@ -215,13 +215,11 @@ left_alone! {
         cuLogicalEndpointBindMem cuLogicalEndpointCreate cuLogicalEndpointDestroy cuLogicalEndpointExport
         cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease cuLogicalEndpointIdReserve
         cuLogicalEndpointImport cuLogicalEndpointQuery cuLogicalEndpointUnbind";
-    Cuda Gap "memory of graphs is not charged; the agent sees it when a graph is launched": "
+    Cuda TakesNothing "makes graphs, whose memory is charged when they are launched, and says what they hold": "
         cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddNode cuGraphAddChildGraphNode
-        cuGraphInstantiate cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphExecUpdate
-        cuGraphExecNodeSetParams cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy cuGraphUpload
-        cuGraphLaunch cuDeviceGraphMemTrim cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute
-        cuStreamBeginCapture cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph
-        cuStreamEndCapture";
+        cuGraphExecUpdate cuGraphExecNodeSetParams cuGraphExecChildGraphNodeSetParams
+        cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute cuStreamBeginCapture
+        cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph cuStreamEndCapture";
     Cuda Gap "a mapping into a sparse array is not counted: it keeps memory that was released": "
         cuMemMapArrayAsync";
     Cuda Gap "what is shared by a handle is uncharged on release, though the handle keeps it": "

@@ -49,7 +49,7 @@ pub mod table;
 
 pub use door::{dlsym, dlvsym};
 pub use foreign::{
-    AllocationProperties, Context, Device, DevicePointer, Event, Handle, NvmlDevice,
+    AllocationNode, AllocationProperties, Context, Device, DevicePointer, Event, Handle, NvmlDevice,
 };
 pub use foreign::{Array3d, Array3dV1, ArrayShape, ArrayShapeV1};
 pub use foreign::{NvmlMemory, NvmlMemoryV2, Opaque, Pool, PoolProperties, Status, Stream};

@@ -160,6 +160,18 @@ rows! {
     Cuda cuDeviceGetDefaultMemPool(pool: *mut Pool, device: Device) = "cuDeviceGetDefaultMemPool" @ 11020 => pool::of_device, "enters a pool under its card";
     Cuda cuMemGetDefaultMemPool(pool: *mut Pool, location: *const Location, kind: u32) = "cuMemGetDefaultMemPool" @ 13000 => pool::at_location, "enters a pool under the card of its location";
     Cuda cuMemGetMemPool(pool: *mut Pool, location: *const Location, kind: u32) = "cuMemGetMemPool" @ 13000 => pool::at_location, "enters a pool under the card of its location";
+    // Graphs.
+    Cuda cuGraphInstantiate(exec: *mut Opaque, graph: Opaque, node: Opaque, log: Opaque, bytes: usize) = "cuGraphInstantiate" @ 10000 => graph::instantiate, "counts what the graph's nodes allocate";
+    Cuda cuGraphInstantiate_v2(exec: *mut Opaque, graph: Opaque, node: Opaque, log: Opaque, bytes: usize) = "cuGraphInstantiate" @ 11000 => graph::instantiate, "counts what the graph's nodes allocate";
+    Cuda cuGraphInstantiateWithFlags(exec: *mut Opaque, graph: Opaque, flags: u64) = "cuGraphInstantiateWithFlags" @ 11040 => graph::instantiate_with_flags, "counts what the graph's nodes allocate";
+    Cuda cuGraphInstantiateWithParams(exec: *mut Opaque, graph: Opaque, parameters: Opaque) = "cuGraphInstantiateWithParams" @ 12000 => graph::instantiate_with_parameters, "counts what the graph's nodes allocate";
+    Cuda cuGraphInstantiateWithParams_ptsz(exec: *mut Opaque, graph: Opaque, parameters: Opaque) = "cuGraphInstantiateWithParams" @ 12000 => graph::instantiate_with_parameters, "counts what the graph's nodes allocate";
+    Cuda cuGraphUpload(exec: Opaque, stream: Stream) = "cuGraphUpload" @ 11010 => graph::launch, "charges what the graph's nodes allocate, the first time";
+    Cuda cuGraphUpload_ptsz(exec: Opaque, stream: Stream) = "cuGraphUpload" @ 11010 => graph::launch, "charges what the graph's nodes allocate, the first time";
+    Cuda cuGraphLaunch(exec: Opaque, stream: Stream) = "cuGraphLaunch" @ 10000 => graph::launch, "charges what the graph's nodes allocate, the first time";
+    Cuda cuGraphLaunch_ptsz(exec: Opaque, stream: Stream) = "cuGraphLaunch" @ 10000 => graph::launch, "charges what the graph's nodes allocate, the first time";
+    Cuda cuGraphExecDestroy(exec: Opaque) = "cuGraphExecDestroy" @ 10000 => graph::destroy, "forgets what the graph's nodes allocate";
+    Cuda cuDeviceGraphMemTrim(device: Device) = "cuDeviceGraphMemTrim" @ 11040 => graph::trim, "uncharges what the driver kept for graphs";
     // Where pools give back by themselves.
     Cuda cuCtxSynchronize() = "cuCtxSynchronize" @ 2000 => pool::context_synchronize, "uncharges what pools gave back";
     Cuda cuCtxSynchronize_v2(context: Context) = "cuCtxSynchronize" @ 13000 => pool::synchronize, "uncharges what pools gave back";

@@ -86,6 +86,49 @@ fn heaps_and_buffers_never_exceed_the_limit() {
 }
 
 #[test]
+fn memory_of_graphs_never_exceeds_the_limit() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    at_the_limit(&host, &mut victim, "graph");
+}
+
+#[test]
+fn what_graphs_freed_is_used_again() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let kept = victim.step("capture 1024M").value();
+    assert_eq!(free(&mut victim), FREE - 1024 * MIB);
+    // There is no room for a second of this size, and it is there already.
+    victim.step(&format!("relaunch {kept}")).ok();
+    victim.step("alloc 400M").ok();
+    victim.step(&format!("relaunch {kept}")).ok();
+    let other = victim.step("upload 1024M").value();
+    victim.step(&format!("relaunch {other}")).ok();
+    victim.step("uploaded 1536M").refused();
+    let other = victim.step("uploaded 1024M").value();
+    victim.step(&format!("relaunch {other}")).ok();
+    victim.step("capture 1536M").refused();
+    victim.step("alloc 1200M").ok();
+    victim.step(&format!("relaunch {kept}")).refused();
+    assert_eq!(host.used(), CONTEXT + 1600 * MIB);
+    assert!(host.high_water() <= LIMIT);
+}
+
+#[test]
+fn a_captured_allocation_takes_nothing_until_it_is_launched() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    victim.step("alloc 1600M").ok();
+    victim.step("capture 128M").refused();
+    victim.step("capture 32M").ok();
+    victim.step("reset").ok();
+    assert_eq!(host.used(), 0);
+    victim.step("start").ok();
+    assert_eq!(free(&mut victim), FREE);
+    assert!(host.high_water() <= LIMIT);
+}
+
+#[test]
 fn a_library_counts_in_every_context() {
     let host = Host::new();
     let mut victim = started(&host);

@@ -49,6 +49,28 @@ pub(crate) struct PoolProperties {
     reserved: [u64; 7],
 }
 
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
+#[repr(C)]
+pub(crate) struct AllocationNode {
+    pool: PoolProperties,
+    access: usize,
+    access_count: usize,
+    bytes: usize,
+    pub(crate) address: u64,
+}
+
+impl AllocationNode {
+    pub(crate) fn of(location: Location, bytes: usize) -> Self {
+        Self {
+            pool: PoolProperties::at(location),
+            access: 0,
+            access_count: 0,
+            bytes,
+            address: 0,
+        }
+    }
+}
+
 impl Location {
     pub(crate) fn card(id: i32) -> Self {
         Self { kind: 1, id }

@@ -5,6 +5,7 @@ mod children;
 mod churn;
 mod code;
 mod driver;
+mod graphs;
 mod memory;
 mod nvml;
 mod objects;
@@ -14,7 +15,7 @@ mod script;
 mod linked {
     use std::ffi::{c_int, c_void};
 
-    use crate::driver::{Access, AllocationProperties, PoolProperties};
+    use crate::driver::{Access, AllocationNode, AllocationProperties, PoolProperties};
 
     macro_rules! functions {
         ($($name:ident($($arg:ident: $type:ty),*) = $base:literal @ $version:literal;)*) => {

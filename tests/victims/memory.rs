@@ -2,6 +2,7 @@
 //! alone (1) or written (0).
 
 use crate::driver::{Access, AllocationProperties, Location, PoolProperties};
+use crate::graphs;
 use crate::objects::Object;
 use crate::script::{Outcome, Victim, Words, result};
 
@@ -194,6 +195,7 @@ impl Victim {
             }
             Object::Pool(pool) => driver.cuMemPoolDestroy(pool),
             Object::Module(module) => driver.cuModuleUnload(module),
+            Object::Graph(exec, graph, address) => graphs::destroy(driver, exec, graph, address),
             Object::Library(library) => driver.cuLibraryUnload(library),
             Object::Gone => return Err(-1),
         };
@@ -223,6 +225,7 @@ impl Victim {
             | Object::Pool(_)
             | Object::Module(_)
             | Object::Library(_)
+            | Object::Graph(..)
             | Object::Gone => return Err(-1),
         };
         let driver = self.driver()?;

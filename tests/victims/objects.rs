@@ -15,6 +15,8 @@ pub(crate) enum Object {
     Pool(usize),
     /// A module.
     Module(usize),
+    /// A graph that was launched: executable, as it was made, and the address that it left allocated.
+    Graph(usize, usize, u64),
     /// A library.
     Library(usize),
     /// It was given back.

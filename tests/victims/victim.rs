@@ -7,6 +7,7 @@ mod churn;
 mod code;
 mod doors;
 mod driver;
+mod graphs;
 mod memory;
 mod nvml;
 mod objects;

@@ -3,6 +3,7 @@
 use crate::Card;
 use crate::arrays::{Array, Arrays, TakenArray};
 use crate::contexts::{ContextId, Contexts, Ended, Reserve};
+use crate::graphs::Graphs;
 use crate::handles::{Dropped, Handles, Released, Unmapped};
 use crate::linear::{Linear, Taken};
 use crate::loads::Loads;
@@ -27,6 +28,8 @@ pub struct Books {
     handles: Handles,
     /// Stream-ordered pools.
     pub pools: Pools,
+    /// Graphs that allocate.
+    pub graphs: Graphs,
     /// Modules and libraries.
     pub loads: Loads,
     /// What was set of contexts.

@@ -5,11 +5,14 @@
 //! settlement: at every call here, at every point of synchronisation, and before a charge is refused.
 //! No stream is ever synchronised to find out.
 //!
+//! What is asked of a stream that is being captured becomes part of a graph, and costs nothing until that is
+//! launched. The pool of a device's graphs is settled and trimmed like those of the program.
+//!
 //! At the very limit this refuses what a pool could have served from room that it has reserved and cannot
 //! trim, up to one step of its growth: nobody but the driver knows whether such a request makes it grow,
 //! and the promise is that the limit holds.
 
-use apportion_gate::{Card, Growth, worst_growth};
+use apportion_gate::{Card, Growth, device_of_graphs, worst_growth};
 
 use crate::driver::{self, Reading};
 use crate::foreign::{
@@ -31,11 +34,11 @@ type ContextSynchronize = unsafe extern "C" fn() -> Status;
 type Synchronize = unsafe extern "C" fn(Context) -> Status;
 
 /// Reads what a pool reserves and settles its charge; `ended` is growth that is over.
-fn settle(process: &Process, pool: u64, ended: Option<Growth>) {
+pub(super) fn settle(process: &Process, pool: u64, ended: Option<Growth>) {
     let Some(epoch) = process.books.lock().pools.look(pool) else {
         return;
     };
-    let read = driver::pool_reserved(pool as Pool);
+    let read = driver::pool_reserved(pool);
     let settled = {
         let mut books = process.books.lock();
         books.pools.looked(pool);
@@ -73,9 +76,13 @@ pub(crate) fn trim_all(process: &Process, card: Card) -> bool {
     each_charged(process, |pool| {
         let is_here = process.books.lock().pools.card(pool) == Some(Some(card));
         if is_here && process.books.lock().pools.look(pool).is_some() {
-            // SAFETY: the pool is one that the driver gave out, and who destroys it waits for us.
-            unsafe { driver::pool_trim_to(pool as Pool, 0) };
-            process.books.lock().pools.looked(pool);
+            driver::trim(pool);
+            let mut books = process.books.lock();
+            books.pools.looked(pool);
+            if let Some(device) = device_of_graphs(pool) {
+                books.graphs.trimmed(device);
+            }
+            drop(books);
             settle(process, pool, None);
         }
     });
@@ -159,6 +166,9 @@ pub(crate) unsafe fn alloc_async(
         Ground::Closed => return OUT_OF_MEMORY,
         Ground::Charged(_) | Ground::Free => return ask(address),
     };
+    if driver::is_capturing(stream) {
+        return ask(address);
+    }
     match pool_of(process, stream) {
         Some(pool) => allocate(process, pool, bytes, address, ask),
         None => ask(address),
@@ -182,13 +192,14 @@ pub(crate) unsafe fn alloc_from_pool(
     if process::is_closed(process) {
         return OUT_OF_MEMORY;
     }
-    if process.account().is_none() || address.is_null() || bytes == 0 || pool.is_null() {
+    let is_nothing = address.is_null() || bytes == 0 || pool.is_null();
+    if process.account().is_none() || is_nothing || driver::is_capturing(stream) {
         return ask(address);
     }
     let known = process.books.lock().pools.card(pool as u64);
     let card = known.unwrap_or_else(|| {
         let card = device_of(process, stream).and_then(|device| process.card_of(device));
-        card.filter(|_| driver::pool_reserved(pool) != Reading::NoPool)
+        card.filter(|_| driver::pool_reserved(pool as u64) != Reading::NoPool)
     });
     match card {
         Some(card) => allocate(process, (pool as u64, card), bytes, address, ask),

@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::size_of;
 
 use apportion_intercept::table::entry;
-use apportion_intercept::{NvmlMemory, NvmlMemoryV2, ROWS};
+use apportion_intercept::{AllocationNode, NvmlMemory, NvmlMemoryV2, ROWS};
 use cudarc::driver::sys;
 
 /// The sizes of the result and of the arguments.
@@ -128,6 +128,15 @@ compare! {
     cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain(a, b);
     cuDevicePrimaryCtxRelease_v2 = cuDevicePrimaryCtxRelease_v2(a);
     cuDevicePrimaryCtxReset_v2 = cuDevicePrimaryCtxReset_v2(a);
+    cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags(a, b, c);
+    cuGraphInstantiateWithParams = cuGraphInstantiateWithParams(a, b, c);
+    cuGraphInstantiateWithParams_ptsz = cuGraphInstantiateWithParams(a, b, c);
+    cuGraphUpload = cuGraphUpload(a, b);
+    cuGraphUpload_ptsz = cuGraphUpload(a, b);
+    cuGraphLaunch = cuGraphLaunch(a, b);
+    cuGraphLaunch_ptsz = cuGraphLaunch(a, b);
+    cuGraphExecDestroy = cuGraphExecDestroy(a);
+    cuDeviceGraphMemTrim = cuDeviceGraphMemTrim(a);
     cuCtxSetLimit = cuCtxSetLimit(a, b);
     cuModuleLoad = cuModuleLoad(a, b);
     cuModuleLoadData = cuModuleLoadData(a, b);
@@ -156,6 +165,8 @@ written! {
     cuCtxDetach(a: *mut c_void);
     cuDevicePrimaryCtxRelease(a: c_int);
     cuDevicePrimaryCtxReset(a: c_int);
+    cuGraphInstantiate(a: *mut *mut c_void, b: *mut c_void, c: *mut *mut c_void, d: *mut c_char, e: usize);
+    cuGraphInstantiate_v2(a: *mut *mut c_void, b: *mut c_void, c: *mut *mut c_void, d: *mut c_char, e: usize);
     cuGLCtxCreate(a: *mut *mut c_void, b: c_uint, c: c_int);
     cuGLCtxCreate_v2(a: *mut *mut c_void, b: c_uint, c: c_int);
     cuVDPAUCtxCreate(a: *mut *mut c_void, b: c_uint, c: c_int, d: c_uint, e: *const c_void);
@@ -181,6 +192,10 @@ fn every_hook_has_the_signature_of_the_function_it_stands_for() {
 #[test]
 fn structures_that_a_hook_writes_have_the_driver_s_size() {
     use nvml_wrapper_sys::bindings::{nvmlMemory_t, nvmlMemory_v2_t};
+    assert_eq!(
+        size_of::<AllocationNode>(),
+        size_of::<sys::CUDA_MEM_ALLOC_NODE_PARAMS>()
+    );
     assert_eq!(size_of::<NvmlMemory>(), size_of::<nvmlMemory_t>());
     assert_eq!(size_of::<NvmlMemoryV2>(), size_of::<nvmlMemory_v2_t>());
 }

@@ -8,6 +8,7 @@
 //! handler below.
 
 mod array;
+mod capture;
 mod context;
 mod copy;
 mod copy_rows;
@@ -19,6 +20,7 @@ mod event;
 mod export;
 mod fill;
 mod functions;
+mod graphs;
 mod host;
 mod image;
 mod libraries;
@@ -45,6 +47,7 @@ mod visible;
 fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
     [
         array::ROWS,
+        capture::ROWS,
         context::ROWS,
         copy::ROWS,
         copy_rows::ROWS,
@@ -54,6 +57,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         event::ROWS,
         fill::ROWS,
         functions::ROWS,
+        graphs::ROWS,
         host::ROWS,
         libraries::ROWS,
         lookup::ROWS,

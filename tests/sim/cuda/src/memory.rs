@@ -6,6 +6,7 @@ use crate::context::current;
 use crate::driver::{ask, driver, tables};
 use crate::error::{Error, INVALID_VALUE, OUT_OF_MEMORY, Outcome, UNKNOWN};
 use crate::export::exports;
+use crate::graphs;
 use crate::mapping;
 use crate::pointer::Out;
 use crate::tables::{Kind, Range};
@@ -165,6 +166,7 @@ fn free(address: u64) -> Outcome {
             tables().touch_pools();
             Ok(())
         }
+        Kind::Graph => graphs::free(address),
         Kind::Host { .. } | Kind::Registered { .. } | Kind::Variable | Kind::Mapped { .. } => {
             Err(INVALID_VALUE)
         }

@@ -43,6 +43,11 @@ impl<T: Copy> Out<T> {
         }
     }
 
+    /// What the caller has put there before.
+    pub(crate) fn read(self) -> Result<T, Error> {
+        In(self.0.cast_const()).get()
+    }
+
     /// Gives a result that the caller must want.
     pub(crate) fn put(self, value: T) -> Result<(), Error> {
         self.put_at(0, value)

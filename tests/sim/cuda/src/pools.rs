@@ -4,9 +4,11 @@ use std::collections::HashMap;
 
 use apportion_sim_machine::{PoolAttribute, Reply, Request};
 
+use crate::capture::captured;
 use crate::driver::{ask, create as create_in_machine, driver, tables};
 use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
 use crate::export::exports;
+use crate::graphs;
 use crate::location::{Access, Place, READ_WRITE};
 use crate::mapping;
 use crate::memory::{enter_allocation, free_allocation};
@@ -34,7 +36,7 @@ struct Pool {
 }
 
 /// `CUmemPoolProps`.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Properties {
     kind: u32,
@@ -83,6 +85,28 @@ impl Pools {
 
     fn pool_mut(&mut self, handle: u64) -> Result<&mut Pool, Error> {
         self.by_handle.get_mut(&handle).ok_or(INVALID_VALUE)
+    }
+}
+
+impl Properties {
+    /// Those of pinned memory at a place.
+    pub(crate) fn at(place: Place) -> Self {
+        Self {
+            kind: KINDS[0],
+            handle_types: 0,
+            place,
+            security: 0,
+            max_bytes: 0,
+            usage: 0,
+            is_rdma_capable: 0,
+            reserved: [0; 53],
+        }
+    }
+
+    /// The device whose memory it is; none but devices have pools of graphs.
+    pub(crate) fn device(&self) -> Result<i32, Error> {
+        self.place.location()?;
+        Ok(self.place.device())
     }
 }
 
@@ -303,6 +327,10 @@ fn allocate_from(out: Out<u64>, bytes: usize, handle: u64, on: u64) -> Outcome {
         return Err(INVALID_VALUE);
     }
     let place = tables().pools.pool(handle)?.place;
+    if let Some(graph) = captured(on) {
+        let parameters = graphs::Parameters::new(place, bytes);
+        return out.put(graphs::allocation(graph, parameters)?.1);
+    }
     let reply = ask(Request::PoolAllocate {
         pool: name_of(handle)?,
         bytes,
@@ -327,6 +355,12 @@ fn free(address: u64, on: u64) -> Outcome {
         .get(&address)
         .copied()
         .ok_or(INVALID_VALUE)?;
+    if let Some(graph) = captured(on) {
+        return graphs::release(graph, address).map(drop);
+    }
+    if range.kind == Kind::Graph {
+        return graphs::free(address);
+    }
     let Kind::Pooled { allocation, .. } = range.kind else {
         return Err(INVALID_VALUE);
     };

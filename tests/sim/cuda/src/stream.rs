@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use crate::capture::captured;
 use crate::context::current;
 use crate::driver::{self, tables};
 use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Outcome};
@@ -48,7 +49,6 @@ exports! {
     cuStreamGetCtx(stream: u64, context: Out<u64>) = get_context_v1 => "cuStreamGetCtx" @ 9020 | cuStreamGetCtx_ptsz @ 9020;
     cuStreamGetCtx_v2(stream: u64, context: Out<u64>, green: Out<u64>) = get_context => "cuStreamGetCtx" @ 12050 | cuStreamGetCtx_v2_ptsz @ 12050;
     cuStreamGetDevice(stream: u64, device: Out<i32>) = get_device => "cuStreamGetDevice" @ 12080 | cuStreamGetDevice_ptsz @ 12080;
-    cuStreamIsCapturing(stream: u64, status: Out<u32>) = is_capturing => "cuStreamIsCapturing" @ 10000 | cuStreamIsCapturing_ptsz @ 10000;
     cuStreamGetCaptureInfo(stream: u64, status: Out<u32>, id: Out<u64>) = get_capture_v1 => "cuStreamGetCaptureInfo" @ 10010 | cuStreamGetCaptureInfo_ptsz @ 10010;
     cuStreamGetCaptureInfo_v2(stream: u64, status: Out<u32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, count: Out<usize>) = get_capture_v2 => "cuStreamGetCaptureInfo" @ 11030 | cuStreamGetCaptureInfo_v2_ptsz @ 11030;
     cuStreamGetCaptureInfo_v3(stream: u64, status: Out<u32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, edges: Out<u64>, count: Out<usize>) = get_capture => "cuStreamGetCaptureInfo" @ 12030 | cuStreamGetCaptureInfo_v3_ptsz @ 12030;
@@ -174,15 +174,11 @@ fn get_device(handle: u64, device: Out<i32>) -> Outcome {
     device.put(device_of(handle)?)
 }
 
-/// No stream captures: graphs are not simulated yet.
-fn is_capturing(handle: u64, status: Out<u32>) -> Outcome {
-    stream(handle)?;
-    status.put(0)
-}
-
 fn get_capture_v1(handle: u64, status: Out<u32>, id: Out<u64>) -> Outcome {
-    id.offer(0);
-    is_capturing(handle, status)
+    stream(handle)?;
+    let graph = captured(handle);
+    id.offer(graph.unwrap_or(0));
+    status.put(u32::from(graph.is_some()))
 }
 
 fn get_capture_v2(
@@ -193,7 +189,7 @@ fn get_capture_v2(
     dependencies: Out<u64>,
     count: Out<usize>,
 ) -> Outcome {
-    graph.offer(0);
+    graph.offer(captured(handle).unwrap_or(0));
     dependencies.offer(0);
     count.offer(0);
     get_capture_v1(handle, status, id)

@@ -7,6 +7,7 @@ use crate::array::Arrays;
 use crate::error::{CONTEXT_IS_DESTROYED, Error, INVALID_CONTEXT, INVALID_VALUE};
 use crate::event::Events;
 use crate::functions::Functions;
+use crate::graphs::Graphs;
 use crate::libraries::Libraries;
 use crate::mipmaps::Mipmaps;
 use crate::modules::Modules;
@@ -27,7 +28,10 @@ pub(crate) struct Tables {
     pub(crate) ranges: BTreeMap<u64, Range>,
     pub(crate) arrays: Arrays,
     pub(crate) events: Events,
+    /// The graph that each captured stream is captured into.
+    pub(crate) captures: HashMap<u64, u64>,
     pub(crate) functions: Functions,
+    pub(crate) graphs: Graphs,
     pub(crate) libraries: Libraries,
     pub(crate) mipmaps: Mipmaps,
     pub(crate) modules: Modules,
@@ -91,6 +95,8 @@ pub(crate) enum Kind {
     },
     /// A variable of a module, whose memory is counted with the module.
     Variable,
+    /// An address that a graph allocates at, whose memory is counted when it is launched.
+    Graph,
     /// A mapping of physical memory, and what may be done there.
     Mapped {
         handle: u64,

@@ -197,7 +197,7 @@ impl Machine {
         Ok(Reply::Created(name))
     }
 
-    /// The default pool of a card is emptied with the last context there.
+    /// The pools of a card's own are emptied with the last context there.
     fn close_context(&mut self, pid: Pid, name: u64) -> Result<(), Refusal> {
         let context = self
             .process(pid)?
@@ -208,11 +208,17 @@ impl Machine {
         self.cards[card].give(pid, context.bytes() - context.arena.reserved());
         self.empty(pid, Home::Context(name), Some(card), context.arena);
         let process = self.process(pid)?;
-        if !process.is_on(card)
-            && let Some(default) = process.default_pools.remove(&card)
-            && let Some(pool) = process.pools.remove(&default)
-        {
-            self.empty(pid, Home::Pool(default), Some(card), pool.arena);
+        if process.is_on(card) {
+            return Ok(());
+        }
+        let own = [
+            process.default_pools.remove(&card),
+            process.graph_pools.remove(&card),
+        ];
+        for id in own.into_iter().flatten() {
+            if let Some(pool) = self.process(pid)?.pools.remove(&id) {
+                self.empty(pid, Home::Pool(id), Some(card), pool.arena);
+            }
         }
         Ok(())
     }

@@ -105,6 +105,7 @@ impl Machine {
             Request::Map(handle) => self.refer(pid, handle, Step::Map),
             Request::Unmap(handle) => self.refer(pid, handle, Step::Unmap),
             Request::DefaultPool(card) => self.default_pool(pid, card),
+            Request::GraphPool(card) => self.graph_pool(pid, card),
             Request::PoolCreate {
                 location,
                 max_bytes,

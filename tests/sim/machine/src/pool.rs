@@ -128,6 +128,21 @@ impl Machine {
         Ok(Reply::Created(id))
     }
 
+    /// What graphs free is kept for the next launch, whoever synchronises.
+    pub(crate) fn graph_pool(&mut self, pid: Pid, card: usize) -> Result<Reply, Refusal> {
+        self.card(card)?;
+        if let Some(pool) = self.process(pid)?.graph_pools.get(&card) {
+            return Ok(Reply::Created(*pool));
+        }
+        let id = self.name();
+        let mut pool = Pool::new(Location::Card(card), 0);
+        pool.threshold = u64::MAX;
+        let process = self.process(pid)?;
+        process.graph_pools.insert(card, id);
+        process.pools.insert(id, pool);
+        Ok(Reply::Created(id))
+    }
+
     pub(crate) fn create_pool(
         &mut self,
         pid: Pid,

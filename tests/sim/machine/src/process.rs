@@ -26,6 +26,7 @@ pub(crate) struct Process {
     pub(crate) primaries: BTreeMap<usize, Primary>,
     pub(crate) pools: BTreeMap<u64, Pool>,
     pub(crate) default_pools: BTreeMap<usize, u64>,
+    pub(crate) graph_pools: BTreeMap<usize, u64>,
     pub(crate) allocations: HashMap<u64, Allocation>,
 }
 
@@ -69,6 +70,7 @@ impl Process {
             primaries: BTreeMap::new(),
             pools: BTreeMap::new(),
             default_pools: BTreeMap::new(),
+            graph_pools: BTreeMap::new(),
             allocations: HashMap::new(),
         }
     }

@@ -85,6 +85,8 @@ pub enum Request {
     Unmap(u64),
     /// The default pool of a card: [`Reply::Created`].
     DefaultPool(usize),
+    /// The pool of a card's graphs, which keeps what it has until it is trimmed: [`Reply::Created`].
+    GraphPool(usize),
     /// Creates a pool: [`Reply::Created`].
     PoolCreate {
         /// Where its memory is.

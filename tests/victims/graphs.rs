@@ -1,0 +1,98 @@
+//! The steps that allocate in graphs: a graph with one allocation is made, by hand or by capturing a stream,
+//! and launched.
+
+use crate::driver::{AllocationNode, Driver, Location};
+use crate::memory::UNTOUCHED;
+use crate::objects::Object;
+use crate::script::{Outcome, Victim, Words, result};
+
+impl Victim {
+    /// A step that concerns graphs; `None` for other verbs.
+    pub(crate) fn graph_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+        let done = match verb {
+            "graph" | "upload" | "capture" | "uploaded" => self.graph(verb, words.bytes()),
+            "relaunch" => self.relaunch(words.number()),
+            _ => return None,
+        };
+        Some(done.unwrap_or_else(Outcome::of))
+    }
+
+    /// `graph` keeps what it allocates; the others free it in the graph, which `upload` only uploads and
+    /// `uploaded` has uploaded as it is made. A graph that was refused is destroyed.
+    fn graph(&mut self, verb: &str, bytes: usize) -> Result<Outcome, i32> {
+        let device = self.device;
+        let driver = self.driver()?;
+        let (graph, address) = match verb {
+            "capture" => captured(driver, bytes)?,
+            _ => made(driver, device, bytes, verb != "graph")?,
+        };
+        let mut exec = 0;
+        let with_upload = Some(&mut [2, 0, 0, 0]);
+        let made = match verb {
+            "uploaded" => driver.cuGraphInstantiateWithParams(Some(&mut exec), graph, with_upload),
+            _ => driver.cuGraphInstantiateWithFlags(Some(&mut exec), graph, 0),
+        };
+        let code = match verb {
+            "uploaded" => made,
+            "upload" => driver.cuGraphUpload(exec, 0),
+            _ => driver.cuGraphLaunch(exec, 0),
+        };
+        if code != 0 {
+            if exec != 0 && verb != "uploaded" {
+                result(driver.cuGraphExecDestroy(exec))?;
+            }
+            result(driver.cuGraphDestroy(graph))?;
+            return Ok(Outcome::with(code, [1]));
+        }
+        let kept = if verb == "graph" { address } else { 0 };
+        Ok(self.kept(0, exec as u64, Object::Graph(exec, graph, kept)))
+    }
+
+    fn relaunch(&mut self, number: u64) -> Result<Outcome, i32> {
+        let Object::Graph(exec, ..) = self.objects.get(number) else {
+            return Err(-1);
+        };
+        let code = self.driver()?.cuGraphLaunch(exec, 0);
+        Ok(match code {
+            0 => Outcome::of(0),
+            _ => Outcome::with(code, [1]),
+        })
+    }
+}
+
+/// Frees what a graph allocated, and the graph.
+pub(crate) fn destroy(driver: &Driver, exec: usize, graph: usize, address: u64) -> i32 {
+    let freed = match address {
+        0 => Ok(()),
+        address => result(driver.cuMemFree_v2(address)),
+    };
+    let ended = freed
+        .and_then(|()| result(driver.cuGraphExecDestroy(exec)))
+        .and_then(|()| result(driver.cuGraphDestroy(graph)));
+    ended.err().unwrap_or(0)
+}
+
+fn made(driver: &Driver, device: i32, bytes: usize, frees: bool) -> Result<(usize, u64), i32> {
+    let (mut graph, mut node) = (0, 0);
+    let mut allocation = AllocationNode::of(Location::card(device), bytes);
+    result(driver.cuGraphCreate(Some(&mut graph), 0))?;
+    result(driver.cuGraphAddMemAllocNode(Some(&mut node), graph, 0, 0, Some(&mut allocation)))?;
+    if frees {
+        let after = node;
+        let mut node = 0;
+        let after = Some(&after);
+        result(driver.cuGraphAddMemFreeNode(Some(&mut node), graph, after, 1, allocation.address))?;
+    }
+    Ok((graph, allocation.address))
+}
+
+fn captured(driver: &Driver, bytes: usize) -> Result<(usize, u64), i32> {
+    let (mut stream, mut graph, mut address) = (0, 0, UNTOUCHED);
+    result(driver.cuStreamCreate(Some(&mut stream), 1))?;
+    result(driver.cuStreamBeginCapture_v2(stream, 0))?;
+    let asked = result(driver.cuMemAllocAsync(Some(&mut address), bytes, stream))
+        .and_then(|()| result(driver.cuMemFreeAsync(address, stream)));
+    let ended = result(driver.cuStreamEndCapture(stream, Some(&mut graph)));
+    result(driver.cuStreamDestroy_v2(stream))?;
+    asked.and(ended).map(|()| (graph, address))
+}
