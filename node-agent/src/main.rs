@@ -6,6 +6,7 @@
 
 mod account;
 mod agent;
+mod caller;
 mod checkpoint;
 mod contact;
 mod cri;
@@ -37,6 +38,8 @@ mod second_lock;
 mod service;
 mod specs;
 mod stop;
+mod tcp;
+mod terms;
 mod toolkit;
 mod view;
 mod wire;
@@ -57,6 +60,7 @@ use crate::failure::{EXIT_DONE, Failure};
 use crate::instance::Instance;
 use crate::options::{Command, Options};
 use crate::service::Service;
+use crate::terms::Terms;
 
 /// How long open requests may take to end once the agent leaves.
 const GRACE: Duration = Duration::from_secs(2);
@@ -135,6 +139,8 @@ async fn run(options: Options) -> Result<(), Failure> {
         None => None,
     };
     let node = options.node.clone();
+    let certificate = instance.path("certificate.json");
+    let terms = Terms::load(instance.path("term"));
     let (listeners, listening) = mpsc::channel(1);
     let mut agent = Agent::new(options.clone(), instance, driver, listeners.clone());
     agent.set_metrics_address(address.clone());
@@ -160,8 +166,10 @@ async fn run(options: Options) -> Result<(), Failure> {
     if let Some(listener) = metrics {
         tokio::spawn(http::serve(listener, shown.views.clone()));
     }
+    let remote = tcp::Remote::open(&options, certificate).await?;
     if let Some(node) = node {
-        tokio::spawn(publish::publish(node, shown.clone()));
+        let address = remote.as_ref().map(|remote| remote.address.clone());
+        tokio::spawn(publish::publish(node, shown.clone(), address));
     }
     let service = Service {
         requests,
@@ -171,7 +179,7 @@ async fn run(options: Options) -> Result<(), Failure> {
     let (left_here, left) = tokio::sync::oneshot::channel::<()>();
     // There is room for one, and it is the first.
     let _ = listeners.try_send(listener);
-    let served = tokio::spawn(service::serve(service, listening, async {
+    let served = tokio::spawn(service::serve(service, listening, remote, terms, async {
         drop(left.await)
     }));
     info!(socket = %socket.display(), metrics = address, "Agent serves");

@@ -15,9 +15,11 @@ use crate::failure::Failure;
 mod kubelet;
 mod runtime;
 mod second_lock;
+mod tcp;
 
 pub(crate) use runtime::Runtime;
 pub(crate) use second_lock::SecondLock;
+pub(crate) use tcp::Tcp;
 
 /// The NVML that the system's loader finds.
 const SYSTEM_NVML: &str = "libnvidia-ml.so.1";
@@ -168,7 +170,13 @@ const ROWS: &[Row] = &[
 
 /// Every setting with a value.
 fn rows() -> impl Iterator<Item = &'static Row> {
-    let groups = [ROWS, kubelet::ROWS, runtime::ROWS, second_lock::ROWS];
+    let groups = [
+        ROWS,
+        tcp::ROWS,
+        kubelet::ROWS,
+        runtime::ROWS,
+        second_lock::ROWS,
+    ];
     groups.into_iter().flatten()
 }
 
@@ -207,6 +215,7 @@ pub(crate) struct Options {
     pub(crate) idle_exit: Option<Duration>,
     /// The node to publish for; `None`: publish nothing.
     pub(crate) node: Option<String>,
+    pub(crate) tcp: Tcp,
     pub(crate) second_lock: SecondLock,
     pub(crate) log: tracing::Level,
     pub(crate) is_json: bool,
@@ -281,6 +290,7 @@ pub(crate) fn parse(
             None => mistakes.push(format!("{flag} needs a value ({})", row.form)),
         }
     }
+    mistakes.extend(options.tcp.mistake(options.node.as_deref()));
     match mistakes.is_empty() {
         true => Ok(Command::Serve(Box::new(options))),
         false => Err(Failure::usage(mistakes)),
@@ -311,6 +321,7 @@ fn defaults(is_simulated: bool) -> Options {
         tick: Duration::from_millis(250),
         idle_exit: None,
         node: None,
+        tcp: Tcp::default(),
         second_lock: SecondLock::default(),
         log: tracing::Level::INFO,
         is_json: false,

@@ -30,7 +30,8 @@ use pace::Pace;
 use remote::Remote;
 
 /// Publishes for as long as the agent runs, if it runs in a cluster.
-pub(crate) async fn publish(node: String, shown: Shown) {
+/// `address` is where the agent is served over TCP.
+pub(crate) async fn publish(node: String, shown: Shown, address: Option<String>) {
     let client = match client().await {
         Ok(client) => client,
         Err(problem) => {
@@ -43,22 +44,25 @@ pub(crate) async fn publish(node: String, shown: Shown) {
     tokio::join!(
         keep(
             Remote::new(client.clone(), node.clone()),
-            shown.views.clone()
+            shown.views.clone(),
+            address,
         ),
         tell(client, node, shown.views, events),
     );
 }
 
-async fn client() -> Result<Client, String> {
+/// A client for the cluster that this runs in.
+pub(crate) async fn client() -> Result<Client, String> {
     let config = Config::infer().await.map_err(|error| chain(&error))?;
     Client::try_from(config).map_err(|error| chain(&error))
 }
 
 /// Keeps the published state as the view is.
-async fn keep(mut remote: Remote, mut views: watch::Receiver<Arc<View>>) {
+async fn keep(mut remote: Remote, mut views: watch::Receiver<Arc<View>>, address: Option<String>) {
     let mut pace = Pace::new(Instant::now());
     loop {
-        let wanted = status::of(&views.borrow_and_update());
+        let mut wanted = status::of(&views.borrow_and_update());
+        wanted.agent_address.clone_from(&address);
         let Some(due) = pace.due(&wanted) else {
             if views.changed().await.is_err() {
                 return;

@@ -1,23 +1,26 @@
-//! The gRPC service on the Unix socket: who is asking is the kernel's word, requests that change go to
-//! the agent's loop, and those that read are answered from the latest view.
+//! The gRPC service: requests that change go to the agent's loop, and those that read are answered from
+//! the latest view. Who is asking is the kernel's word on the Unix socket and a certificate's over TCP; a
+//! scheduler that no longer leads is not heard.
 
 use std::io;
 use std::sync::Arc;
 
-use apportion_proto::v1;
 use apportion_proto::v1::agent_server::{Agent, AgentServer};
 use apportion_proto::v1::watch_reply::Item;
-use tokio::net::{UnixListener, UnixStream};
+use apportion_proto::{identity, v1};
+use tokio::net::UnixListener;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
-use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 
 use crate::agent::Shown;
+use crate::caller::{Caller, Peer};
 use crate::contact::Contact;
 use crate::request::{self, Answer};
+use crate::tcp::Remote;
+use crate::terms::Terms;
 use crate::view::View;
 use crate::wire;
 
@@ -31,14 +34,21 @@ pub(crate) struct Service {
     pub(crate) contact: Arc<Contact>,
 }
 
-/// Serves on the latest of the sockets until `left`, and then until the open requests have ended.
+/// Serves on the latest of the sockets, and over TCP where that is wanted, until `left`, and then until the
+/// open requests have ended.
 pub(crate) async fn serve(
     service: Service,
     listeners: mpsc::Receiver<UnixListener>,
+    remote: Option<Remote>,
+    terms: Terms,
     left: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    let service = AgentServer::with_interceptor(service, authorise);
+    let terms = Arc::new(terms);
+    let service = AgentServer::with_interceptor(service, move |request| authorise(request, &terms));
     let (connections, incoming) = mpsc::channel(1);
+    if let Some(remote) = remote {
+        tokio::spawn(remote.accept(connections.clone()));
+    }
     tokio::spawn(accept(listeners, connections));
     Server::builder()
         .add_service(service)
@@ -49,7 +59,7 @@ pub(crate) async fn serve(
 /// Passes on who connects, until nobody serves them.
 async fn accept(
     mut listeners: mpsc::Receiver<UnixListener>,
-    connections: mpsc::Sender<io::Result<UnixStream>>,
+    connections: mpsc::Sender<io::Result<Peer>>,
 ) {
     let Some(mut current) = listeners.recv().await else {
         return;
@@ -63,34 +73,27 @@ async fn accept(
             }
             accepted = current.accept() => accepted,
         };
-        let accepted = accepted.map(|(stream, _)| stream);
+        let accepted = accepted.map(|(stream, _)| Peer::local(stream));
         if connections.send(accepted).await.is_err() {
             return;
         }
     }
 }
 
-/// Lets the agent's own user and root through.
-fn authorise(request: Request<()>) -> Result<Request<()>, Status> {
-    let own = rustix::process::geteuid().as_raw();
-    let peer = credentials(&request).map(|peer| peer.uid());
-    match peer {
-        Some(uid) if uid == own || uid == 0 => Ok(request),
-        Some(uid) => {
-            let text = format!("user {uid} may not talk to the agent of user {own}");
-            Err(Status::permission_denied(text))
-        }
-        None => Err(Status::permission_denied(
-            "the kernel does not say who is asking",
-        )),
+/// Lets through who may ask, unless its term is over.
+fn authorise(request: Request<()>, terms: &Terms) -> Result<Request<()>, Status> {
+    let unknown = || Status::permission_denied("nobody knows who is asking");
+    caller(&request).ok_or_else(unknown)?.admit()?;
+    if let Some(term) = request.metadata().get(identity::TERM) {
+        let number = term.to_str().ok().and_then(|text| text.parse().ok());
+        let wrong = || Status::invalid_argument(format!("{} is not a number", identity::TERM));
+        terms.hear(number.ok_or_else(wrong)?)?;
     }
+    Ok(request)
 }
 
-fn credentials<T>(request: &Request<T>) -> Option<tokio::net::unix::UCred> {
-    request
-        .extensions()
-        .get::<UdsConnectInfo>()
-        .and_then(|info| info.peer_cred)
+fn caller<T>(request: &Request<T>) -> Option<&Caller> {
+    request.extensions().get::<Caller>()
 }
 
 impl Service {
@@ -137,9 +140,9 @@ impl Agent for Service {
         &self,
         request: Request<v1::CommitRequest>,
     ) -> Result<Response<v1::CommitReply>, Status> {
-        let caller = credentials(&request).and_then(|peer| peer.pid());
+        let caller = caller(&request).and_then(Caller::pid);
         let v1::CommitRequest { id, holder } = request.into_inner();
-        let owner = wire::owner(holder, caller.and_then(|pid| u32::try_from(pid).ok()))?;
+        let owner = wire::owner(holder, caller)?;
         self.ask(|answer| request::Request::Commit(wire::id(id), owner, answer))
             .await
     }

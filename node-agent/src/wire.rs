@@ -62,16 +62,16 @@ pub(crate) fn asks(shares: &[v1::Share]) -> Result<Vec<Ask>, Status> {
     shares.iter().map(ask).collect()
 }
 
-/// For whom an allocation is to be; `caller` is who the kernel says is asking.
+/// For whom an allocation is to be; `caller` is who the kernel says is asking. Who asks from elsewhere knows
+/// pods, and no processes of this machine.
 pub(crate) fn owner(holder: Option<v1::Holder>, caller: Option<u32>) -> Result<Owner, Status> {
     use v1::holder::Kind;
     match holder.and_then(|holder| holder.kind) {
         Some(Kind::Pid(pid)) => {
-            let pid = if pid == 0 {
-                caller.unwrap_or_default()
-            } else {
-                pid
-            };
+            let caller = caller.ok_or_else(|| {
+                Status::permission_denied("only a process of this machine names processes")
+            })?;
+            let pid = if pid == 0 { caller } else { pid };
             let process = procfs::live(pid).map(Owner::Process);
             process.ok_or_else(|| Status::failed_precondition(format!("no process {pid}")))
         }

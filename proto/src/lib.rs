@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+pub mod identity;
 
 pub use connect::{AgentClient, channel, connect};
 

@@ -19,6 +19,7 @@ use crate::options::{self, Run};
 mod agents;
 mod api;
 mod ask;
+mod authority;
 mod back_off;
 mod beats;
 mod decide;
@@ -28,6 +29,7 @@ mod metrics;
 mod model;
 mod news;
 mod nodes;
+mod reach;
 mod reconcile;
 mod seats;
 mod serve;
@@ -41,6 +43,7 @@ use event::{Effect, Event};
 use metrics::Metrics;
 use model::Model;
 use nodes::Nodes;
+use reach::Reach;
 use serve::Question;
 use view::now;
 
@@ -88,12 +91,16 @@ async fn serve_until_stopped(asked: &Run) -> Result<(), Failure> {
     let stop = stopped()?;
     tokio::pin!(stop);
     let lease = lead::Lease::new(client.clone(), asked);
-    tokio::select! {
+    let term = tokio::select! {
         held = lease.acquire() => held?,
         () = &mut stop => return Ok(()),
-    }
-    info!(identity = lease.identity(), "Scheduler leads");
-    let work = tokio::spawn(Work::start(client, asked, asked_of_us)?.go());
+    };
+    info!(identity = lease.identity(), term, "Scheduler leads");
+    let reach = Reach::new(
+        authority::start(client.clone(), terms(&client, asked)),
+        term,
+    );
+    let work = tokio::spawn(Work::start(client, asked, asked_of_us, reach)?.go());
     tokio::select! {
         lost = lease.keep() => Err(lost),
         ended = work => Err(Failure::new(format!("the scheduler's loop ended: {ended:?}"))),
@@ -102,6 +109,20 @@ async fn serve_until_stopped(asked: &Run) -> Result<(), Failure> {
             info!("Scheduler left, the pods stay");
             Ok(())
         }
+    }
+}
+
+/// How certificates are made, with what was left to us filled in.
+fn terms(client: &Client, asked: &Run) -> authority::Terms {
+    let namespace = asked.authority_namespace.clone();
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    let agents = asked.agent_user.clone();
+    let agents =
+        agents.unwrap_or_else(|| format!("system:serviceaccount:{namespace}:apportion-agent"));
+    authority::Terms {
+        namespace,
+        agents,
+        life: Duration::from_secs(asked.certificate_life),
     }
 }
 
@@ -141,6 +162,7 @@ impl Work {
         client: Client,
         asked: &Run,
         questions: mpsc::Receiver<Question>,
+        reach: Reach,
     ) -> Result<Self, Failure> {
         let (sender, events) = mpsc::unbounded_channel();
         let missing = watch::ALWAYS
@@ -153,7 +175,7 @@ impl Work {
             events,
             questions,
             api: api::Writer::new(client, &asked.schedulers, sender.clone()),
-            nodes: Nodes::new(sender),
+            nodes: Nodes::new(sender, reach),
             missing,
             metrics: Metrics::new(),
             decided: BTreeMap::new(),
@@ -226,19 +248,11 @@ impl Work {
     }
 
     fn take(&mut self, event: Event) {
-        match &event {
-            Event::Listed(kind, objects) => {
-                self.missing.remove(kind);
-                if kind == "Node" {
-                    self.nodes.listed(objects);
-                }
-            }
-            Event::Applied(json) if Object::new(json).kind() == "Node" => self.nodes.applied(json),
-            Event::Gone(json) if Object::new(json).kind() == "Node" => {
-                self.nodes.gone(Object::new(json).name());
-            }
-            event => self.count(event),
+        if let Event::Listed(kind, _) = &event {
+            self.missing.remove(kind);
         }
+        self.nodes.take(&event);
+        self.count(&event);
         let effects = self.model.apply(now(), event);
         self.perform(effects);
     }

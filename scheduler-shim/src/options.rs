@@ -61,6 +61,21 @@ pub(crate) struct Run {
         value_parser = clap::value_parser!(u64).range(3..=3600))]
     pub(crate) lease_duration: u64,
 
+    /// The namespace of the authority that signs the certificates of agents served over TCP
+    /// [default: that of the cluster's configuration]
+    #[arg(long, value_name = "NAMESPACE")]
+    pub(crate) authority_namespace: Option<String>,
+
+    /// The user who may ask for an agent's certificate
+    /// [default: the service account apportion-agent of the authority's namespace]
+    #[arg(long, value_name = "USER")]
+    pub(crate) agent_user: Option<String>,
+
+    /// How long certificates for agents are good for, in seconds; they are renewed by themselves
+    #[arg(long, value_name = "SECONDS", default_value_t = 30 * 24 * 60 * 60,
+        value_parser = clap::value_parser!(u64).range(12..=31_536_000))]
+    pub(crate) certificate_life: u64,
+
     /// What is logged, as tracing's filters say it
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub(crate) log: String,

@@ -91,16 +91,35 @@ impl ControlPlane {
         );
         let user = format!("{TOKEN},everybody,1,system:masters\n");
         fs::write(path("tokens.csv"), user).expect("the folder is writable");
+        self.write_config(&self.kubeconfig(), TOKEN);
+    }
+
+    /// Writes what a client with this token needs.
+    fn write_config(&self, path: &Path, token: &str) {
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
             "clusters": [{"name": "test", "cluster": {
                 "server": format!("https://127.0.0.1:{}", self.ports[2]),
                 "insecure-skip-tls-verify": true,
             }}],
-            "users": [{"name": "everybody", "user": {"token": TOKEN}}],
+            "users": [{"name": "everybody", "user": {"token": token}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "everybody"}}],
         });
-        fs::write(self.kubeconfig(), config.to_string()).expect("the folder is writable");
+        fs::write(path, config.to_string()).expect("the folder is writable");
+    }
+
+    /// What a client needs that has the token which a service account of the namespace `default` gets for
+    /// a pod on this node.
+    ///
+    /// # Panics
+    /// If the API server does not give one.
+    #[must_use]
+    pub fn kubeconfig_on(&self, node: &str, account: &str) -> PathBuf {
+        let on = ["--bound-object-kind=Node", "--bound-object-name", node];
+        let token = self.kubectl(&[&["create", "token", account], &on[..]].concat());
+        let path = self.dir.path().join(format!("kubeconfig-{node}"));
+        self.write_config(&path, token.trim());
+        path
     }
 
     /// Starts the API server and waits until it is ready.

@@ -25,11 +25,13 @@ const WRONG: &[&str] = &[
     "simulatedGpus=-1",
     "kubeletRoot=relative",
     "metrics.port=0",
+    "tcp.port=0",
     "nosuch=1",
 ];
 /// Everything that is off unless asked for.
 const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,\
-                        metrics.dashboards.enabled=true,openshift.enabled=true,hostNetwork=true";
+                        metrics.dashboards.enabled=true,openshift.enabled=true,hostNetwork=true,\
+                        tcp.enabled=true";
 /// The namespace of the plain manifests. The agent sees the host's processes and folders.
 const NAMESPACE: &str = "apportion-system";
 

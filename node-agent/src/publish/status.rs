@@ -31,6 +31,7 @@ pub(super) fn of(view: &View) -> GpuNodeStatus {
         // Who writes it knows when.
         last_heartbeat_time: None,
         simulated: node.simulated,
+        agent_address: None,
         totals: totals(list, &cards),
         conditions: vec![ready(view.is_ready, &cards)],
         cards,

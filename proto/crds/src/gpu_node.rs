@@ -62,6 +62,9 @@ pub struct GpuNodeStatus {
     /// Whether the cards are simulated ones.
     #[serde(default)]
     pub simulated: bool,
+    /// Where the agent is served over TCP, `HOST:PORT`; absent where it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_address: Option<String>,
     /// The cards, in the driver's order.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["uuid"]))]

@@ -32,6 +32,14 @@ struct Watched {
     since: Instant,
 }
 
+/// What came of asking for the lease.
+enum Asked {
+    /// It is ours, for this term.
+    Ours(u64),
+    /// Another's.
+    Held(String),
+}
+
 impl Lease {
     pub(crate) fn new(client: Client, asked: &Run) -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -59,8 +67,8 @@ impl Lease {
         &self.identity
     }
 
-    /// Waits until the lease is ours.
-    pub(crate) async fn acquire(&self) -> Result<(), Failure> {
+    /// Waits until the lease is ours; the term is greater than all before it.
+    pub(crate) async fn acquire(&self) -> Result<u64, Failure> {
         let mut watched = Watched {
             version: None,
             since: Instant::now(),
@@ -68,12 +76,12 @@ impl Lease {
         let mut is_told = false;
         loop {
             match self.try_to_take(&mut watched).await {
-                Ok(None) => return Ok(()),
-                Ok(Some(holder)) if !is_told => {
+                Ok(Asked::Ours(term)) => return Ok(term),
+                Ok(Asked::Held(holder)) if !is_told => {
                     info!(holder, "Another scheduler leads");
                     is_told = true;
                 }
-                Ok(Some(_)) => {}
+                Ok(Asked::Held(_)) => {}
                 Err(problem) => warn!(problem = chain(&problem), "Failed to ask for the lease"),
             }
             sleep(self.period()).await;
@@ -81,7 +89,7 @@ impl Lease {
     }
 
     /// Takes the lease, or says who has it.
-    async fn try_to_take(&self, watched: &mut Watched) -> Result<Option<String>, kube::Error> {
+    async fn try_to_take(&self, watched: &mut Watched) -> Result<Asked, kube::Error> {
         let Some(mut found) = self.api.get_opt(&self.name).await? else {
             let object = Object {
                 metadata: ObjectMeta {
@@ -90,8 +98,8 @@ impl Lease {
                 },
                 spec: Some(self.spec(None)),
             };
-            self.api.create(&PostParams::default(), &object).await?;
-            return Ok(None);
+            let made = self.api.create(&PostParams::default(), &object).await?;
+            return Ok(Asked::Ours(term(&made)));
         };
         let holder = held_by(&found);
         if watched.version != found.metadata.resource_version {
@@ -100,13 +108,12 @@ impl Lease {
         }
         let others = holder.filter(|holder| *holder != self.identity);
         if let Some(holder) = others.filter(|_| watched.since.elapsed() < self.duration) {
-            return Ok(Some(holder));
+            return Ok(Asked::Held(holder));
         }
         found.spec = Some(self.spec(found.spec.as_ref()));
-        self.api
-            .replace(&self.name, &PostParams::default(), &found)
-            .await?;
-        Ok(None)
+        let params = PostParams::default();
+        let taken = self.api.replace(&self.name, &params, &found).await?;
+        Ok(Asked::Ours(term(&taken)))
     }
 
     /// Renews the lease until that fails for too long; then says so.
@@ -173,6 +180,16 @@ impl Lease {
             ..LeaseSpec::default()
         }
     }
+}
+
+/// Which leadership this is: it grows with each change of the holder, and also when somebody deletes the
+/// lease, which begins to count anew.
+fn term(lease: &Object) -> u64 {
+    let made = lease.metadata.creation_timestamp.as_ref();
+    let made = made.map_or(0, |made| made.0.as_second());
+    let changes = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
+    let changes = u64::try_from(changes.unwrap_or(0)).unwrap_or(0);
+    (u64::try_from(made).unwrap_or(0) << 24) + changes
 }
 
 fn held_by(lease: &Object) -> Option<String> {

@@ -1,17 +1,16 @@
 //! The agents of the nodes: one task each, which listens to what the agent says and asks it in order.
 //!
-//! A node says in an annotation where its agent listens. Requests to one agent are made one after the
-//! other, so that giving back and asking anew never overtake each other. Every request is answered by an
-//! event, also when the agent is away.
+//! Where an agent listens, its `GpuNode` says; an annotation of the node, which only people write, goes
+//! before that. Requests to one agent are made one after the other, so that giving back and asking anew
+//! never overtake each other. Every request is answered by an event, also when the agent is away.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::Bytes;
 use apportion_groups::Object;
 use apportion_proto::v1::{self, allocate_reply, holder::Kind, watch_reply::Item};
-use apportion_proto::{AgentClient, connect};
 use serde_json::Value;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
@@ -19,10 +18,15 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use super::agents::{Card, Held, Said, Stage};
+use super::beats;
 use super::event::{Effect, Event, PodRef};
+use super::reach::{Agent, Client, Reach, told};
 
 /// The annotation of a node that says where its agent listens.
 pub(crate) const ADDRESS: &str = "apportion.dev/agent-address";
+/// The places of what is said, the weightier first.
+const NODE: usize = 0;
+const AGENT: usize = 1;
 /// How long an agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long until an agent that is away is tried again.
@@ -34,7 +38,10 @@ const RESERVED_MS: u64 = 60_000;
 #[derive(Debug)]
 pub(crate) struct Nodes {
     agents: BTreeMap<String, Link>,
+    /// What nodes' annotations say, and what agents publish.
+    said: BTreeMap<String, [Option<String>; 2]>,
     events: UnboundedSender<Event>,
+    reach: Reach,
 }
 
 #[derive(Debug)]
@@ -51,9 +58,13 @@ impl Drop for Link {
 }
 
 impl Nodes {
-    pub(crate) fn new(events: UnboundedSender<Event>) -> Self {
-        let agents = BTreeMap::new();
-        Self { agents, events }
+    pub(crate) fn new(events: UnboundedSender<Event>, reach: Reach) -> Self {
+        Self {
+            agents: BTreeMap::new(),
+            said: BTreeMap::new(),
+            events,
+            reach,
+        }
     }
 
     /// The nodes that have an agent.
@@ -61,40 +72,67 @@ impl Nodes {
         self.agents.keys()
     }
 
-    /// Takes in all nodes.
-    pub(crate) fn listed(&mut self, objects: &[Value]) {
-        let names: Vec<&str> = objects
-            .iter()
-            .map(|json| Object::new(json).name())
-            .collect();
-        let known: Vec<String> = self.agents.keys().cloned().collect();
-        for gone in known
-            .iter()
-            .filter(|known| !names.contains(&known.as_str()))
+    /// Takes in where agents are, as far as an event says it.
+    pub(crate) fn take(&mut self, event: &Event) {
+        if let Event::Listed(kind, objects) = event
+            && let Some(whose) = whose(kind)
         {
-            self.gone(gone);
+            self.listed(objects, whose);
+        } else if let Event::Applied(json) = event
+            && let Some(whose) = whose(Object::new(json).kind())
+        {
+            self.applied(Object::new(json), whose);
+        } else if let Event::Gone(json) = event
+            && let Some(whose) = whose(Object::new(json).kind())
+        {
+            self.set(Object::new(json).name(), whose, None);
         }
-        objects.iter().for_each(|json| self.applied(json));
     }
 
-    /// Takes in a node.
-    pub(crate) fn applied(&mut self, json: &Value) {
-        let node = Object::new(json);
-        let address = node.annotation(ADDRESS);
-        let known = self.agents.get(node.name());
-        if known.map(|known| known.address.as_str()) == address {
+    fn listed(&mut self, objects: &[Value], whose: usize) {
+        let here = |node: &&String| {
+            let mut objects = objects.iter().map(Object::new);
+            objects.any(|object| object.name() == *node)
+        };
+        let gone: Vec<String> = (self.said.keys())
+            .filter(|node| !here(node))
+            .cloned()
+            .collect();
+        for node in gone {
+            self.set(&node, whose, None);
+        }
+        for json in objects {
+            self.applied(Object::new(json), whose);
+        }
+    }
+
+    fn applied(&mut self, object: Object<'_>, whose: usize) {
+        let published = object.json().pointer("/status/agentAddress");
+        let address = match whose {
+            NODE => object.annotation(ADDRESS),
+            _ => published.and_then(Value::as_str),
+        };
+        self.set(object.name(), whose, address);
+    }
+
+    /// Listens to a node's agent where it is now.
+    fn set(&mut self, node: &str, whose: usize, address: Option<&str>) {
+        let said = self.said.entry(node.to_owned()).or_default();
+        said[whose] = address.map(str::to_owned);
+        let address = said.iter().flatten().next().cloned();
+        if address.is_none() {
+            self.said.remove(node);
+        }
+        let known = self.agents.get(node).map(|known| &known.address);
+        if known == address.as_ref() {
             return;
         }
-        self.gone(node.name());
-        if let Some(address) = address {
-            let link = Link::new(node.name(), address, &self.events);
-            self.agents.insert(node.name().to_owned(), link);
-        }
-    }
-
-    /// Forgets a node.
-    pub(crate) fn gone(&mut self, node: &str) {
-        if self.agents.remove(node).is_some() {
+        let link = address.map(|address| Link::new(node, &address, &self.events, &self.reach));
+        let before = match link {
+            Some(link) => self.agents.insert(node.to_owned(), link),
+            None => self.agents.remove(node),
+        };
+        if before.is_some() {
             let _ = self.events.send(Event::AgentGone(node.to_owned()));
         }
     }
@@ -121,26 +159,27 @@ impl Nodes {
     }
 }
 
+/// Which of the two an object of this kind is.
+fn whose(kind: &str) -> Option<usize> {
+    match kind {
+        "Node" => Some(NODE),
+        beats::KIND => Some(AGENT),
+        _ => None,
+    }
+}
+
 impl Link {
-    fn new(node: &str, address: &str, events: &UnboundedSender<Event>) -> Self {
+    fn new(node: &str, address: &str, events: &UnboundedSender<Event>, reach: &Reach) -> Self {
         let (requests, requested) = mpsc::unbounded_channel();
-        let listen = listen(node.to_owned(), address.to_owned(), events.clone());
-        let ask = ask(address.to_owned(), requested, events.clone());
+        let to = Arc::new(reach.to(node, address));
+        let listen = listen(node.to_owned(), to.clone(), events.clone());
+        let ask = ask(to, requested, events.clone());
         Self {
             address: address.to_owned(),
             requests,
             tasks: [tokio::spawn(listen), tokio::spawn(ask)],
         }
     }
-}
-
-/// Connects to an agent.
-async fn reach(address: &str) -> Result<AgentClient, String> {
-    let path = address.strip_prefix("unix:").ok_or_else(|| {
-        format!("{address} is not an address such as unix:/run/apportion/agent.sock")
-    })?;
-    let connected = connect(Path::new(path)).await;
-    connected.map_err(|error| chain(&error))
 }
 
 /// An error with its causes.
@@ -158,11 +197,17 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Passes on all that an agent says.
-async fn listen(node: String, address: String, events: UnboundedSender<Event>) {
+async fn listen(node: String, to: Arc<Agent>, events: UnboundedSender<Event>) {
+    let mut known = String::new();
     loop {
-        match heard(&node, &address, &events).await {
+        match heard(&node, &to, &events, &mut known).await {
             Ok(()) => debug!(node, "Agent left"),
-            Err(problem) => debug!(node, problem, "Agent is away"),
+            // Once is enough while it stays so.
+            Err(problem) if problem != known => {
+                warn!(node, problem, "Agent is away");
+                known = problem;
+            }
+            Err(_) => {}
         }
         if events.send(Event::AgentLost(node.clone())).is_err() {
             return;
@@ -171,20 +216,20 @@ async fn listen(node: String, address: String, events: UnboundedSender<Event>) {
     }
 }
 
-async fn heard(node: &str, address: &str, events: &UnboundedSender<Event>) -> Result<(), String> {
-    let mut client = timeout(PATIENCE, reach(address))
+async fn heard(
+    node: &str,
+    to: &Agent,
+    events: &UnboundedSender<Event>,
+    known: &mut String,
+) -> Result<(), String> {
+    let mut client = timeout(PATIENCE, to.reach())
         .await
-        .map_err(|late| late.to_string())??;
+        .map_err(|_| format!("the agent did not answer in {PATIENCE:?}"))??;
     let watched = client.watch(v1::WatchRequest {}).await;
-    let mut stream = watched
-        .map_err(|status| status.message().to_owned())?
-        .into_inner();
-    while let Some(reply) = stream
-        .message()
-        .await
-        .map_err(|status| status.message().to_owned())?
-    {
+    let mut stream = watched.map_err(|status| told(&status))?.into_inner();
+    while let Some(reply) = stream.message().await.map_err(|status| told(&status))? {
         if let Some(Item::List(list)) = reply.item {
+            known.clear();
             let _ = events.send(Event::AgentSaid(node.to_owned(), said(list)));
         }
     }
@@ -232,13 +277,13 @@ fn held(allocation: v1::Allocation) -> Held {
 
 /// Asks one thing after the other.
 async fn ask(
-    address: String,
+    to: Arc<Agent>,
     mut requests: UnboundedReceiver<Effect>,
     events: UnboundedSender<Event>,
 ) {
     let mut client = None;
     while let Some(request) = requests.recv().await {
-        let done = timeout(PATIENCE, one(&address, &mut client, &request)).await;
+        let done = timeout(PATIENCE, one(&to, &mut client, &request)).await;
         let done =
             done.unwrap_or_else(|_| Err(format!("the agent did not answer in {PATIENCE:?}")));
         if done.is_err() {
@@ -263,13 +308,13 @@ fn answer(pod: PodRef, done: Result<Result<String, String>, String>) -> Event {
 
 /// The id, or why not; an error where the connection is at fault.
 async fn one(
-    address: &str,
-    client: &mut Option<AgentClient>,
+    to: &Agent,
+    client: &mut Option<Client>,
     request: &Effect,
 ) -> Result<Result<String, String>, String> {
     let agent = match client {
         Some(agent) => agent,
-        None => client.insert(reach(address).await?),
+        None => client.insert(to.reach().await?),
     };
     let done = match request {
         Effect::Allocate { pod, shares, .. } => return allocate(agent, pod, shares).await,
@@ -291,11 +336,11 @@ async fn one(
         }
     };
     done.map(|()| Ok(String::new()))
-        .map_err(|status| status.message().to_owned())
+        .map_err(|status| told(&status))
 }
 
 async fn allocate(
-    agent: &mut AgentClient,
+    agent: &mut Client,
     pod: &PodRef,
     shares: &[(String, u64)],
 ) -> Result<Result<String, String>, String> {
@@ -312,7 +357,7 @@ async fn allocate(
     let reply = agent
         .allocate(request)
         .await
-        .map_err(|status| status.message().to_owned())?;
+        .map_err(|status| told(&status))?;
     Ok(match reply.into_inner().result {
         Some(allocate_reply::Result::Allocation(allocation)) => Ok(allocation.id),
         Some(allocate_reply::Result::Shortfall(shortfall)) => Err(shortfall.sentence),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -13,11 +14,20 @@ use serde_json::{Value, json};
 /// How long anything may take on a machine that does much else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const SCHEDULER: &str = "kai-scheduler";
+/// The account of agents.
+const AGENTS: &str = "apportion-agent";
+const GPU_NODES: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../runtime-class/chart/apportion-agent/crds/gpunodes.apportion.dev.yaml"
+);
 
 /// A node: its machine and its agent.
 pub(crate) struct Node {
     pub(crate) host: Host,
     pub(crate) agent: Option<Agent>,
+    /// What its agent is started with: whose it is in the cluster, and more options.
+    kubeconfig: Option<PathBuf>,
+    options: Vec<String>,
 }
 
 impl Node {
@@ -26,17 +36,27 @@ impl Node {
         if let Some(agent) = self.agent.take() {
             agent.kill();
         }
-        self.agent = Some(agent(&self.host));
+        self.start_agent();
     }
-}
 
-fn agent(host: &Host) -> Agent {
-    host.agent(&["--tick", "100", "--context-reserve", "0"])
+    fn start_agent(&mut self) {
+        let mut options = vec!["--tick", "100", "--context-reserve", "0"];
+        options.extend(self.options.iter().map(String::as_str));
+        let kubeconfig = self.kubeconfig.as_deref();
+        let variables: Vec<_> = kubeconfig
+            .map(|path| ("KUBECONFIG", path))
+            .into_iter()
+            .collect();
+        let agent = self.host.agent_with(&options, &variables);
+        self.agent = Some(agent);
+    }
 }
 
 /// The whole.
 pub(crate) struct Cluster {
     scheduler: Option<Child>,
+    /// More options of the scheduler.
+    pub(crate) options: Vec<String>,
     pub(crate) nodes: BTreeMap<String, Node>,
     pub(crate) plane: ControlPlane,
 }
@@ -69,6 +89,7 @@ impl Cluster {
         plane.apply(&[queue("default-queue", -1)]);
         Self {
             scheduler: None,
+            options: Vec::new(),
             nodes: BTreeMap::new(),
             plane,
         }
@@ -77,14 +98,59 @@ impl Cluster {
     /// Adds a node and starts its agent.
     pub(crate) fn add_node(&mut self, name: &str, config: &apportion_sim_machine::Config) {
         let host = Host::with(config);
-        let agent = Some(agent(&host));
         let socket = host.instance().join("agent.sock");
-        let room = json!({"cpu": "64", "memory": "512Gi", "pods": "250"});
-        self.plane.apply(&[json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name,
-                "annotations": {"apportion.dev/agent-address": format!("unix:{}", socket.display())}},
-            "status": {"capacity": room, "allocatable": room,
-                "conditions": [{"type": "Ready", "status": "True"}]}})]);
-        self.nodes.insert(name.to_owned(), Node { host, agent });
+        let address = format!("unix:{}", socket.display());
+        let annotations = json!({"apportion.dev/agent-address": address});
+        self.plane.apply(&[node(name, &annotations)]);
+        self.start_node(name, host, None, Vec::new());
+    }
+
+    /// Adds a node whose agent is served over TCP, with a token as a pod on that node gets one.
+    pub(crate) fn add_remote_node(&mut self, name: &str, config: &apportion_sim_machine::Config) {
+        self.plane.apply(&[node(name, &json!({}))]);
+        let kubeconfig = self.plane.kubeconfig_on(name, AGENTS);
+        let options = ["--node-name", name, "--listen", "127.0.0.1:0"];
+        let options = options.map(str::to_owned).to_vec();
+        self.start_node(name, Host::with(config), Some(kubeconfig), options);
+    }
+
+    /// What agents over TCP need of the cluster: the kind in which they say where they listen, and their
+    /// account.
+    pub(crate) fn add_agents(&self) {
+        let _ = self.plane.kubectl(&["apply", "-f", GPU_NODES]);
+        self.plane
+            .apply(&[json!({"apiVersion": "v1", "kind": "ServiceAccount",
+                "metadata": {"name": AGENTS, "namespace": "default"}})]);
+        let established = "--for=condition=Established";
+        let _ = self.plane.kubectl(&[
+            "wait",
+            established,
+            "--timeout=60s",
+            "crd/gpunodes.apportion.dev",
+        ]);
+    }
+
+    /// Adds a node of which somebody says that its agent listens there.
+    pub(crate) fn add_named_node(&self, name: &str, address: &str) {
+        let annotations = json!({"apportion.dev/agent-address": address});
+        self.plane.apply(&[node(name, &annotations)]);
+    }
+
+    fn start_node(
+        &mut self,
+        name: &str,
+        host: Host,
+        kubeconfig: Option<PathBuf>,
+        options: Vec<String>,
+    ) {
+        let mut node = Node {
+            host,
+            agent: None,
+            kubeconfig,
+            options,
+        };
+        node.start_agent();
+        self.nodes.insert(name.to_owned(), node);
     }
 
     /// Starts a scheduler.
@@ -103,6 +169,7 @@ impl Cluster {
             ])
             .arg(self.plane.kubeconfig())
             .args(["--lease-duration", "3"])
+            .args(&self.options)
             .stdin(Stdio::null())
             .stderr(log.expect("the folder is writable"));
         self.scheduler = Some(command.spawn().expect("the scheduler is staged"));
@@ -116,7 +183,7 @@ impl Cluster {
         }
     }
 
-    fn log(&self) -> std::path::PathBuf {
+    fn log(&self) -> PathBuf {
         self.plane.dir().join("scheduler.log")
     }
 
@@ -161,9 +228,14 @@ impl Cluster {
         body.to_owned()
     }
 
+    /// All that schedulers of this cluster said.
+    pub(crate) fn whole_log(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
     /// What the scheduler said, for when something went wrong.
     pub(crate) fn said(&self) -> String {
-        let text = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let text = self.whole_log();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
@@ -235,6 +307,15 @@ impl Drop for Cluster {
             let _ = scheduler.wait();
         }
     }
+}
+
+/// A node that could take anything.
+fn node(name: &str, annotations: &Value) -> Value {
+    let room = json!({"cpu": "64", "memory": "512Gi", "pods": "250"});
+    json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "annotations": annotations},
+        "status": {"capacity": room, "allocatable": room,
+            "conditions": [{"type": "Ready", "status": "True"}]}})
 }
 
 /// The card of each pod that is bound, or its node where it has no card.

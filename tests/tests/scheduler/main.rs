@@ -7,4 +7,5 @@ mod crashes;
 mod gangs;
 mod placing;
 mod queues;
+mod remote;
 mod silence;

@@ -1,0 +1,113 @@
+//! Who is asking: a process of this machine, by the kernel's word, or somebody over TCP, by certificate.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::net::unix::UCred;
+use tonic::Status;
+use tonic::transport::server::Connected;
+
+/// Who is asking.
+#[derive(Clone, Debug)]
+pub(crate) enum Caller {
+    /// A process of this machine; nothing where the kernel does not say which.
+    Local(Option<UCred>),
+    /// Whose certificate is the scheduler's.
+    Scheduler,
+    /// Whose certificate is of our authority and not the scheduler's; why not.
+    Stranger(String),
+}
+
+impl Caller {
+    /// Whether it may ask: the agent's own user and root, and the scheduler.
+    pub(crate) fn admit(&self) -> Result<(), Status> {
+        let own = rustix::process::geteuid().as_raw();
+        let refusal = match self {
+            Self::Scheduler => return Ok(()),
+            Self::Local(Some(peer)) if peer.uid() == own || peer.uid() == 0 => return Ok(()),
+            Self::Local(Some(peer)) => {
+                format!(
+                    "user {} may not talk to the agent of user {own}",
+                    peer.uid()
+                )
+            }
+            Self::Local(None) => "the kernel does not say who is asking".to_owned(),
+            Self::Stranger(why) => why.clone(),
+        };
+        Err(Status::permission_denied(refusal))
+    }
+
+    /// Its process, where it is on this machine.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Local(peer) => peer.and_then(|peer| u32::try_from(peer.pid()?).ok()),
+            Self::Scheduler | Self::Stranger(_) => None,
+        }
+    }
+}
+
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// A connection.
+pub(crate) struct Peer {
+    stream: Box<dyn Duplex>,
+    caller: Caller,
+}
+
+impl Peer {
+    /// One over the Unix socket.
+    pub(crate) fn local(stream: UnixStream) -> Self {
+        let caller = Caller::Local(stream.peer_cred().ok());
+        Self::new(stream, caller)
+    }
+
+    /// One whose caller is known.
+    pub(crate) fn new(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        caller: Caller,
+    ) -> Self {
+        let stream = Box::new(stream);
+        Self { stream, caller }
+    }
+}
+
+impl Connected for Peer {
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
+    }
+}
+
+impl AsyncRead for Peer {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Peer {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,140 @@
+//! The agent over TCP, for the scheduler alone: mutual TLS, with certificates of the scheduler's authority.
+//!
+//! Until there is a certificate nobody is answered. A handshake that fails is said once, with what it
+//! means, and costs nobody else anything: each has a task and a time of its own, and there are only so many
+//! at once.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use apportion_proto::identity;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::client::verify_server_name;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::server::ParsedCertificate;
+use tracing::{debug, warn};
+
+use crate::caller::{Caller, Peer};
+use crate::failure::{Failure, chain};
+use crate::options::Options;
+
+mod ask;
+mod held;
+mod keep;
+
+/// How long a handshake may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How many may be under way.
+const AT_ONCE: usize = 64;
+
+/// What connections are answered with; nothing until there is a certificate.
+type Configs = watch::Receiver<Option<Arc<ServerConfig>>>;
+
+/// The agent's TCP side.
+pub(crate) struct Remote {
+    /// What others are told.
+    pub(crate) address: String,
+    listener: TcpListener,
+    configs: Configs,
+}
+
+impl Remote {
+    /// Listens where the settings want it, and keeps a certificate from now on, in this file.
+    pub(crate) async fn open(options: &Options, file: PathBuf) -> Result<Option<Self>, Failure> {
+        let Some((address, node)) = options.tcp.listen.zip(options.node.clone()) else {
+            return Ok(None);
+        };
+        let failed = |error: io::Error| {
+            let text = format!("failed to listen at {address}: {error}");
+            Failure::running(&io::Error::other(text), "choose another --listen")
+        };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        let (show, configs) = watch::channel(None);
+        tokio::spawn(keep::keep(node, file, show));
+        Ok(Some(Self {
+            address: options.tcp.advertised(bound),
+            listener,
+            configs,
+        }))
+    }
+
+    /// Passes on who connects and is known, until nobody serves them.
+    pub(crate) async fn accept(self, connections: mpsc::Sender<io::Result<Peer>>) {
+        let free = Arc::new(Semaphore::new(AT_ONCE));
+        let told = Arc::new(Mutex::new(String::new()));
+        loop {
+            let accepted = tokio::select! {
+                () = connections.closed() => return,
+                accepted = self.listener.accept() => accepted,
+            };
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
+                Err(problem) => {
+                    // Out of descriptors, most likely; accepting again at once would only burn time.
+                    warn!(%problem, "Failed to accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let Some(config) = self.configs.borrow().clone() else {
+                debug!(%from, "Nobody is answered before there is a certificate");
+                continue;
+            };
+            let (free, told, connections) = (free.clone(), told.clone(), connections.clone());
+            tokio::spawn(async move {
+                let Ok(_turn) = free.try_acquire() else {
+                    return debug!(%from, "Too many handshakes at once");
+                };
+                match shake(stream, config).await {
+                    Ok(peer) => drop(connections.send(Ok(peer)).await),
+                    Err(problem) => tell(&told, from, problem),
+                }
+            });
+        }
+    }
+}
+
+/// Says a problem unless it was the last that was said.
+fn tell(told: &Mutex<String>, from: SocketAddr, problem: String) {
+    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    if *told != problem {
+        let hint = identity::hint(&problem);
+        warn!(from = %from.ip(), problem, hint, "Connection refused");
+        *told = problem;
+    }
+}
+
+async fn shake(stream: TcpStream, config: Arc<ServerConfig>) -> Result<Peer, String> {
+    let _ = stream.set_nodelay(true);
+    let shaken = tokio::time::timeout(PATIENCE, TlsAcceptor::from(config).accept(stream)).await;
+    let shaken = shaken.map_err(|_| format!("the handshake took longer than {PATIENCE:?}"))?;
+    let stream = shaken.map_err(|error| chain(&error))?;
+    let (_, connection) = stream.get_ref();
+    let caller = match connection.peer_certificates().and_then(<[_]>::first) {
+        Some(certificate) => caller(certificate),
+        None => Caller::Stranger("the caller shows no certificate".to_owned()),
+    };
+    Ok(Peer::new(stream, caller))
+}
+
+/// Who a certificate of our authority is for.
+fn caller(certificate: &CertificateDer<'_>) -> Caller {
+    let name = ServerName::try_from(identity::SCHEDULER);
+    let name = name.expect("a constant that is a DNS name");
+    let verified = ParsedCertificate::try_from(certificate)
+        .and_then(|certificate| verify_server_name(&certificate, &name));
+    match verified {
+        Ok(()) => Caller::Scheduler,
+        Err(error) => Caller::Stranger(format!(
+            "only {} may ask here: {error}",
+            identity::SCHEDULER
+        )),
+    }
+}

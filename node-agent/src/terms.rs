@@ -1,0 +1,70 @@
+//! Terms of schedulers: only the newest that was heard of may ask.
+//!
+//! A scheduler that was stopped while it led, and goes on after another came to lead, still believes that
+//! it may; its requests carry its term and are refused. The newest term is written down, so that a new
+//! agent refuses what the one before refused. Callers without a term are programs on this machine, which
+//! no other replaces.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use tonic::Status;
+use tracing::{info, warn};
+
+use crate::durable;
+
+/// The terms that were heard of.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    path: PathBuf,
+    /// Invariant: never falls.
+    newest: Mutex<u64>,
+}
+
+impl Terms {
+    /// Goes on from what was written down.
+    pub(crate) fn load(path: PathBuf) -> Self {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let newest = Mutex::new(text.trim().parse().unwrap_or(0));
+        Self { path, newest }
+    }
+
+    /// Hears a request of a term.
+    pub(crate) fn hear(&self, term: u64) -> Result<(), Status> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if term < *newest {
+            let text = format!(
+                "a scheduler of term {newest} leads, and this request is of term {term}: its sender has lost the lease"
+            );
+            return Err(Status::failed_precondition(text));
+        }
+        if term > *newest {
+            *newest = term;
+            info!(term, "Another scheduler leads");
+            if let Err(problem) = durable::replace(&self.path, term.to_string().as_bytes()) {
+                warn!(%problem, term, "Failed to write the term down");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_term_is_refused_also_by_the_next_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("term");
+        let terms = Terms::load(path.clone());
+        assert!(terms.hear(7).is_ok());
+        assert!(terms.hear(7).is_ok());
+        assert!(terms.hear(6).is_err());
+        let next = Terms::load(path);
+        let refused = next.hear(6).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+        assert!(refused.message().contains("term 7"), "{refused}");
+        assert!(next.hear(8).is_ok());
+    }
+}

@@ -1,0 +1,184 @@
+//! Agents' requests for certificates, approved and signed.
+//!
+//! Whose agent asks is the API server's word: it notes with each request who made it, and for which node
+//! the token was issued. Names inside the request are not read, so an agent can't have another node's name.
+//! What is refused is refused with a sentence on the request, and stays refused.
+
+use std::pin::pin;
+use std::time::SystemTime;
+
+use apportion_proto::identity;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest as Request, CertificateSigningRequestCondition as Condition,
+};
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+use rcgen::CertificateSigningRequestParams;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_stream::StreamExt;
+use tracing::{info, warn};
+
+use super::Terms;
+use super::kept::{For, Kept};
+use crate::live::nodes::chain;
+
+/// The claim of a token that says for which node it was issued.
+const NODE: &str = "authentication.kubernetes.io/node-name";
+
+/// Signs for as long as this scheduler leads.
+pub(super) async fn sign(client: Client, terms: Terms, mut signs: watch::Receiver<Kept>) {
+    let is_there = |kept: &Kept| !kept.current.key.is_empty();
+    if signs.wait_for(is_there).await.is_err() {
+        return;
+    }
+    let requests: Api<Request> = Api::all(client);
+    let ours = format!("spec.signerName={}", identity::SIGNER);
+    let config = watcher::Config::default().fields(&ours);
+    let found = watcher(requests.clone(), config).default_backoff();
+    let mut found = pin!(found.applied_objects());
+    while let Some(next) = found.next().await {
+        let request = match next {
+            Ok(request) => request,
+            Err(problem) => {
+                warn!(
+                    problem = chain(&problem),
+                    "Failed to watch requests for certificates, will try again"
+                );
+                continue;
+            }
+        };
+        if is_open(&request) {
+            let kept = signs.borrow().clone();
+            answer(&requests, &request, &terms, &kept).await;
+        }
+    }
+}
+
+/// Whether nobody has said anything about it, or it was approved and not signed.
+fn is_open(request: &Request) -> bool {
+    let Some(status) = &request.status else {
+        return true;
+    };
+    let conditions = status.conditions.iter().flatten();
+    status.certificate.is_none()
+        && conditions
+            .into_iter()
+            .all(|condition| condition.type_ == "Approved")
+}
+
+async fn answer(requests: &Api<Request>, request: &Request, terms: &Terms, kept: &Kept) {
+    let name = request.name_any();
+    let signed = asking(request, &terms.agents)
+        .and_then(|node| signed(request, &node, terms, kept).map(|pem| (node, pem)));
+    let written = match &signed {
+        Ok((node, pem)) => {
+            info!(node, request = name, "Agent gets a certificate");
+            approve(requests, request, pem).await
+        }
+        Err(why) => {
+            warn!(request = name, why, "Agent gets no certificate");
+            let denied = condition(request, "Denied", why);
+            let patch = Patch::Merge(json!({"status": {"conditions": [denied]}}));
+            let params = PatchParams::default();
+            let done = requests.patch_approval(&name, &params, &patch).await;
+            done.map(|_| ())
+        }
+    };
+    if let Err(problem) = written {
+        warn!(
+            request = name,
+            problem = chain(&problem),
+            "Failed to answer a request for a certificate"
+        );
+    }
+}
+
+async fn approve(requests: &Api<Request>, request: &Request, pem: &str) -> Result<(), kube::Error> {
+    let (name, params) = (request.name_any(), PatchParams::default());
+    let approved = condition(
+        request,
+        "Approved",
+        "the agent runs on the node that it names",
+    );
+    let patch = Patch::Merge(json!({"status": {"conditions": [approved]}}));
+    requests.patch_approval(&name, &params, &patch).await?;
+    let certificate = ByteString(pem.as_bytes().to_vec());
+    let patch = Patch::Merge(json!({"status": {"certificate": certificate}}));
+    requests.patch_status(&name, &params, &patch).await?;
+    Ok(())
+}
+
+fn condition(request: &Request, kind: &str, message: &str) -> Condition {
+    let conditions = request.status.iter().flat_map(|status| &status.conditions);
+    let known = conditions.flatten().find(|known| known.type_ == kind);
+    known.cloned().unwrap_or_else(|| Condition {
+        type_: kind.to_owned(),
+        status: "True".to_owned(),
+        reason: Some("Apportion".to_owned()),
+        message: Some(message.to_owned()),
+        ..Condition::default()
+    })
+}
+
+/// The node whose agent asks, or why nobody gets anything.
+fn asking(request: &Request, agents: &str) -> Result<String, String> {
+    let spec = &request.spec;
+    let user = spec.username.as_deref().unwrap_or_default();
+    if user != agents {
+        return Err(format!("{user} is not {agents}, which agents are"));
+    }
+    let nodes = spec.extra.iter().filter_map(|extra| extra.get(NODE));
+    let mut nodes = nodes.flatten();
+    match (nodes.next(), nodes.next()) {
+        (Some(node), None) => Ok(node.clone()),
+        _ => Err(format!(
+            "the token does not say for which node it was issued ({NODE}): that needs a pod's own token and Kubernetes 1.32 or newer"
+        )),
+    }
+}
+
+fn signed(request: &Request, node: &str, terms: &Terms, kept: &Kept) -> Result<String, String> {
+    let pem = String::from_utf8_lossy(&request.spec.request.0);
+    let parsed = CertificateSigningRequestParams::from_pem(&pem);
+    let parsed = parsed.map_err(|error| format!("failed to read the request: {error}"))?;
+    let (name, now) = (identity::agent(node), SystemTime::now());
+    let signed = kept.sign(
+        &parsed.public_key,
+        &name,
+        For::Server,
+        now + terms.life,
+        now,
+    );
+    signed.map_err(|error| chain(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const AGENTS: &str = "system:serviceaccount:apportion:apportion-agent";
+
+    fn request(user: &str, nodes: &[&str]) -> Request {
+        let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
+        let mut request = Request::default();
+        request.spec.username = Some(user.to_owned());
+        request.spec.extra = Some(BTreeMap::from([(NODE.to_owned(), nodes)]));
+        request
+    }
+
+    #[test]
+    fn the_node_is_the_one_of_the_token_and_only_agents_have_one() {
+        assert_eq!(asking(&request(AGENTS, &["a"]), AGENTS).as_deref(), Ok("a"));
+        let other = asking(&request("system:node:a", &["a"]), AGENTS).unwrap_err();
+        assert!(other.starts_with("system:node:a is not"), "{other}");
+        for nodes in [&[][..], &["a", "b"]] {
+            let none = asking(&request(AGENTS, nodes), AGENTS).unwrap_err();
+            assert!(none.contains("for which node"), "{none}");
+        }
+    }
+}
