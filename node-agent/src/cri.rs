@@ -1,8 +1,8 @@
 //! The container runtime's own word on itself: whether it resolves CDI devices, and which of its handlers
 //! runs what names none.
 //!
-//! A runtime without CDI passes over the devices that it is asked for by name, and the container starts
-//! without its limit. So nothing is offered to the kubelet before this is known: the runtime is asked at
+//! A runtime without CDI passes over the devices that it is asked for by name, as an old kubelet does, and
+//! the container starts without its limit. So nothing is offered to the kubelet before this is known: the runtime is asked at
 //! its socket, and where none can be reached, the node's version of it is held against when CDI was turned
 //! on. It is asked once: a runtime that is configured otherwise is restarted, and so is the agent then.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use apportion_proto::cri::runtime_service_client::RuntimeServiceClient;
 use apportion_proto::cri::{StatusRequest, VersionRequest};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
 use serde_json::Value;
 use tracing::{debug, info, warn};
 
@@ -50,13 +50,21 @@ struct Said {
 pub(crate) async fn settle(options: &Options) -> Facts {
     let mut is_told = false;
     loop {
-        let said = ask(&options.runtime).await;
-        let said = match (said, &options.node) {
-            (None, Some(node)) => of_node(node).await,
-            (said, _) => said,
+        let node = match &options.node {
+            Some(node) => tokio::time::timeout(PATIENCE, node_info(node))
+                .await
+                .ok()
+                .flatten(),
+            None => None,
+        };
+        let said = match ask(&options.runtime).await {
+            None => node.as_ref().and_then(of_node),
+            said => said,
         };
         let configured = options.runtime.cdi;
         let known = said.as_ref().and_then(|said| said.has_cdi);
+        let passes_on = node.is_none_or(|node| passes_cdi_on(&node.kubelet_version));
+        let known = known.map(|has_cdi| has_cdi && passes_on);
         if let Some(has_cdi) = configured.or(known) {
             let Said {
                 name,
@@ -111,14 +119,27 @@ async fn ask_at(socket: &Path) -> Option<Said> {
     ))
 }
 
-/// What the node's kubelet has said of its runtime: `containerd://1.7.24`.
-async fn of_node(name: &str) -> Option<Said> {
+async fn node_info(name: &str) -> Option<NodeSystemInfo> {
     let config = kube::Config::infer().await.ok()?;
     let client = kube::Client::try_from(config).ok()?;
     let node = kube::Api::<Node>::all(client).get(name).await.ok()?;
-    let runtime = node.status?.node_info?.container_runtime_version;
-    let (name, version) = runtime.split_once("://")?;
+    node.status?.node_info
+}
+
+/// What the node's kubelet has said of its runtime: `containerd://1.7.24`.
+fn of_node(node: &NodeSystemInfo) -> Option<Said> {
+    let (name, version) = node.container_runtime_version.split_once("://")?;
     Some(understand(name.to_owned(), version.to_owned(), ""))
+}
+
+/// Whether a kubelet passes on the CDI devices that a plugin names, as it does since 1.29.
+fn passes_cdi_on(version: &str) -> bool {
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    match (number(), number()) {
+        (Some(major), Some(minor)) => (major, minor) >= (1, 29),
+        _ => true,
+    }
 }
 
 /// `config` is the runtime's configuration as JSON, where it tells. containerd 1.7 learned CDI, 2 turned it on
@@ -189,6 +210,12 @@ mod tests {
         ] {
             assert_eq!(said(name, version, config).0, has_cdi, "{name} {version}");
         }
+    }
+
+    #[test]
+    fn a_kubelet_that_drops_the_names_of_devices_is_known() {
+        assert!(!passes_cdi_on("v1.28.15"));
+        assert!(passes_cdi_on("v1.29.0") && passes_cdi_on("v1.33.2+k3s1"));
     }
 
     #[test]

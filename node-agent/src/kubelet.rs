@@ -10,6 +10,7 @@
 
 mod answers;
 mod checkpoint;
+mod covered;
 mod local_fit;
 mod look;
 mod plugin;

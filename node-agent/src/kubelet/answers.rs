@@ -19,6 +19,11 @@ pub(crate) enum Answers {
 }
 
 impl Answers {
+    /// Whether a pod's own mounts come over those of the answer.
+    pub(super) fn can_be_covered(&self) -> bool {
+        matches!(self, Self::Folders(..))
+    }
+
     /// The answer for a slot.
     pub(super) fn of(&self, slot: &str) -> ContainerAllocateResponse {
         match self {

@@ -114,6 +114,12 @@ impl Kubelet {
         Ok(seen)
     }
 
+    /// What a pod mounts over our files, as far as the API server has told of it.
+    pub(super) fn covered(&self, uid: &str) -> Option<String> {
+        let pods = self.pods.as_ref()?.borrow();
+        pods.get(uid)?.covered.clone()
+    }
+
     /// The folder of device plugins.
     fn plugins(&self) -> PathBuf {
         self.dir.join("device-plugins")

@@ -129,6 +129,12 @@ impl Plugin {
                 "the kubelet does not say which pod holds slot {slot}"
             ))
         })?;
+        let covered = self.kubelet.covered(&holder.pod);
+        if let Some(what) = covered.filter(|_| self.answers.can_be_covered()) {
+            return Err(Status::failed_precondition(format!(
+                "{what}, over what holds its limit on a container runtime without CDI"
+            )));
+        }
         if self.prepare(slot, &holder).await? == Prepared::Unplaced {
             let local_fit = self.local_fit.as_ref().ok_or_else(|| unplaced(&holder))?;
             local_fit.place(&holder).await?;

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio_stream::StreamExt;
 use tracing::{info, warn};
 
+use super::covered::covered;
 use crate::failure::chain;
 use crate::options::Options;
 
@@ -34,6 +35,8 @@ pub(crate) struct PodFacts {
     pub(crate) devices: Option<String>,
     /// Whether none of its containers runs or will run again.
     pub(crate) has_ended: bool,
+    /// What it mounts over our files, in words.
+    pub(super) covered: Option<String>,
     /// Whether it is being deleted: what has ended is not started again.
     is_ending: bool,
 }
@@ -177,6 +180,7 @@ fn facts(pod: &Pod) -> PodFacts {
         memory: annotation(ANNOTATION_MEMORY),
         fraction: annotation(ANNOTATION_FRACTION),
         devices: annotation(ANNOTATION_DEVICES),
+        covered: covered(pod),
         is_ending: pod.metadata.deletion_timestamp.is_some(),
         has_ended: matches!(phase, Some("Succeeded" | "Failed")),
     }

@@ -135,6 +135,28 @@ fn no_environment_of_a_pod_raises_its_limit() {
 }
 
 #[test]
+fn a_volume_over_the_account_hides_no_limit() {
+    let node = Node::with(&[]);
+    let pod = node.pod("covers", "echo started; victim total", |pod| {
+        pod["spec"]["volumes"] = json!([{"name": "own", "emptyDir": {}}]);
+        pod["spec"]["containers"][0]["volumeMounts"] = json!([
+            {"name": "own", "mountPath": "/.apportion/limits"},
+            {"name": "own", "mountPath": "/etc/ld.so.preload"},
+        ]);
+    });
+    // What is described as a device comes over it; a runtime that cannot do that starts no such container.
+    let is_told = || pod.events().contains("over what holds its limit");
+    eventually("it has ended or was refused", || {
+        is_told() || matches!(pod.phase().as_str(), "Succeeded" | "Failed")
+    });
+    let log = pod.logs("main");
+    match log.contains("started") {
+        true => assert_eq!(said(&log, "total"), [0, LIMIT], "{log}"),
+        false => assert!(is_told(), "{}", pod.events()),
+    }
+}
+
+#[test]
 fn without_an_agent_a_container_does_not_start_and_with_the_next_one_it_does() {
     let mut node = Node::with(&[]);
     node.kill_agent();

@@ -115,7 +115,7 @@ fn a_node_that_enforces_creates_the_granted_container_and_none_that_reaches_a_gp
             &mounting,
             "through mount of /dev/nvidia-apportion-test and has no grant",
         ),
-        (&covering, "over /.apportion/own, by which limits are held"),
+        (&covering, "/.apportion/own, "),
     ] {
         eventually("its events say why", || pod.events().contains(why));
         assert!(!pod.logs("main").contains("started"));

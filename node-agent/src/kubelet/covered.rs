@@ -1,0 +1,90 @@
+//! Whether a pod mounts something of its own over what holds its limit.
+//!
+//! A CDI device's mounts come after a pod's. Without CDI they come before, so a pod could put an empty
+//! folder where the account is, or the list of the library. It is refused before its container starts,
+//! as far as the API server has told of the pod by then: while that is silent, containers start again.
+
+use std::path::{Component, Path, PathBuf};
+
+use apportion_abi::names::RESOURCE_SLOT;
+use apportion_abi::place::CONTAINER_ACCOUNT;
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+
+/// Where our files are in a container, and where nothing of a pod may be.
+const OURS: [&str; 2] = [CONTAINER_ACCOUNT, "/etc/ld.so.preload"];
+
+/// The container and the place, as words for a refusal.
+pub(super) fn covered(pod: &Pod) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let first = spec.init_containers.iter().flatten();
+    let mut containers = first.chain(&spec.containers).filter(|of| has_slot(of));
+    containers.find_map(|container| {
+        let mut mounts = container.volume_mounts.iter().flatten();
+        let mount = mounts.find(|mount| is_over_ours(mount))?;
+        let (name, place) = (&container.name, &mount.mount_path);
+        Some(format!("container {name} mounts a volume at {place}"))
+    })
+}
+
+fn has_slot(container: &Container) -> bool {
+    let limits = container
+        .resources
+        .as_ref()
+        .and_then(|of| of.limits.as_ref());
+    limits.is_some_and(|limits| limits.contains_key(RESOURCE_SLOT))
+}
+
+fn is_over_ours(mount: &VolumeMount) -> bool {
+    let place = plain(&mount.mount_path);
+    OURS.iter().any(|ours| place.starts_with(ours))
+}
+
+/// The path without detours.
+fn plain(path: &str) -> PathBuf {
+    let mut plain = PathBuf::from("/");
+    for component in Path::new(path).components() {
+        match component {
+            Component::Normal(name) => plain.push(name),
+            Component::ParentDir => drop(plain.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(place: &str, limits: serde_json::Value) -> Pod {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "a"},
+            "spec": {"containers": [{
+                "name": "main",
+                "resources": {"limits": limits},
+                "volumeMounts": [{"name": "own", "mountPath": place}],
+            }]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_volume_over_the_account_or_the_library_is_seen_by_whatever_path() {
+        let slot = serde_json::json!({RESOURCE_SLOT: "1"});
+        for (place, is_covered) in [
+            ("/.apportion", true),
+            ("/.apportion/limits", true),
+            ("/x/..//.apportion/./usage", true),
+            ("etc/ld.so.preload", true),
+            ("/etc", false),
+            ("/data/.apportion", false),
+        ] {
+            let found = covered(&pod(place, slot.clone()));
+            assert_eq!(found.is_some(), is_covered, "{place}");
+        }
+        let sentence = covered(&pod("/.apportion", slot)).unwrap();
+        assert_eq!(sentence, "container main mounts a volume at /.apportion");
+        let none = serde_json::json!({});
+        assert_eq!(covered(&pod("/.apportion", none)), None);
+    }
+}
