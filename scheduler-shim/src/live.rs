@@ -171,7 +171,10 @@ impl Work {
             .collect();
         watch::start(client.clone(), sender.clone());
         Ok(Self {
-            model: Model::new(asked.schedulers.clone()),
+            model: Model {
+                queue_depth: asked.queue_depth.iter().copied().collect(),
+                ..Model::new(asked.schedulers.clone())
+            },
             events,
             questions,
             api: api::Writer::new(client, &asked.schedulers, sender.clone()),

@@ -9,4 +9,4 @@ pub(crate) mod waiting;
 
 mod room;
 mod unblock;
-mod words;
+pub(crate) mod words;

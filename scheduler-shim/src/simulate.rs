@@ -29,14 +29,15 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
     }
     let mut remarks = Remarks::default();
     let mut inventory = Inventory::of(objects, &mut remarks);
-    let made = templates::pods(&inventory, &mut remarks);
-    inventory.extend(made, &mut remarks);
+    templates::expand(&mut inventory, &mut remarks);
     let nobody = BTreeMap::new();
     let cards = gpu_nodes::known(&inventory);
     let schedulers = &asked.schedulers;
     let mut snapshot =
         snapshot::snapshot(&inventory, schedulers, &nobody, &cards, now, &mut remarks);
     gpu_nodes::enter_strangers(&inventory, &mut snapshot.cluster);
+    let depth = asked.queue_depth.iter().copied();
+    snapshot.cluster.settings.queue_depth = depth.collect();
     let books = books::decide(now, &snapshot.cluster);
     let mut report = report::report(&snapshot, &books, remarks);
     if let Some(name) = &asked.explain {

@@ -307,3 +307,41 @@ fn cards_of_one_node_differ_in_size_and_health_and_each_is_known() {
     assert_eq!(names, ["GPU-1", "GPU-2", "GPU-3"]);
     assert_eq!(report["queues"][0]["resources"][0]["allocated"], 2.25);
 }
+
+#[test]
+fn workloads_without_pods_get_those_that_they_would_have_at_first() {
+    let (_, remarks) = simulate(&["workloads.yaml"], &[]);
+    for (workload, count) in [
+        ("JobSet default/js", "5 are"),
+        ("LeaderWorkerSet default/lws", "4 are"),
+        ("RayCluster default/rj-raycluster", "5 are"),
+        ("PyTorchJob default/torch", "2 are"),
+    ] {
+        let expected = format!("{workload}: none of its pods are given; {count} simulated");
+        assert!(remarks.contains(&expected), "{expected} in {remarks}");
+    }
+    let report = json(&["workloads.yaml"], &[]);
+    // Fifteen cards for sixteen pods: whoever comes last, as a whole, waits.
+    let waiting = field(&report["waiting"], "pod");
+    assert_eq!(waiting.len(), 2, "{waiting:?}");
+    assert!(
+        waiting.iter().all(|pod| pod.starts_with("default/torch-")),
+        "{waiting:?}"
+    );
+    assert_eq!(field(&report["decisions"], "decision").len(), 14);
+}
+
+#[test]
+fn only_the_first_jobs_of_a_queue_are_looked_at_if_so_asked() {
+    let starts = |options: &[&str]| {
+        let (decisions, _) = simulate(&["packing.yaml"], options);
+        decisions
+            .lines()
+            .filter(|line| line.starts_with("bind"))
+            .count()
+    };
+    assert_eq!(starts(&["--queue-depth", "allocate=5"]), 5);
+    assert_eq!(starts(&["--queue-depth", "reclaim=5"]), 23);
+    let wrong = run(&[file("packing.yaml")], &["--queue-depth", "allocate"]);
+    assert_eq!(wrong.status.code(), Some(64));
+}

@@ -83,6 +83,15 @@ enum Task {
         #[arg(long)]
         json: bool,
     },
+    /// Carry random clusters on, step after step, and look at what the policy promises.
+    Soak {
+        /// How many clusters each promise is held against.
+        #[arg(long, default_value_t = 8_000)]
+        cases: u32,
+        /// The seed of an earlier run, to have the same clusters again.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Ask the policy's rules what KAI answers.
     Oracles {
         /// The folder with the oracles.
@@ -127,6 +136,7 @@ fn perform(task: Task) -> Result<ExitCode> {
         Task::Test { args } => return suites::test(&workspace, &args),
         Task::Lint => lint::check(&workspace)?,
         Task::Chart { update } => chart::check(&workspace, update)?,
+        Task::Soak { cases, seed } => suites::soak(&workspace, cases, seed)?,
         Task::Bench { args } => suites::bench(&workspace, &args)?,
         Task::Scenarios { dir, filter, json } => {
             let listed = Deviations::read(&workspace.root.join(DEVIATIONS))?;

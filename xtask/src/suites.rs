@@ -5,6 +5,7 @@
 //! under `loom`, which replaces the atomics and so needs a build of its own.
 
 use std::process::{Command, ExitCode};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow};
 
@@ -63,6 +64,21 @@ pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Runs the property tests of the policy's steps, optimised, over other clusters each time.
+pub(crate) fn soak(workspace: &Workspace, cases: u32, seed: Option<u64>) -> Result<()> {
+    let seed = match seed {
+        Some(seed) => seed,
+        None => u64::from(SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos()),
+    };
+    println!("seed {seed}, {cases} cases of each promise");
+    run(workspace
+        .cargo()
+        .args(["test", "--release", "--package", "apportion-policy"])
+        .args(["--test", "steps", "--test", "victims"])
+        .env("PROPTEST_CASES", cases.to_string())
+        .env("PROPTEST_RNG_SEED", seed.to_string()))
 }
 
 /// Runs the benches against an optimised tree: pairs in processes first, then what the agent has in memory,

@@ -16,6 +16,7 @@ use crate::reach::{Ground, Parts, Reach};
 use crate::reclaimable::{can_reclaim, reclaimable};
 use crate::session::{Mark, Session};
 use crate::solve::Search;
+use crate::step::Action;
 
 /// What an action that evicts goes by.
 struct Turns {
@@ -57,7 +58,7 @@ impl Session<'_> {
     /// Places jobs on what is idle, and lets those wait that fit once others have left who are leaving.
     pub(crate) fn allocate(&mut self) {
         let nodes: Vec<usize> = (0..self.nodes.len()).collect();
-        let mut line = Line::of_jobs(self, self.waiting(|_, _| true));
+        let mut line = Line::of_waiting(self, Action::Allocate, self.waiting(|_, _| true));
         while let Some(view) = line.pop(self) {
             let mark = self.mark();
             let has_started = view
@@ -86,7 +87,11 @@ impl Session<'_> {
         if self.settings.max_consolidated == Some(0) {
             return;
         }
-        let mut line = Line::of_jobs(self, self.waiting(Self::may_consolidate));
+        let mut line = Line::of_waiting(
+            self,
+            Action::Consolidate,
+            self.waiting(Self::may_consolidate),
+        );
         let mut turns = Turns::of(self);
         while let Some(view) = line.pop(self) {
             if turns.is_hopeless(self, view.job) {
@@ -124,7 +129,7 @@ impl Session<'_> {
         if !self.settings.has_quotas {
             return;
         }
-        let mut line = Line::of_jobs(self, self.waiting(Self::may_evict));
+        let mut line = Line::of_waiting(self, Action::Reclaim, self.waiting(Self::may_evict));
         let mut turns = Turns::of(self);
         while let Some(view) = line.pop(self) {
             let tasks = self.gang(&view).next(false);
@@ -162,7 +167,7 @@ impl Session<'_> {
 
     /// Takes from jobs of lower priority in the same queue.
     pub(crate) fn preempt(&mut self) {
-        let mut line = Line::of_jobs(self, self.waiting(Self::may_evict));
+        let mut line = Line::of_waiting(self, Action::Preempt, self.waiting(Self::may_evict));
         let mut turns = Turns::of(self);
         while let Some(view) = line.pop(self) {
             let tasks = self.gang(&view).next(false);

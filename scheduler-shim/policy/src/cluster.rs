@@ -247,6 +247,8 @@ pub struct Task {
     pub cpu_millis: i64,
     /// Its memory.
     pub memory: i64,
+    /// Whether it goes before all other pods of its set.
+    pub leads: bool,
     /// Its place among the pods of its set: higher first, and before those without.
     pub order: Option<i64>,
     /// Labels of which the node must have one of the values.

@@ -13,6 +13,7 @@ use crate::gang::View;
 use crate::pool::Pool;
 use crate::queue_order::{Prospect, compare};
 use crate::session::Session;
+use crate::step::Action;
 
 /// Says whether a job may be looked at as a victim.
 pub(crate) type Filter<'f> = dyn Fn(&Session<'_>, usize) -> bool + 'f;
@@ -39,6 +40,21 @@ impl<'f> Line<'f> {
     /// The jobs in the order in which they are served.
     pub(crate) fn of_jobs(session: &Session<'_>, views: impl IntoIterator<Item = View>) -> Self {
         Self::default().filled(session, views)
+    }
+
+    /// The jobs that wait, of each queue as many as the action looks at.
+    pub(crate) fn of_waiting(
+        session: &Session<'_>,
+        action: Action,
+        views: impl IntoIterator<Item = View>,
+    ) -> Self {
+        let mut line = Self::of_jobs(session, views);
+        if let Some(&depth) = session.settings.queue_depth.get(&action) {
+            for views in line.leaves.values_mut() {
+                views.drain(..views.len().saturating_sub(depth));
+            }
+        }
+        line
     }
 
     /// The victims of a pool that pass `filter`, in the order in which they give.

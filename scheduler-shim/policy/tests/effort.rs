@@ -7,7 +7,7 @@ use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{
     Cards, Group, Job, Neighbours, Node, PodSet, Queue, Quota, Settings, Status, Task,
 };
-use apportion_policy::{Cluster, Session, plan};
+use apportion_policy::{Action, Cluster, Decision, Session, plan};
 
 const NOW: Duration = Duration::from_secs(1_000_000);
 const NODES: usize = 500;
@@ -170,4 +170,26 @@ fn a_search_ends_when_its_effort_is_spent() {
     let (effort, decisions) = effort(cluster, vec![lonely("waiting")]);
     assert_eq!(decisions, 0);
     assert!(effort < 100_000, "{effort}");
+}
+
+#[test]
+fn an_action_looks_at_as_many_jobs_of_a_queue_as_it_may() {
+    let mut cluster = full(3);
+    let waiting = ["b", "a", "c"].into_iter().map(|name| {
+        let mut job = waits("all", 50, Cards::Whole(1), 1);
+        name.clone_into(&mut job.name);
+        name.clone_into(&mut job.tasks[0].name);
+        job
+    });
+    cluster.jobs.extend(waiting);
+    let started = |cluster: &Cluster| {
+        let decisions = plan(NOW, cluster).decisions();
+        let is_start = |one: &&Decision| matches!(one, Decision::Bind { .. });
+        decisions.iter().filter(is_start).count()
+    };
+    assert_eq!(started(&cluster), 3);
+    cluster.settings.queue_depth = [(Action::Allocate, 2)].into();
+    assert_eq!(started(&cluster), 2);
+    cluster.settings.queue_depth = [(Action::Reclaim, 2)].into();
+    assert_eq!(started(&cluster), 3);
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use apportion_groups::Object;
+use apportion_policy::Action;
 use serde_json::Value;
 
 use super::agents::{Agents, Said};
@@ -28,6 +29,8 @@ pub(crate) const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) struct Model {
     pub(crate) inventory: Inventory,
     pub(crate) schedulers: Vec<String>,
+    /// How many of the jobs that wait in each queue an action looks at.
+    pub(crate) queue_depth: BTreeMap<Action, usize>,
     pub(crate) agents: Agents,
     pub(crate) beats: Beats,
     pub(crate) starts: Starts,
@@ -55,6 +58,7 @@ impl Model {
         Self {
             inventory: Inventory::of(Vec::new(), &mut remarks),
             schedulers,
+            queue_depth: BTreeMap::new(),
             agents: Agents::default(),
             beats: Beats::default(),
             starts: Starts::default(),

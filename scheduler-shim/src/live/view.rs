@@ -36,6 +36,11 @@ impl Model {
             now,
             &mut remarks,
         );
+        snapshot
+            .cluster
+            .settings
+            .queue_depth
+            .clone_from(&self.queue_depth);
         for node in &mut snapshot.cluster.nodes {
             self.mark(now, node);
         }

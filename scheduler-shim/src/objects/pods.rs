@@ -15,6 +15,12 @@ use super::requests;
 
 const GROUP: &str = "runai-gpu-group";
 const ORDER: &str = "kai.scheduler/task-priority";
+/// Labels of pods that start before the others of their set: masters and launchers, and heads of Ray.
+const LEADERS: &[(&str, &str)] = &[
+    ("training.kubeflow.org/job-role", "master"),
+    ("training.kubeflow.org/job-role", "launcher"),
+    ("ray.io/node-type", "head"),
+];
 /// The namespace of a pod, as a label that no pod can have.
 const NAMESPACE: &str = " namespace";
 
@@ -46,6 +52,9 @@ pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task
         claims: claims(spec),
         cpu_millis: quantity::whole(requests::total(pod, "cpu") * 1000.0),
         memory: quantity::whole(requests::total(pod, "memory")),
+        leads: LEADERS
+            .iter()
+            .any(|(label, value)| pod.label(label) == Some(value)),
         order: pod.label(ORDER).and_then(|text| text.parse().ok()),
         near: neighbours("podAffinity"),
         apart: neighbours("podAntiAffinity")

@@ -1,7 +1,7 @@
 //! The pods that controllers would make, for manifests that nobody has applied yet.
 //!
-//! A workload with a pod template and without pods gets those that its controller would create first.
-//! Kinds that are not in the table say so, instead of being passed over in silence.
+//! A workload with a pod template and without pods gets those that its controller would create first, with the
+//! labels by which they are grouped. A kind is one row.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,18 @@ use serde_json::{Value, json};
 use crate::objects::inventory::{Inventory, called};
 use crate::objects::remark::Remarks;
 
+mod job_set;
+mod leaders;
+mod ray;
+
 /// How a kind says which pods to make.
 enum Shape {
     /// `spec.template`, as many times as this field says.
     Copies(&'static str),
     /// A map of roles in this field, each with `replicas` and `template`.
     Roles(&'static str),
-    /// Something of its own; its pods have to be given.
-    Own,
+    /// Something of its own.
+    Own(fn(Object<'_>) -> Vec<Value>),
 }
 
 const SHAPES: &[(&str, &str, Shape)] = &[
@@ -51,17 +55,35 @@ const SHAPES: &[(&str, &str, Shape)] = &[
         "MPIJob",
         Shape::Roles("/spec/mpiReplicaSpecs"),
     ),
-    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet", Shape::Own),
-    ("jobset.x-k8s.io", "JobSet", Shape::Own),
-    ("ray.io", "RayCluster", Shape::Own),
-    ("ray.io", "RayJob", Shape::Own),
+    (
+        "leaderworkerset.x-k8s.io",
+        "LeaderWorkerSet",
+        Shape::Own(leaders::pods),
+    ),
+    ("jobset.x-k8s.io", "JobSet", Shape::Own(job_set::pods)),
+    ("ray.io", "RayCluster", Shape::Own(ray::pods)),
 ];
 
 /// More pods than a workload has are a mistake in its manifest; so many are simulated, and it is said.
-const MOST: u64 = 10_000;
+const MOST: usize = 10_000;
 
-/// The pods of all workloads that have none.
-pub(super) fn pods(inventory: &Inventory, remarks: &mut Remarks) -> Vec<Value> {
+/// The roles that start before the others, and what their pods are called for it.
+const FIRST: &[(&str, &str)] = &[
+    ("master", "master"),
+    ("chief", "master"),
+    ("launcher", "launcher"),
+];
+
+/// Enters the pods of all workloads that have none.
+pub(super) fn expand(inventory: &mut Inventory, remarks: &mut Remarks) {
+    for made in ray::clusters(inventory) {
+        inventory.put(made, remarks);
+    }
+    let pods = pods(inventory, remarks);
+    inventory.extend(pods, remarks);
+}
+
+fn pods(inventory: &Inventory, remarks: &mut Remarks) -> Vec<Value> {
     let owners: BTreeSet<(String, String, String)> =
         inventory.every().flat_map(owners_of).collect();
     let mut pods = Vec::new();
@@ -106,12 +128,11 @@ fn is_at_rest(workload: Object<'_>) -> bool {
 impl Shape {
     fn pods(&self, workload: Object<'_>, remarks: &mut Remarks) -> Vec<Value> {
         let (json, name) = (workload.json(), workload.name());
-        let count = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(1).min(MOST);
         let made: Vec<Value> = match self {
-            Self::Own => Vec::new(),
+            Self::Own(pods) => pods(workload),
             Self::Copies(field) => {
                 let template = &json["spec"]["template"];
-                let indices = 0..count(json.pointer(field));
+                let indices = 0..count(json.pointer(field), 1);
                 let pod = |index| pod(workload, template, &format!("{name}-{index}"), &json!({}));
                 indices.map(pod).collect()
             }
@@ -120,11 +141,14 @@ impl Shape {
                 let pods_of = |(role, spec): (&String, &Value)| {
                     let role = role.to_lowercase();
                     let pod = |index: u64| {
-                        let labels = json!({
+                        let mut labels = json!({
                             "training.kubeflow.org/job-name": name,
                             "training.kubeflow.org/replica-type": role,
                             "training.kubeflow.org/replica-index": index.to_string(),
                         });
+                        if let Some((_, called)) = FIRST.iter().find(|(first, _)| *first == role) {
+                            labels["training.kubeflow.org/job-role"] = (*called).into();
+                        }
                         pod(
                             workload,
                             &spec["template"],
@@ -132,7 +156,7 @@ impl Shape {
                             &labels,
                         )
                     };
-                    (0..count(spec.get("replicas")))
+                    (0..count(spec.get("replicas"), 1))
                         .map(pod)
                         .collect::<Vec<_>>()
                 };
@@ -141,10 +165,6 @@ impl Shape {
         };
         let object = called(workload.kind(), workload.namespace(), name);
         let message = match made.len() {
-            0 if matches!(self, Self::Own) => {
-                "none of its pods are given, and what they would be is not simulated for this kind"
-                    .to_owned()
-            }
             0 => return made,
             1 => "none of its pods are given; one is simulated from its template".to_owned(),
             many => format!("none of its pods are given; {many} are simulated from its template"),
@@ -172,10 +192,23 @@ fn pod(owner: Object<'_>, template: &Value, name: &str, labels: &Value) -> Value
     if let Some(created) = owner.json().pointer("/metadata/creationTimestamp") {
         metadata["creationTimestamp"] = created.clone();
     }
-    metadata["ownerReferences"] = json!([{
-        "apiVersion": owner.api_version(), "kind": owner.kind(), "name": owner.name(),
-        "uid": owner.uid(), "controller": true,
-    }]);
+    metadata["ownerReferences"] = json!([self::owner(owner)]);
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"],
         "status": {"phase": "Pending"}})
+}
+
+fn owner(owner: Object<'_>) -> Value {
+    json!({"apiVersion": owner.api_version(), "kind": owner.kind(), "name": owner.name(),
+        "uid": owner.uid(), "controller": true})
+}
+
+/// A number that a manifest gives, within reason.
+fn count(value: Option<&Value>, usual: u64) -> u64 {
+    let most = u64::try_from(MOST).unwrap_or(u64::MAX);
+    value.and_then(Value::as_u64).unwrap_or(usual).min(most)
+}
+
+fn list<'a>(json: &'a Value, path: &str) -> impl Iterator<Item = &'a Value> {
+    let list = json.pointer(path).and_then(Value::as_array);
+    list.into_iter().flatten()
 }

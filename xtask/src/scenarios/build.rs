@@ -299,6 +299,7 @@ fn task(task: &format::Task) -> Result<Task> {
         cards: cards(task).with_context(|| format!("failed to read task {}", task.id))?,
         cpu_millis: task.cpu_millis as i64,
         memory: task.mem_bytes as i64,
+        leads: false,
         order: task.order_priority,
         node_affinity: match task.node_affinity.as_slice() {
             [] => Vec::new(),

@@ -1,10 +1,12 @@
 //! The choices of whoever runs the scheduler.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::cluster::Grace;
 use crate::divide::Division;
 use crate::min_runtime::Resolution;
+use crate::step::Action;
 
 /// How nodes or cards are chosen among those that fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +68,8 @@ pub struct Settings {
     /// How often, in one action, pods are held against nodes or counted as victims. Every job gets a
     /// hundredth of it in any case. Where KAI looks at the clock this is counted, so that a plan does not depend on it.
     pub search_effort: u64,
+    /// How many of the jobs that wait in each queue an action looks at; all where not given.
+    pub queue_depth: BTreeMap<Action, usize>,
     /// How long a gang may go on with too few pods.
     pub grace: Grace,
     /// Where the minimum run time against reclaim is found.
@@ -98,6 +102,7 @@ impl Default for Settings {
             consolidating_reclaim: true,
             max_consolidated: None,
             search_effort: 5_000_000,
+            queue_depth: BTreeMap::new(),
             grace: Grace::For(Duration::from_secs(60)),
             resolution: Resolution::LowestCommonAncestor,
             preempt_min_runtime: Duration::ZERO,

@@ -232,7 +232,10 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
     let mut by_set = vec![Vec::new(); tree.sets.len()];
     let mut tasks: Vec<&Task> = job.tasks.iter().collect();
     tasks.sort_by(|left, right| {
-        let labelled = |task: &Task| (task.order.is_none(), task.order.map(std::cmp::Reverse));
+        let labelled = |task: &Task| {
+            let order = task.order.map(std::cmp::Reverse);
+            (!task.leads, order.is_none(), order)
+        };
         labelled(left)
             .cmp(&labelled(right))
             .then_with(|| left.name.cmp(&right.name))

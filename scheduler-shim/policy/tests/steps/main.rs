@@ -3,6 +3,7 @@
 
 mod checks;
 mod clusters;
+mod metamorphic;
 mod mixed;
 mod promises;
 mod rounds;

@@ -155,3 +155,17 @@ fn who_is_on_the_large_card_moves_to_a_small_one_for_who_needs_it() {
     let expected = ["evict modest", "reserve large on a", "reserve modest on a"];
     assert_eq!(decided(&cluster(nodes, jobs)), expected);
 }
+
+#[test]
+fn who_leads_its_set_starts_before_the_others() {
+    let mut gang = job("gang", Cards::Whole(1), &[]);
+    let task = |name: &str, leads: bool| Task {
+        name: name.to_owned(),
+        leads,
+        order: (!leads).then_some(9),
+        ..gang.tasks[0].clone()
+    };
+    gang.tasks = vec![task("a", false), task("z", true)];
+    let nodes = vec![node("a", &[Some(24)])];
+    assert_eq!(decided(&cluster(nodes, vec![gang])), ["bind z to a0"]);
+}

@@ -1,0 +1,78 @@
+//! Changes to a cluster after which the same must be decided.
+
+use std::collections::BTreeMap;
+
+use apportion_abi::{Bytes, Share};
+use apportion_policy::cluster::{Cards, Cluster, Node, Quota, Task};
+use apportion_policy::step;
+use proptest::prelude::*;
+
+use super::clusters::{NOW, cluster, queue};
+use super::rounds::carry_on;
+
+fn twice(bytes: Bytes) -> Bytes {
+    Bytes(bytes.0 * 2)
+}
+
+fn grow_task(task: &mut Task) {
+    task.cpu_millis *= 3;
+    task.memory *= 5;
+    if let Cards::Shared {
+        share: Share::Memory(bytes),
+        ..
+    } = &mut task.cards
+    {
+        *bytes = twice(*bytes);
+    }
+}
+
+/// The same cluster of larger machines and larger pods.
+fn grown(cluster: &Cluster) -> Cluster {
+    let mut grown = cluster.clone();
+    for node in &mut grown.nodes {
+        node.cpu_millis *= 3;
+        node.memory *= 5;
+        node.card_memory = twice(node.card_memory);
+        for card in &mut node.listed {
+            card.memory = twice(card.memory);
+        }
+    }
+    let tasks = grown.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+    tasks.for_each(grow_task);
+    grown
+}
+
+/// The same cluster with a node that has nothing to give and queues in which nobody waits.
+fn with_nothing_more(cluster: &Cluster) -> Cluster {
+    let mut more = cluster.clone();
+    more.nodes.push(Node {
+        name: "nothing".to_owned(),
+        labels: BTreeMap::new(),
+        ..Node::default()
+    });
+    more.queues
+        .push(queue("empty", None, Quota::UNLIMITED, 500));
+    more.queues
+        .push(queue("empty-below", Some("all"), Quota::UNLIMITED, 500));
+    more
+}
+
+proptest! {
+    #[test]
+    fn larger_machines_for_larger_pods_change_nothing(mut cluster in cluster()) {
+        for round in 0..3 {
+            let decisions = step(NOW, &cluster);
+            prop_assert_eq!(&decisions, &step(NOW, &grown(&cluster)));
+            carry_on(&mut cluster, round, &decisions);
+        }
+    }
+
+    #[test]
+    fn what_nobody_can_use_and_who_asks_for_nothing_change_nothing(mut cluster in cluster()) {
+        for round in 0..3 {
+            let decisions = step(NOW, &cluster);
+            prop_assert_eq!(&decisions, &step(NOW, &with_nothing_more(&cluster)));
+            carry_on(&mut cluster, round, &decisions);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! JobSets: each replica of each replicated job is a Job of so many pods.
+//!
+//! Replicated jobs that start in order are made one after the other, each when the one before it is ready: at
+//! first there are the pods of the first.
+
+use apportion_groups::Object;
+use serde_json::{Value, json};
+
+use super::{MOST, count, list, pod};
+
+const IN_ORDER: &str = "InOrder";
+
+pub(super) fn pods(set: Object<'_>) -> Vec<Value> {
+    let in_order =
+        set.json().pointer("/spec/startupPolicy/startupPolicyOrder") == Some(&IN_ORDER.into());
+    let jobs = list(set.json(), "/spec/replicatedJobs");
+    let jobs = jobs.take(if in_order { 1 } else { usize::MAX });
+    jobs.flat_map(|job| of_job(set, job)).collect()
+}
+
+fn of_job(set: Object<'_>, job: &Value) -> Vec<Value> {
+    let name = job["name"].as_str().unwrap_or_default();
+    let parallelism = count(job.pointer("/template/spec/parallelism"), 1);
+    let template = &job["template"]["spec"]["template"];
+    let replicas = count(job.get("replicas"), 1);
+    let places = (0..replicas).flat_map(|index| (0..parallelism).map(move |pod| (index, pod)));
+    let one = |(index, number): (u64, u64)| {
+        let labels = json!({
+            "jobset.sigs.k8s.io/jobset-name": set.name(),
+            "jobset.sigs.k8s.io/replicatedjob-name": name,
+            "jobset.sigs.k8s.io/job-index": index.to_string(),
+        });
+        let called = format!("{}-{name}-{index}-{number}", set.name());
+        pod(set, template, &called, &labels)
+    };
+    places.take(MOST).map(one).collect()
+}
