@@ -15,11 +15,11 @@ use apportion_gate::device_of_graphs;
 use crate::elf::{self, Object};
 use crate::errno;
 use crate::foreign::{
-    AllocationNode, ArrayRequirements, Context, Device, NvmlDevice, Opaque, Pool,
+    AllocationNode, ArrayRequirements, Context, Device, Event, NvmlDevice, Opaque,
 };
 use crate::foreign::{
-    GRAPHS_RESERVED, INVALID_HANDLE, INVALID_VALUE, LAZY_LOADING, POOL_RESERVED, SUCCESS, Status,
-    Stream,
+    GRAPHS_RESERVED, INVALID_HANDLE, INVALID_VALUE, LAZY_LOADING, NOT_READY, POOL_RESERVED, Pool,
+    SUCCESS, Status, Stream, WITHOUT_TIMING,
 };
 use crate::table::{COUNT, Library, ROWS};
 
@@ -188,6 +188,10 @@ needed! {
     Cuda GraphMemory graph_memory = c"cuDeviceGetGraphMemAttribute" (device: Device, attribute: u32, value: *mut u64);
     Cuda GraphTrim graph_trim = c"cuDeviceGraphMemTrim" (device: Device);
     Cuda IsCapturing stream_is_capturing = c"cuStreamIsCapturing" (stream: Stream, status: *mut u32);
+    Cuda EventCreate event_create = c"cuEventCreate" (event: *mut Event, flags: u32);
+    Cuda EventRecord event_record = c"cuEventRecord" (event: Event, stream: Stream);
+    Cuda EventQuery event_query = c"cuEventQuery" (event: Event);
+    Cuda EventDestroy event_destroy = c"cuEventDestroy_v2" (event: Event);
     Cuda DeviceGetAttribute device_get_attribute = c"cuDeviceGetAttribute" (value: *mut i32, attribute: u32, device: Device);
     Cuda LoadingMode module_loading_mode = c"cuModuleGetLoadingMode" (mode: *mut u32);
     Nvml NvmlUuid nvml_uuid = c"nvmlDeviceGetUUID" (device: NvmlDevice, text: *mut c_char, length: u32);
@@ -251,6 +255,35 @@ pub(crate) fn loads_lazily() -> bool {
     // SAFETY: the pointer is to a local variable.
     let status = unsafe { module_loading_mode(&raw mut mode) };
     status == Some(SUCCESS) && mode == LAZY_LOADING
+}
+
+/// An event that happens when a stream has done what it was asked for so far.
+pub(crate) fn event_behind(stream: Stream) -> Option<Event> {
+    let mut event: Event = core::ptr::null_mut();
+    // SAFETY: the pointer is to a local variable.
+    let status = unsafe { event_create(&raw mut event, WITHOUT_TIMING) }?;
+    if status != SUCCESS {
+        return None;
+    }
+    // SAFETY: the event is our own, the stream the caller's.
+    let recorded = unsafe { event_record(event, stream) } == Some(SUCCESS);
+    if !recorded {
+        forget_event(event as u64);
+    }
+    recorded.then_some(event)
+}
+
+/// Whether an event of ours has yet to happen. What cannot be asked about any more is over.
+pub(crate) fn is_pending(event: u64) -> bool {
+    // SAFETY: the event is our own, and nobody else asks about it meanwhile.
+    let status = unsafe { event_query(event as Event) };
+    status == Some(NOT_READY)
+}
+
+/// Destroys an event of ours.
+pub(crate) fn forget_event(event: u64) {
+    // SAFETY: the event is our own, and nobody else knows it any more.
+    let _ = unsafe { event_destroy(event as Event) };
 }
 
 /// What a node of a graph does.

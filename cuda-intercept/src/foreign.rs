@@ -43,6 +43,10 @@ const LOCATION_DEVICE: u32 = 1;
 const LOCATION_DOMAIN: u32 = 6;
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
 pub(crate) const POOL_RESERVED: u32 = 5;
+/// `CUDA_ERROR_NOT_READY`.
+pub(crate) const NOT_READY: Status = 600;
+/// `CU_EVENT_DISABLE_TIMING`.
+pub(crate) const WITHOUT_TIMING: u32 = 2;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
 pub(crate) const GRAPHS_RESERVED: u32 = 2;
 /// `CU_MODULE_LAZY_LOADING`.

@@ -10,6 +10,7 @@
 pub(crate) mod array;
 pub(crate) mod context;
 pub(crate) mod graph;
+mod late;
 pub(crate) mod linear;
 pub(crate) mod module;
 pub(crate) mod pool;

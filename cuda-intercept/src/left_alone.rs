@@ -227,8 +227,6 @@ left_alone! {
     Cuda Gap "may bring pages of the host's own memory to a card, uncharged; managed memory is charged": "
         cuMemAdvise cuMemPrefetchAsync cuMemPrefetchBatchAsync cuMemDiscardBatchAsync
         cuMemDiscardAndPrefetchBatchAsync cuStreamAttachMemAsync";
-    Cuda Gap "its context is not charged the reserve; the agent sees what it takes": "
-        cuGreenCtxCreate cuGreenCtxDestroy";
     Cuda Gap "memory of graphics and of other makers is not charged; the agent sees it": "
         cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
         cuExternalMemoryGetMappedMipmappedArray cuGraphicsMapResources

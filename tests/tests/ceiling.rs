@@ -3,6 +3,7 @@
 //!
 //! Each kind of memory is taken at the limit, refused above it, and given back.
 
+use apportion_sim_machine::{Effect, Request, Rule};
 use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Victim, eventually};
 
 const LIMIT: u64 = 2000 * MIB;
@@ -126,6 +127,71 @@ fn a_captured_allocation_takes_nothing_until_it_is_launched() {
     victim.step("start").ok();
     assert_eq!(free(&mut victim), FREE);
     assert!(host.high_water() <= LIMIT);
+}
+
+#[test]
+fn green_contexts_never_exceed_the_limit() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let full = victim.step(&format!("alloc {FREE}")).value();
+    victim.step("green").refused();
+    victim.step(&format!("free {full}")).ok();
+    let green = victim.step("green").value();
+    assert!(host.used() > CONTEXT);
+    let left = free(&mut victim);
+    assert_eq!(left, LIMIT - host.used());
+    victim.step(&format!("alloc {left}")).ok();
+    victim.step("green").refused();
+    assert_eq!(host.used(), LIMIT);
+    // The green one keeps the primary context.
+    victim.step("release").ok();
+    assert_eq!(host.used(), LIMIT);
+    victim.step(&format!("free {green}")).ok();
+    assert_eq!(host.used(), 0);
+    victim.step("start").ok();
+    assert_eq!(free(&mut victim), FREE);
+    assert_eq!(host.high_water(), LIMIT);
+}
+
+#[test]
+fn a_green_context_is_charged_for_the_primary_one_that_it_brings() {
+    let host = Host::new();
+    let mut victim = host.victim(&["--gpu-memory", "350"]);
+    victim.step("green").refused();
+    assert_eq!(host.used(), 0);
+    let mut victim = host.victim(&["--gpu-memory", "500"]);
+    let green = victim.step("green").value();
+    assert!(host.used() > CONTEXT);
+    victim.step("start").ok();
+    victim.step(&format!("free {green}")).ok();
+    assert_eq!(host.used(), CONTEXT);
+    victim.step("release").ok();
+    assert_eq!(host.used(), 0);
+    victim.step("start").ok();
+    let left = 500 * MIB - CONTEXT;
+    assert_eq!(free(&mut victim), left);
+    victim.step(&format!("alloc {left}")).ok();
+}
+
+#[test]
+fn what_a_stream_has_yet_to_free_stays_charged() {
+    let host = Host::new();
+    let is_busy = Rule {
+        function: "cuEventQuery".into(),
+        nth: None,
+        effect: Effect::Error(600),
+    };
+    host.ask(Request::AddRule(is_busy));
+    let mut victim = started(&host);
+    let pool = victim.step("pool 4G").value();
+    let held = victim.step(&format!("poolalloc {pool} 1024M")).value();
+    victim.step(&format!("free {pool}")).ok();
+    victim.step(&format!("free {held}")).ok();
+    assert_eq!(free(&mut victim), FREE - 1024 * MIB);
+    victim.step("alloc 1024M").refused();
+    host.ask(Request::ClearRules);
+    victim.step("alloc 1600M").ok();
+    assert_eq!(free(&mut victim), FREE - 1600 * MIB);
 }
 
 #[test]

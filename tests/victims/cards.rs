@@ -2,6 +2,7 @@
 
 use crate::driver::{Driver, NOT_FOUND};
 use crate::nvml;
+use crate::objects::Object;
 use crate::script::{Outcome, Victim, Words, result};
 
 /// What an output holds before the call.
@@ -30,6 +31,7 @@ impl Victim {
             "nvml2" => nvml::memory_v2(self.uuid_text().ok(), self.device),
             "context" => self.context(),
             "uncontext" => self.uncontext(),
+            "green" => self.green(),
             "release" => self.card(|driver, device| driver.cuDevicePrimaryCtxRelease_v2(device)),
             "reset" => self.card(|driver, device| driver.cuDevicePrimaryCtxReset_v2(device)),
             "errorname" => Ok(Outcome::of(match Driver::error_name(2) {
@@ -105,6 +107,18 @@ impl Victim {
             return Ok(Outcome::with(0, [self.contexts.len() as u64]));
         }
         Ok(Outcome::with(done.code, [u64::from(context == UNTOUCHED)]))
+    }
+
+    /// A green context over all of the card, as far as the simulated driver asks.
+    fn green(&mut self) -> Result<Outcome, i32> {
+        let mut context = UNTOUCHED;
+        let done =
+            self.card(|driver, device| driver.cuGreenCtxCreate(Some(&mut context), 1, device, 1))?;
+        let object = Object::Green(context);
+        Ok(match done.code {
+            0 => Outcome::with(0, [self.objects.keep(object)]),
+            code => Outcome::with(code, [u64::from(context == UNTOUCHED)]),
+        })
     }
 
     /// Destroys the context that was created last.

@@ -196,6 +196,7 @@ impl Victim {
             Object::Pool(pool) => driver.cuMemPoolDestroy(pool),
             Object::Module(module) => driver.cuModuleUnload(module),
             Object::Graph(exec, graph, address) => graphs::destroy(driver, exec, graph, address),
+            Object::Green(context) => driver.cuGreenCtxDestroy(context),
             Object::Library(library) => driver.cuLibraryUnload(library),
             Object::Gone => return Err(-1),
         };
@@ -225,6 +226,7 @@ impl Victim {
             | Object::Pool(_)
             | Object::Module(_)
             | Object::Library(_)
+            | Object::Green(_)
             | Object::Graph(..)
             | Object::Gone => return Err(-1),
         };

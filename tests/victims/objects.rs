@@ -17,6 +17,8 @@ pub(crate) enum Object {
     Module(usize),
     /// A graph that was launched: executable, as it was made, and the address that it left allocated.
     Graph(usize, usize, u64),
+    /// A green context.
+    Green(usize),
     /// A library.
     Library(usize),
     /// It was given back.

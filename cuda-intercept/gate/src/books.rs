@@ -5,6 +5,7 @@ use crate::arrays::{Array, Arrays, TakenArray};
 use crate::contexts::{ContextId, Contexts, Ended, Reserve};
 use crate::graphs::Graphs;
 use crate::handles::{Dropped, Handles, Released, Unmapped};
+use crate::late::LateFrees;
 use crate::linear::{Linear, Taken};
 use crate::loads::Loads;
 use crate::pools::{Pooled, Pools};
@@ -30,6 +31,8 @@ pub struct Books {
     pub pools: Pools,
     /// Graphs that allocate.
     pub graphs: Graphs,
+    /// Frees that are under way.
+    pub late: LateFrees,
     /// Modules and libraries.
     pub loads: Loads,
     /// What was set of contexts.

@@ -5,6 +5,8 @@
 //! charged before the driver is asked. So it does for each further context of a process on the same card,
 //! which costs less. Libraries, which are in every context, are charged with it.
 
+use apportion_gate::Reserve;
+
 use crate::driver;
 use crate::foreign::{Context, Device, OUT_OF_MEMORY, Opaque, SUCCESS, Status};
 use crate::process::{self, Process};
@@ -12,6 +14,7 @@ use crate::process::{self, Process};
 type Create = unsafe extern "C" fn(*mut Context, u32, Device) -> Status;
 type CreateV3 = unsafe extern "C" fn(*mut Context, Opaque, i32, u32, Device) -> Status;
 type CreateV4 = unsafe extern "C" fn(*mut Context, Opaque, u32, Device) -> Status;
+type CreateGreen = unsafe extern "C" fn(*mut Opaque, Opaque, Device, u32) -> Status;
 type CreateVdpau = unsafe extern "C" fn(*mut Context, u32, Device, u32, Opaque) -> Status;
 type Destroy = unsafe extern "C" fn(Context) -> Status;
 type Retain = unsafe extern "C" fn(*mut Context, Device) -> Status;
@@ -22,6 +25,17 @@ fn open(
     device: Device,
     is_primary: bool,
     place: *mut Context,
+    ask: impl Fn(*mut Context) -> Status,
+) -> Status {
+    open_with(device, is_primary, place, |_| 0, ask)
+}
+
+/// The same for a context that brings another with it, for which `also` says what is reserved.
+fn open_with(
+    device: Device,
+    is_primary: bool,
+    place: *mut Context,
+    also: impl Fn(Reserve) -> u64,
     ask: impl Fn(*mut Context) -> Status,
 ) -> Status {
     let Some(process) = process::current() else {
@@ -42,10 +56,9 @@ fn open(
         true => (0, 0),
         false => {
             let books = process.books.lock();
-            (
-                books.reserve_for(card, reserves),
-                books.loads.in_new_context(),
-            )
+            let reserve = books.reserve_for(card, reserves);
+            let all = reserve.saturating_add(also(reserves));
+            (all, books.loads.in_new_context())
         }
     };
     let charged = reserve.saturating_add(libraries);
@@ -140,6 +153,41 @@ pub(crate) unsafe fn create_v4(
     // SAFETY: as for `create`.
     let ask = |place| unsafe { real(place, parameters, flags, device) };
     open(device, false, context, ask)
+}
+
+/// Retains the primary context for as long as it lives, so one that is not there comes with it. Nobody hands
+/// out its handle; its reserve goes with the green one's, and should the program retain it later it is charged
+/// for as a further one until the green one ends.
+pub(crate) unsafe fn create_green(
+    real: CreateGreen,
+    context: *mut Opaque,
+    description: Opaque,
+    device: Device,
+    flags: u32,
+) -> Status {
+    // SAFETY: as for `create`.
+    let ask = |place| unsafe { real(place, description, device, flags) };
+    let also = |reserves: Reserve| match driver::primary_is_active(device) {
+        Some(false) => reserves.further,
+        Some(true) | None => 0,
+    };
+    open_with(device, false, context, also, ask)
+}
+
+pub(crate) unsafe fn destroy_green(real: Destroy, context: Opaque) -> Status {
+    // SAFETY: the context is the caller's own.
+    let ask = || unsafe { real(context) };
+    let Some(process) = process::current() else {
+        return ask();
+    };
+    let close_green = || close(process, context as u64, ask, || true);
+    let device = process.books.lock().device_of(context as u64);
+    let primary = device.and_then(|device| Some((device, process.books.lock().primary(device)?)));
+    let Some((device, primary)) = primary else {
+        return close_green();
+    };
+    let has_ended = || driver::primary_is_active(device) == Some(false);
+    close(process, primary, close_green, has_ended)
 }
 
 pub(crate) unsafe fn create_vdpau(

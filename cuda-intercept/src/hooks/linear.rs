@@ -3,10 +3,10 @@
 //! Managed memory is charged in full although it is on the card only while it is used there: a program
 //! on a smaller card could not have all of it resident either, and nothing else about it can be seen.
 
-use apportion_gate::{Held, worst_case};
+use apportion_gate::{Held, Settled, worst_case};
 
 use crate::foreign::{DevicePointer, OUT_OF_MEMORY, SUCCESS, Status};
-use crate::process::{self, Ground, Site};
+use crate::process::{self, Ground, Process, Site};
 
 /// Pitched rows are a multiple of this; where the driver pads more, the difference is charged after.
 const PITCH: u64 = 512;
@@ -47,8 +47,12 @@ fn take(site: Site, bytes: u64, ask: impl FnOnce() -> Result<Given, Status>) -> 
     }
 }
 
-/// Takes the entry out, calls `ask`, and gives the charge back.
-pub(super) fn give(address: u64, ask: impl FnOnce() -> Status) -> Status {
+/// Takes the entry out, calls `ask`, and gives the charge back; `settle` does it for a pool's.
+pub(super) fn give(
+    address: u64,
+    ask: impl FnOnce() -> Status,
+    settle: impl FnOnce(&Process, Settled),
+) -> Status {
     let Some(process) = process::current() else {
         return ask();
     };
@@ -67,7 +71,7 @@ pub(super) fn give(address: u64, ask: impl FnOnce() -> Status) -> Status {
         }
         (Held::Pooled(pooled), SUCCESS) => {
             let settled = process.books.lock().pools.freed(pooled);
-            process.settle(settled);
+            settle(process, settled);
         }
         (Held::Pooled(pooled), _) => process.books.lock().pools.lives(pooled),
     }
@@ -209,14 +213,15 @@ pub(crate) unsafe fn alloc_pitch_v1(
 
 pub(crate) unsafe fn free(real: Free, address: DevicePointer) -> Status {
     // SAFETY: the address is the caller's own.
-    let status = give(address, || unsafe { real(address) });
+    let status = give(address, || unsafe { real(address) }, Process::settle);
     super::pool::settle_all();
     status
 }
 
 pub(crate) unsafe fn free_v1(real: FreeV1, address: u32) -> Status {
     // SAFETY: the address is the caller's own.
-    give(u64::from(address), || unsafe { real(address) })
+    let ask = || unsafe { real(address) };
+    give(u64::from(address), ask, Process::settle)
 }
 
 #[cfg(test)]

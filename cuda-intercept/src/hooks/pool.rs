@@ -22,6 +22,8 @@ use crate::foreign::{
 use crate::process::{self, Ground, Process};
 use crate::spin;
 
+use super::late;
+
 type AllocAsync = unsafe extern "C" fn(*mut DevicePointer, usize, Stream) -> Status;
 type AllocFromPool = unsafe extern "C" fn(*mut DevicePointer, usize, Pool, Stream) -> Status;
 type FreeAsync = unsafe extern "C" fn(DevicePointer, Stream) -> Status;
@@ -66,12 +68,14 @@ fn each_charged(process: &Process, act: impl Fn(u64)) {
 /// Settles all pools of this process.
 pub(crate) fn settle_all() {
     if let Some(process) = process::current() {
+        late::look(process, None);
         each_charged(process, |pool| settle(process, pool, None));
     }
 }
 
 /// Makes the pools on a card give back what they do not use. True if any did.
 pub(crate) fn trim_all(process: &Process, card: Card) -> bool {
+    let is_late = late::look(process, Some(card));
     let before = process.books.lock().pools.charged_on(card);
     each_charged(process, |pool| {
         let is_here = process.books.lock().pools.card(pool) == Some(Some(card));
@@ -86,7 +90,7 @@ pub(crate) fn trim_all(process: &Process, card: Card) -> bool {
             settle(process, pool, None);
         }
     });
-    process.books.lock().pools.charged_on(card) < before
+    is_late || process.books.lock().pools.charged_on(card) < before
 }
 
 /// Allocates from `pool`, which is on a card of the account.
@@ -210,7 +214,10 @@ pub(crate) unsafe fn alloc_from_pool(
 /// Frees what came from a pool, or plain memory: the driver takes both.
 pub(crate) unsafe fn free_async(real: FreeAsync, address: DevicePointer, stream: Stream) -> Status {
     // SAFETY: the arguments are the caller's own.
-    let status = super::linear::give(address, || unsafe { real(address, stream) });
+    let ask = || unsafe { real(address, stream) };
+    let status = super::linear::give(address, ask, |process, settled| {
+        late::settle(process, settled, stream);
+    });
     settle_all();
     status
 }

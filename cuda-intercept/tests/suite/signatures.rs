@@ -137,6 +137,8 @@ compare! {
     cuGraphLaunch_ptsz = cuGraphLaunch(a, b);
     cuGraphExecDestroy = cuGraphExecDestroy(a);
     cuDeviceGraphMemTrim = cuDeviceGraphMemTrim(a);
+    cuGreenCtxCreate = cuGreenCtxCreate(a, b, c, d);
+    cuGreenCtxDestroy = cuGreenCtxDestroy(a);
     cuCtxSetLimit = cuCtxSetLimit(a, b);
     cuModuleLoad = cuModuleLoad(a, b);
     cuModuleLoadData = cuModuleLoadData(a, b);

@@ -6,6 +6,7 @@ mod arrays;
 mod contexts;
 mod driver_lookup;
 mod entry_points;
+mod graphs;
 mod managed;
 mod modules;
 mod null_outputs;
@@ -91,6 +92,11 @@ pub(crate) const CASES: &[Case] = &[
         name: "destroyed_pools",
         about: "a pool that is destroyed while allocations from it live",
         run: pools::destroyed_in_use,
+    },
+    Case {
+        name: "graphs",
+        about: "memory that graphs allocate: at which step it is taken, kept and given back",
+        run: graphs::run,
     },
     Case {
         name: "contexts",

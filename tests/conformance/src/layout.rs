@@ -78,6 +78,29 @@ impl PoolProperties {
     }
 }
 
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`: one allocation of a graph, and where it will be.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct AllocationNode {
+    pool: PoolProperties,
+    access: usize,
+    access_count: usize,
+    bytes: usize,
+    pub(crate) address: u64,
+}
+
+impl AllocationNode {
+    pub(crate) const fn new(location: Location, bytes: usize) -> Self {
+        Self {
+            pool: PoolProperties::new(location),
+            access: 0,
+            access_count: 0,
+            bytes,
+            address: 0,
+        }
+    }
+}
+
 /// `CUDA_ARRAY_DESCRIPTOR`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

@@ -10,7 +10,8 @@ use libloading::Library;
 
 use crate::code::Code;
 use crate::layout::{
-    Access, ArrayDescriptor, CardMemory, CardMemoryV2, HandleProperties, PoolProperties, Running,
+    Access, AllocationNode, ArrayDescriptor, CardMemory, CardMemoryV2, HandleProperties,
+    PoolProperties, Running,
 };
 
 /// A nullable output.
@@ -102,6 +103,14 @@ library! {
     pool_trim = "cuMemPoolTrimTo" (pool: usize, keep: usize);
     pool_get = "cuMemPoolGetAttribute" (pool: usize, attribute: i32, value: Out<u64>);
     pool_set = "cuMemPoolSetAttribute" (pool: usize, attribute: i32, value: Out<u64>);
+    graph_create = "cuGraphCreate" (graph: Out<usize>, flags: u32);
+    graph_alloc = "cuGraphAddMemAllocNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, allocation: Out<AllocationNode>);
+    graph_free = "cuGraphAddMemFreeNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, address: u64);
+    graph_instantiate = "cuGraphInstantiateWithFlags" (exec: Out<usize>, graph: usize, flags: u64);
+    graph_upload = "cuGraphUpload" (exec: usize, stream: usize);
+    graph_launch = "cuGraphLaunch" (exec: usize, stream: usize);
+    graph_trim = "cuDeviceGraphMemTrim" (device: i32);
+    graph_memory = "cuDeviceGetGraphMemAttribute" (device: i32, attribute: i32, value: Out<u64>);
     array_create = "cuArrayCreate_v2" (array: Out<usize>, descriptor: In<ArrayDescriptor>);
     array_destroy = "cuArrayDestroy" (array: usize);
     array_descriptor = "cuArrayGetDescriptor_v2" (descriptor: Out<ArrayDescriptor>, array: usize);

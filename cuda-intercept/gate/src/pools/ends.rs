@@ -5,8 +5,8 @@
 //! charged for what it was, and all of that is given back with the last allocation. For that every
 //! allocation from a pool is entered by its address.
 //!
-//! What the driver has not yet freed in the order of its streams when the last free was asked for is given
-//! back that much too early; it is gone when the streams get there, and NVML shows it meanwhile.
+//! A last free that is only asked for, in the order of a stream, is over when the stream gets there: see
+//! `late`.
 //!
 //! A driver may give a new pool the handle of one that is destroyed, so here pools go by numbers of our
 //! own.

@@ -21,6 +21,7 @@ mod export;
 mod fill;
 mod functions;
 mod graphs;
+mod green;
 mod host;
 mod image;
 mod libraries;
@@ -58,6 +59,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         fill::ROWS,
         functions::ROWS,
         graphs::ROWS,
+        green::ROWS,
         host::ROWS,
         libraries::ROWS,
         lookup::ROWS,

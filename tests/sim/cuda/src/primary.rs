@@ -20,7 +20,7 @@ exports! {
     cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) = get_state => "cuDevicePrimaryCtxGetState" @ 7000;
 }
 
-fn retain(out: Out<u64>, device: i32) -> Outcome {
+pub(crate) fn retain(out: Out<u64>, device: i32) -> Outcome {
     out.check()?;
     let card = driver()?.card(device)?;
     let name = create(Request::PrimaryRetain(card))?;
@@ -39,7 +39,7 @@ fn retain(out: Out<u64>, device: i32) -> Outcome {
     out.put(handle)
 }
 
-fn release(device: i32) -> Outcome {
+pub(crate) fn release(device: i32) -> Outcome {
     let card = driver()?.card(device)?;
     let reply = ask(Request::PrimaryRelease(card))?;
     let mut tables = tables();

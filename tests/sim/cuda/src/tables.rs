@@ -8,6 +8,7 @@ use crate::error::{CONTEXT_IS_DESTROYED, Error, INVALID_CONTEXT, INVALID_VALUE};
 use crate::event::Events;
 use crate::functions::Functions;
 use crate::graphs::Graphs;
+use crate::green::Greens;
 use crate::libraries::Libraries;
 use crate::mipmaps::Mipmaps;
 use crate::modules::Modules;
@@ -32,6 +33,7 @@ pub(crate) struct Tables {
     pub(crate) captures: HashMap<u64, u64>,
     pub(crate) functions: Functions,
     pub(crate) graphs: Graphs,
+    pub(crate) greens: Greens,
     pub(crate) libraries: Libraries,
     pub(crate) mipmaps: Mipmaps,
     pub(crate) modules: Modules,
