@@ -17,8 +17,7 @@ use crate::rows::{Outcome, ROWS, Row};
 
 /// How soon an offence must be told.
 const SOON: Duration = Duration::from_secs(2);
-const AUDIT: &[&str] = &["--nri-socket", "/run/nri/nri.sock"];
-const ENFORCE: &[&str] = &[
+const OPTIONS: &[&str] = &[
     "--nri-socket",
     "/run/nri/nri.sock",
     "--nri-policy",
@@ -117,7 +116,7 @@ fn nanos(time: &str) -> u64 {
 
 #[test]
 fn no_attack_raises_a_limit_and_who_goes_around_the_library_is_told_of_at_once() {
-    let node = Node::with(AUDIT);
+    let node = Node::with(OPTIONS);
     let neighbour = neighbour(&node);
     for row in ROWS {
         attack(&node, row);
@@ -136,7 +135,7 @@ fn no_attack_raises_a_limit_and_who_goes_around_the_library_is_told_of_at_once()
 /// A pod without a slot that would reach a card all the same.
 #[test]
 fn a_pod_without_a_grant_that_would_reach_a_card_does_not_start() {
-    let node = Node::with(ENFORCE);
+    let node = Node::with(OPTIONS);
     let ways = [
         (
             "visible-devices",
@@ -170,7 +169,7 @@ fn a_pod_without_a_grant_that_would_reach_a_card_does_not_start() {
 
 #[test]
 fn a_pod_whose_ask_is_hostile_does_not_start_and_its_events_say_why() {
-    let node = Node::with(AUDIT);
+    let node = Node::with(OPTIONS);
     let asks = [
         ("gpu-memory", "-1"),
         ("gpu-memory", "0"),
