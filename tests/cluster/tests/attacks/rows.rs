@@ -37,7 +37,6 @@ fn variables(pod: &mut Value) {
         {"name": "CUDA_DEVICE_MEMORY_LIMIT", "value": "0"},
         {"name": "GPU_PORTION", "value": "1"},
         {"name": "APPORTION_ACCOUNT", "value": "/tmp"},
-        {"name": "APPORTION_GRANT", "value": "another"},
         {"name": "CUDA_DISABLE_CONTROL", "value": "true"},
     ]);
 }
