@@ -132,6 +132,13 @@ impl Node {
         self.cluster.folder().log("test-agent")
     }
 
+    /// Whether the runtime resolves CDI devices, as the agent has found it.
+    #[must_use]
+    pub fn has_cdi(&self) -> bool {
+        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        log.contains("\"has_cdi\":true")
+    }
+
     /// The instance of the agent, as seen from outside of the node's room.
     #[must_use]
     pub fn instance(&self) -> PathBuf {

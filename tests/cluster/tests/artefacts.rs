@@ -121,7 +121,9 @@ fn starts(volume: &Path) -> usize {
 #[test]
 fn without_any_of_its_artefacts_a_container_does_not_start_and_the_events_say_why() {
     let mut node = Node::with(&[]);
-    for row in ROWS {
+    // Where the runtime has no CDI there is no grant to take away.
+    let has_cdi = node.has_cdi();
+    for row in ROWS.iter().filter(|row| has_cdi || row.artefact != "grant") {
         let (pod, volume) = marking(&node, row.artefact);
         (row.take)(&mut node);
         fs::write(volume.join("leave"), "").expect("the volume is there");
