@@ -10,6 +10,7 @@
 
 mod answers;
 mod checkpoint;
+mod counts;
 mod covered;
 mod local_fit;
 mod look;
@@ -27,6 +28,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 pub(crate) use answers::Answers;
+pub(crate) use counts::{Counts, News};
 pub(crate) use look::{Holder, Seen};
 
 use crate::agent::Shown;
@@ -69,7 +71,7 @@ pub(crate) fn serve(
         };
         let plugin = Plugin {
             kubelet,
-            requests,
+            requests: requests.clone(),
             offers,
             answers,
             local_fit: local_fit.map(Arc::new),
@@ -78,7 +80,8 @@ pub(crate) fn serve(
             resource = apportion_abi::names::RESOURCE_SLOT,
             "Slots are offered to the kubelet"
         );
-        registration.keep(DevicePluginServer::new(plugin)).await;
+        let server = DevicePluginServer::new(plugin);
+        registration.keep(server, requests).await;
     });
 }
 

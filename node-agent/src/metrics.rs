@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
@@ -101,9 +101,14 @@ fn write_row(row: &Row, facts: &Facts, encoder: &mut DescriptorEncoder) -> fmt::
         Kind::Gauge => (MetricType::Gauge, row.name),
         // The encoder adds it again.
         Kind::Counter => (MetricType::Counter, row.name.trim_end_matches("_total")),
+        Kind::Histogram => (MetricType::Histogram, row.name),
     };
     let labels = row.labels();
     let mut family = encoder.encode_descriptor(name, row.help, None, kind)?;
+    for (value, histogram) in row.spread(facts).into_iter().flatten() {
+        let labels: Vec<_> = labels.iter().map(|label| (*label, *value)).collect();
+        histogram.encode(family.encode_family(&labels)?)?;
+    }
     for (values, value) in row.samples(facts) {
         if labels.is_empty() {
             write_value(row.kind, value, &mut family)?;
@@ -119,6 +124,8 @@ fn write_value(kind: Kind, value: f64, encoder: &mut MetricEncoder) -> fmt::Resu
     match kind {
         Kind::Gauge => encoder.encode_gauge(&value),
         Kind::Counter => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
+        // It has buckets and no single value.
+        Kind::Histogram => Ok(()),
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tonic::Status;
 
 use crate::cri::Facts;
-use crate::kubelet::{Answers, Holder, Seen};
+use crate::kubelet::{Answers, Holder, News, Seen};
 
 /// Where an answer goes.
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, Status>>;
@@ -25,6 +25,8 @@ pub(crate) enum Request {
     Handed(SlotId),
     /// A container on a slot of this pod is about to start.
     Prepare(SlotId, Holder, Answer<Prepared>),
+    /// Something happened with the kubelet that is counted.
+    Kubelet(News),
     /// The kubelet was looked at.
     Seen(Seen),
 }

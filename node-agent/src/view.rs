@@ -10,6 +10,7 @@ use apportion_proto::v1;
 
 use crate::account::Account;
 use crate::driver::{FoundCard, Reading};
+use crate::kubelet;
 use crate::procfs;
 use crate::second_lock;
 use crate::wire;
@@ -35,6 +36,9 @@ pub(crate) struct Counts {
     pub(crate) notices: BTreeMap<NoticeKind, u64>,
     /// What cards reported, by what it means.
     pub(crate) faults: BTreeMap<(CardUuid, Fault), u64>,
+    pub(crate) kubelet: kubelet::Counts,
+    /// How many slots have come how far; none where there is no kubelet.
+    pub(crate) slots: BTreeMap<&'static str, usize>,
     /// What the container runtime was told; none where it does not ask.
     pub(crate) second_lock: Option<second_lock::Counts>,
 }

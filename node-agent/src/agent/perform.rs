@@ -151,6 +151,9 @@ impl Agent {
             sampled,
             is_ready,
             counts: Counts {
+                slots: (self.delivery.as_ref())
+                    .map(|delivery| delivery.slots.tally())
+                    .unwrap_or_default(),
                 second_lock: self.second_lock.as_ref().map(|lock| lock.counts.clone()),
                 ..self.counts.clone()
             },

@@ -27,6 +27,7 @@ impl Agent {
             Request::Prepare(slot, holder, answer) => {
                 drop(answer.send(self.prepare(slot, &holder)));
             }
+            Request::Kubelet(news) => self.counts.kubelet.enter(news),
             Request::Seen(seen) => self.kubelet_seen(seen),
         }
     }

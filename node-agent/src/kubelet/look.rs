@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
 use super::checkpoint::{self, CheckpointError, Record};
+use super::counts::News;
 use super::pods::Pods;
 use crate::failure::chain;
 use crate::request::Request;
@@ -50,6 +51,8 @@ pub(crate) struct Holder {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) held: BTreeMap<SlotId, Holder>,
+    /// Whether the kubelet's service spoke, beside its record.
+    pub(crate) is_listed: bool,
     /// Whether a slot that is not there is held by nobody.
     pub(crate) is_complete: bool,
     /// The pods that the API server says have ended or are no more.
@@ -90,7 +93,11 @@ impl Kubelet {
     /// Looks, and tells the agent what was seen.
     pub(crate) async fn look(&self) -> Result<Seen, LookError> {
         let _turn = self.turn.lock().await;
-        let seen = self.look_once().await?;
+        let looked = self.look_once().await;
+        let news = Request::Kubelet(News::of(&looked));
+        let told = self.requests.send(news).await;
+        told.map_err(|_| LookError::Leaving)?;
+        let seen = looked?;
         let told = self.requests.send(Request::Seen(seen.clone())).await;
         told.map(|()| seen).map_err(|_| LookError::Leaving)
     }
@@ -210,6 +217,7 @@ fn agreed(record: &Record, listed: Option<&[PodResources]>) -> Result<Seen, Look
     }
     Ok(Seen {
         held,
+        is_listed: true,
         is_complete: true,
         ..Seen::default()
     })

@@ -5,6 +5,7 @@
 //! the container does not start.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use apportion_abi::names::RESOURCE_SLOT;
 use apportion_ledger::SlotId;
@@ -21,6 +22,7 @@ use tracing::{info, warn};
 
 use super::Offers;
 use super::answers::Answers;
+use super::counts::News;
 use super::local_fit::LocalFit;
 use super::look::{Holder, Kubelet};
 use crate::failure::chain;
@@ -107,7 +109,14 @@ impl DevicePlugin for Plugin {
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
         let slot = the_slot(&request.into_inner().devices_ids)?;
-        match self.start(slot).await {
+        let began = Instant::now();
+        let started = self.start(slot).await;
+        let news = News::Started {
+            took: began.elapsed(),
+            is_granted: started.is_ok(),
+        };
+        let _ = self.requests.send(request::Request::Kubelet(news)).await;
+        match started {
             Ok(holder) => {
                 info!(%slot, pod = holder.pod, name = holder.name, "Container may start");
                 Ok(Response::new(PreStartContainerResponse {}))

@@ -14,13 +14,16 @@ use apportion_proto::deviceplugin::RegisterRequest;
 use apportion_proto::deviceplugin::device_plugin_server::DevicePluginServer;
 use apportion_proto::deviceplugin::registration_client::RegistrationClient;
 use tokio::net::UnixListener;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tracing::{info, warn};
 
+use super::counts::News;
 use super::plugin::{OPTIONS, Plugin};
 use crate::failure::chain;
+use crate::request::Request;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -75,15 +78,18 @@ impl Registration {
     }
 
     /// Keeps the plugin known until the agent ends.
-    pub(crate) async fn keep(self, plugin: DevicePluginServer<Plugin>) {
+    pub(crate) async fn keep(
+        self,
+        plugin: DevicePluginServer<Plugin>,
+        requests: mpsc::Sender<Request>,
+    ) {
         self.sweep();
+        let mut told = None;
         let mut served: Option<Served> = None;
         let mut problem = None;
         loop {
             let kubelet = identity(&self.folder.join("kubelet.sock"));
-            let is_known = served
-                .as_ref()
-                .is_some_and(|served| Some(served.kubelet) == kubelet && served.socket.exists());
+            let is_known = knows(served.as_ref(), kubelet);
             if let Some(kubelet) = kubelet.filter(|_| !is_known) {
                 drop(served.take());
                 match self.serve(kubelet, plugin.clone()).await {
@@ -99,6 +105,11 @@ impl Registration {
                         problem = Some(error);
                     }
                 }
+            }
+            let is_known = knows(served.as_ref(), kubelet);
+            if told.replace(is_known) != Some(is_known) {
+                let news = News::Registered(RESOURCE_SLOT, is_known);
+                let _ = requests.send(Request::Kubelet(news)).await;
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -168,6 +179,11 @@ impl Registration {
             Err(_) => Err(RegisterError::Silent),
         }
     }
+}
+
+/// Whether the kubelet that is there now was told of what is served now.
+fn knows(served: Option<&Served>, kubelet: Option<(u64, i64, i64)>) -> bool {
+    served.is_some_and(|served| Some(served.kubelet) == kubelet && served.socket.exists())
 }
 
 /// Tells one socket from another of the same name.

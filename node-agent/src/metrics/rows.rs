@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use apportion_abi::CardUuid;
 use apportion_ledger::{Fault, NoticeKind, Refusal};
 use apportion_proto::v1;
+use prometheus_client::metrics::histogram::Histogram;
 
 use super::facts::{self, Facts, Share, ShareName};
 
@@ -17,11 +18,12 @@ pub(super) struct Row {
     of: Of,
 }
 
-/// Whether it can fall.
+/// Whether it can fall, or is spread over buckets.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Gauge,
     Counter,
+    Histogram,
 }
 
 /// Of what there is a series.
@@ -36,7 +38,12 @@ enum Of {
     ShareBy(&'static str, fn(&Share) -> Vec<(&'static str, f64)>),
     /// Whatever the labels say.
     Labels(&'static [&'static str], fn(&Facts) -> Vec<Sample>),
+    /// Each value of one label, spread over buckets.
+    Spread(&'static str, fn(&Facts) -> &Spread),
 }
+
+/// Histograms by the value of their label.
+pub(super) type Spread = BTreeMap<&'static str, Histogram>;
 
 /// The values of the labels, and the number.
 pub(super) type Sample = (Vec<String>, f64);
@@ -52,6 +59,7 @@ impl Row {
             Of::Share(_) => SHARE_LABELS.to_vec(),
             Of::ShareBy(label, _) => [&SHARE_LABELS[..], &[label]].concat(),
             Of::Labels(labels, _) => labels.to_vec(),
+            Of::Spread(label, _) => vec![label],
         }
     }
 
@@ -72,6 +80,15 @@ impl Row {
                 .flat_map(|of| each(of, values))
                 .collect(),
             Of::Labels(_, samples) => samples(facts),
+            Of::Spread(..) => Vec::new(),
+        }
+    }
+
+    /// What is spread over buckets, for a row of that kind.
+    pub(super) fn spread<'a>(&self, facts: &'a Facts) -> Option<&'a Spread> {
+        match self.of {
+            Of::Spread(_, spread) => Some(spread(facts)),
+            Of::Node(_) | Of::Card(_) | Of::Share(_) | Of::ShareBy(..) | Of::Labels(..) => None,
         }
     }
 }
@@ -99,7 +116,7 @@ pub(super) fn per_share() -> usize {
     let of = |row: &Row| match row.of {
         Of::Share(_) => 1,
         Of::ShareBy(_, values) => values(&Share::default()).len(),
-        Of::Node(_) | Of::Card(_) | Of::Labels(..) => 0,
+        Of::Node(_) | Of::Card(_) | Of::Labels(..) | Of::Spread(..) => 0,
     };
     ROWS.iter().map(of).sum()
 }
@@ -126,6 +143,14 @@ pub(super) const ROWS: &[Row] = rows! {
         Of::Labels(&["result", "reason"], grants);
     Counter "apportion_offences_total" "Processes found exceeding or bypassing, by kind"
         Of::Labels(&["kind"], offences);
+    Gauge "apportion_slots" "Slots that the kubelet hands to containers, by how far they have come"
+        Of::Labels(&["state"], slots);
+    Gauge "apportion_kubelet_registered" "Whether the kubelet knows who serves the resource"
+        Of::Labels(&["resource"], registered);
+    Histogram "apportion_prestart_duration_seconds" "How long containers waited for their grants before they started or did not"
+        Of::Spread("result", |f| &f.view.counts.kubelet.starts);
+    Counter "apportion_identity_lookups_total" "Looks at the kubelet for who holds which slot, by what it said and what came of it"
+        Of::Labels(&["source", "result"], lookups);
     Gauge "apportion_nri_connected" "Whether the container runtime asks before it creates a container"
         Of::Labels(&[], nri_connected);
     Counter "apportion_nri_verdicts_total" "Containers judged for the runtime, by what was done and why"
@@ -244,6 +269,27 @@ fn offences(facts: &Facts) -> Vec<Sample> {
     OFFENCES.iter().map(of).collect()
 }
 
+fn slots(facts: &Facts) -> Vec<Sample> {
+    let slots = facts.view.counts.slots.iter();
+    let of = |(state, count): (&&str, &usize)| (vec![(*state).to_owned()], count_of(*count));
+    slots.map(of).collect()
+}
+
+fn registered(facts: &Facts) -> Vec<Sample> {
+    let known = facts.view.counts.kubelet.registered.iter();
+    let of = |(resource, is): (&&str, &bool)| (vec![(*resource).to_owned()], flag(*is));
+    known.map(of).collect()
+}
+
+fn lookups(facts: &Facts) -> Vec<Sample> {
+    let looks = facts.view.counts.kubelet.looks.iter();
+    let of = |((source, result), count): (&(&str, &str), &u64)| {
+        let labels = vec![(*source).to_owned(), (*result).to_owned()];
+        (labels, number(*count))
+    };
+    looks.map(of).collect()
+}
+
 fn nri_connected(facts: &Facts) -> Vec<Sample> {
     let lock = facts.view.counts.second_lock.iter();
     lock.map(|lock| (Vec::new(), flag(lock.is_connected)))
@@ -321,11 +367,10 @@ fn processes(facts: &Facts) -> Vec<Sample> {
     for allocation in facts.shown() {
         *counts.entry(facts::container(allocation)).or_default() += allocation.processes.len();
     }
-    let number = |count| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     let of = |(name, count): (facts::ContainerName, usize)| {
         (
             vec![name.namespace, name.pod, name.container],
-            number(count),
+            count_of(count),
         )
     };
     counts.into_iter().map(of).collect()
@@ -344,6 +389,10 @@ fn some(bytes: u64) -> Option<f64> {
 /// Exact below 2^53: 8 PiB.
 fn number(number: u64) -> f64 {
     number as f64
+}
+
+fn count_of(count: usize) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 fn flag(flag: bool) -> f64 {

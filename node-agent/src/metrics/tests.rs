@@ -103,6 +103,33 @@ fn shares_beyond_the_bound_are_counted_and_not_shown() {
 }
 
 #[test]
+fn a_start_is_in_its_bucket_and_in_those_above() {
+    let mut counts = Counts::default();
+    let took = std::time::Duration::from_millis(30);
+    let news = |is_granted| crate::kubelet::News::Started { took, is_granted };
+    counts.kubelet.enter(news(true));
+    counts.kubelet.enter(news(true));
+    counts.kubelet.enter(news(false));
+    counts.slots = [("free", 3)].into();
+    let view = View {
+        list: v1::ListReply::default(),
+        sampled: None,
+        is_ready: true,
+        counts,
+    };
+    for format in [Format::Plain, Format::OpenMetrics] {
+        let text = Scrapes::default().render(&Arc::new(view.clone()), format);
+        let bucket = |le: &str| {
+            format!("apportion_prestart_duration_seconds_bucket{{le=\"{le}\",result=\"granted\"}}")
+        };
+        assert_eq!(value(&text, &bucket("0.025")), Some("0"), "{text}");
+        assert_eq!(value(&text, &bucket("0.05")), Some("2"), "{text}");
+        assert!(text.contains("# TYPE apportion_prestart_duration_seconds histogram\n"));
+        assert_eq!(value(&text, "apportion_slots{state=\"free\"}"), Some("3.0"));
+    }
+}
+
+#[test]
 fn no_label_is_a_pid_or_a_sentence() {
     let allowed = [
         "version",
@@ -124,6 +151,7 @@ fn no_label_is_a_pid_or_a_sentence() {
         "state",
         "verdict",
         "fault",
+        "resource",
     ];
     for row in ROWS {
         for label in row.labels() {
@@ -146,6 +174,7 @@ fn the_readme_has_the_table_of_the_rows() {
         let kind = match row.kind {
             Kind::Gauge => "gauge",
             Kind::Counter => "counter",
+            Kind::Histogram => "histogram",
         };
         let labels = row
             .labels()
@@ -187,6 +216,7 @@ fn every_metric_that_the_chart_asks_for_is_a_row() {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let asked: Vec<_> = words
             .filter(|word| word.starts_with("apportion_"))
+            .map(|word| word.trim_end_matches("_count"))
             .collect();
         assert!(asked.len() > 10, "{file} asks for nothing");
         for name in asked {

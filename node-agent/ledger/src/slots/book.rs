@@ -106,6 +106,16 @@ impl Slots {
         })
     }
 
+    /// How many slots have come how far, in one word each.
+    #[must_use]
+    pub fn tally(&self) -> BTreeMap<&'static str, usize> {
+        let mut tally = BTreeMap::from(Slot::WORDS.map(|word| (word, 0)));
+        for slot in self.slots.values() {
+            *tally.entry(slot.word()).or_default() += 1;
+        }
+        tally
+    }
+
     /// One slot.
     #[must_use]
     pub fn slot(&self, id: SlotId) -> Option<&Slot> {

@@ -54,6 +54,22 @@ pub enum Slot {
     },
 }
 
+impl Slot {
+    /// All words of [`Slot::word`].
+    pub const WORDS: [&str; 4] = ["free", "handed", "prepared", "draining"];
+
+    /// How far it has come, in one word.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Handed => "handed",
+            Self::Prepared { .. } => "prepared",
+            Self::Draining { .. } => "draining",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

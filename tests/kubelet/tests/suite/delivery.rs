@@ -68,6 +68,38 @@ async fn a_container_finds_the_grant_of_its_pod_and_is_held_to_it_until_its_end(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_happens_at_the_kubelet_shows_in_metrics() {
+    let node = Node::new(1, 4).await;
+    node.place("u1", 0, 2000).await.expect("the card is empty");
+    let started = |result: &str| {
+        let name = "apportion_prestart_duration_seconds_count";
+        node.host.metric(name, &[&format!("result=\"{result}\"")])
+    };
+    for (uid, name) in [("u1", "train"), ("u2", "stray")] {
+        let admitted = node.kubelet.admit(uid, name, &["main"]).await;
+        admitted.expect("a slot is free");
+        let _ = node.kubelet.before_start(uid).await;
+    }
+    let slots = |state: &str| {
+        let label = format!("state=\"{state}\"");
+        node.host.metric("apportion_slots", &[&label])
+    };
+    node.eventually("both starts are counted", async |_| {
+        (started("granted"), started("refused")) == (Some(1.0), Some(1.0))
+            && [slots("prepared"), slots("free")] == [Some(1.0), Some(2.0)]
+    })
+    .await;
+    let registered = ["resource=\"apportion.dev/gpu-slot\""];
+    let registered = node
+        .host
+        .metric("apportion_kubelet_registered", &registered);
+    assert_eq!(registered, Some(1.0));
+    let looks = ["source=\"both\"", "result=\"ok\""];
+    let looks = node.host.metric("apportion_identity_lookups_total", &looks);
+    assert!(looks > Some(1.0), "{looks:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_nobody_placed_does_not_start_and_is_told_why() {
     let node = Node::new(1, 4).await;
     let slot = node
