@@ -4,7 +4,9 @@
 //! # What a driver must have
 //!
 //! Memory with the driver's reserve apart (`nvmlDeviceGetMemoryInfo_v2`) came with driver 510; an older
-//! one is refused by name. Process lists fall back from version 3 to 2. A card in MIG mode is left
+//! one is refused by name. A card that has no memory of its own (it uses the machine's) says nothing of it;
+//! its size is what the settings say ([`Sizes`]), and what is used of it is what its processes are said to
+//! use. Process lists fall back from version 3 to 2. A card in MIG mode is left
 //! alone: its instances are not given out yet.
 
 use std::collections::BTreeMap;
@@ -50,6 +52,9 @@ pub(crate) enum DriverError {
     NoCards(String),
 }
 
+/// How much can be used of cards that do not say it: by UUID or by model.
+pub(crate) type Sizes = BTreeMap<String, Bytes>;
+
 /// A card as it was found at the start.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundCard {
@@ -57,6 +62,8 @@ pub(crate) struct FoundCard {
     pub(crate) index: u32,
     pub(crate) model: String,
     pub(crate) capacity: Capacity,
+    /// Whether the driver says what memory it has and what is used.
+    pub(crate) is_measured: bool,
     /// The number of its device file, where it has one.
     pub(crate) minor: Option<u32>,
 }
@@ -67,6 +74,7 @@ pub(crate) struct Reading {
     pub(crate) uuid: CardUuid,
     /// Why there is nothing else to say, if there is not.
     pub(crate) health: Health,
+    /// As the driver says, or what its processes use together where it says only that.
     pub(crate) used: Bytes,
     pub(crate) utilisation: Option<u32>,
     /// By pid; `None` where the card does not say how much.
@@ -105,16 +113,17 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Loads NVML and finds the cards.
-    pub(crate) fn start(library: OsString) -> Result<Self, DriverError> {
+    pub(crate) fn start(library: OsString, sizes: Sizes) -> Result<Self, DriverError> {
         let (found_here, found_there) = mpsc::channel();
         let (asks, asked) = mpsc::channel();
         let (answers, readings) = channel::unbounded_channel();
-        std::thread::spawn(move || match find(&library) {
+        std::thread::spawn(move || match find(&library, &sizes) {
             Ok((nvml, found)) => {
                 let (cards, count) = (found.cards.clone(), found.count);
                 let _ = found_here.send(Ok(found));
                 Answering {
                     library,
+                    sizes,
                     nvml,
                     cards,
                     count,
@@ -167,7 +176,7 @@ impl Driver {
     }
 }
 
-fn find(library: &OsString) -> Result<(Nvml, Found), DriverError> {
+fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, Found), DriverError> {
     let load = |source| DriverError::Load {
         library: library.to_string_lossy().into_owned(),
         source,
@@ -185,7 +194,7 @@ fn find(library: &OsString) -> Result<(Nvml, Found), DriverError> {
     let count = nvml.device_count().map_err(mute(&version, "its cards"))?;
     let mut cards = Vec::new();
     for index in 0..count {
-        match found_card(&nvml, index) {
+        match found_card(&nvml, index, sizes) {
             Ok(Some(card)) => cards.push(card),
             Ok(None) => warn!(index, "Card in MIG mode is left alone"),
             Err(source @ NvmlError::FailedToLoadSymbol(_)) => {
@@ -210,29 +219,50 @@ fn find(library: &OsString) -> Result<(Nvml, Found), DriverError> {
     }
 }
 
-fn found_card(nvml: &Nvml, index: u32) -> Result<Option<FoundCard>, NvmlError> {
+fn found_card(nvml: &Nvml, index: u32, sizes: &Sizes) -> Result<Option<FoundCard>, NvmlError> {
     let device = nvml.device_by_index(index)?;
     if device.mig_mode().is_ok_and(|mode| mode.current != 0) {
         return Ok(None);
     }
-    let uuid = device.uuid()?.parse().map_err(|_| NvmlError::Unknown)?;
-    let memory = device.memory_info()?;
-    let capacity = Capacity {
-        total: Bytes(memory.total),
-        reserved: Bytes(memory.reserved),
+    let uuid: CardUuid = device.uuid()?.parse().map_err(|_| NvmlError::Unknown)?;
+    let model = device.name()?;
+    let told = match device.memory_info() {
+        Err(NvmlError::NotSupported) => None,
+        told => Some(told?),
+    };
+    let capacity = match &told {
+        Some(memory) => Capacity {
+            total: Bytes(memory.total),
+            reserved: Bytes(memory.reserved),
+        },
+        None => configured(uuid, &model, sizes),
     };
     Ok(Some(FoundCard {
         uuid,
         index,
-        model: device.name()?,
+        model,
         capacity,
+        is_measured: told.is_some(),
         minor: device.minor_number().ok(),
     }))
+}
+
+/// What the settings say that a card has; nothing, if they do not.
+fn configured(uuid: CardUuid, model: &str, sizes: &Sizes) -> Capacity {
+    let size = sizes.get(&uuid.to_string()).or_else(|| sizes.get(model));
+    if size.is_none() {
+        warn!(%uuid, model, "Card does not say how much memory it has: no share of it is given without --card-memory");
+    }
+    Capacity {
+        total: size.copied().unwrap_or_default(),
+        reserved: Bytes::ZERO,
+    }
 }
 
 /// The thread that talks to the driver.
 struct Answering {
     library: OsString,
+    sizes: Sizes,
     nvml: Nvml,
     cards: Vec<FoundCard>,
     count: u32,
@@ -283,7 +313,7 @@ impl Answering {
             return false;
         }
         self.restarted = Instant::now();
-        let Ok((nvml, found)) = find(&self.library) else {
+        let Ok((nvml, found)) = find(&self.library, &self.sizes) else {
             return false;
         };
         self.nvml = nvml;
@@ -320,7 +350,10 @@ fn try_read(nvml: &Nvml, card: &FoundCard) -> Result<Reading, NvmlError> {
     // The list comes first: a process that starts in between is then unexplained memory for one
     // sample, and not memory of nobody that is taken from the card's total.
     let processes = processes(&device)?;
-    let used = Bytes(device.memory_info()?.used);
+    let used = match card.is_measured {
+        true => Bytes(device.memory_info()?.used),
+        false => processes.values().flatten().copied().sum(),
+    };
     let utilisation = device.utilization_rates().ok().map(|rates| rates.gpu);
     Ok(Reading {
         uuid: card.uuid,

@@ -109,12 +109,13 @@ async fn run(options: Options) -> Result<(), Failure> {
             "name another folder with --dir, or stop the agent that serves it",
         )
     })?;
-    let driver = Driver::start(options.nvml.clone()).map_err(|error| {
-        Failure::running(
-            &error,
-            "install the NVIDIA driver, or use simulated cards with --sim",
-        )
-    })?;
+    let driver =
+        Driver::start(options.nvml.clone(), options.card_memory.clone()).map_err(|error| {
+            Failure::running(
+                &error,
+                "install the NVIDIA driver, or use simulated cards with --sim",
+            )
+        })?;
     info!(
         driver = driver.version,
         cards = driver.cards.len(),

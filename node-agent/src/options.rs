@@ -10,6 +10,7 @@ use std::time::Duration;
 use apportion_abi::{Bytes, place};
 use apportion_ledger::OffenderPolicy;
 
+use crate::driver::Sizes;
 use crate::failure::Failure;
 
 mod kubelet;
@@ -105,6 +106,19 @@ const ROWS: &[Row] = &[
         },
     },
     Row {
+        flag: "--card-memory",
+        env: "APPORTION_CARD_MEMORY",
+        form: "MODEL=MiB or UUID=MiB, several with commas",
+        default: "none: no share is given of a card that does not say how much memory it has",
+        help: "how much can be given of cards that use the machine's memory, such as NVIDIA GB10",
+        set: |options, text| {
+            let sizes: Option<Sizes> = text.split(',').map(size).collect();
+            let is_right = sizes.is_some();
+            options.card_memory.extend(sizes.unwrap_or_default());
+            is_right
+        },
+    },
+    Row {
         flag: "--tick",
         env: "APPORTION_TICK",
         form: "milliseconds, 10 to 60000",
@@ -168,6 +182,14 @@ const ROWS: &[Row] = &[
     },
 ];
 
+/// A card, by model or UUID, with how much it has.
+fn size(text: &str) -> Option<(String, Bytes)> {
+    let (card, mib) = text.split_once('=')?;
+    let mib = mib.parse().ok().filter(|mib| (1..=1 << 30).contains(mib))?;
+    let card = card.trim();
+    (!card.is_empty()).then(|| (card.to_owned(), Bytes::from_mib(mib)))
+}
+
 /// Every setting with a value.
 fn rows() -> impl Iterator<Item = &'static Row> {
     let groups = [
@@ -208,6 +230,8 @@ pub(crate) struct Options {
     pub(crate) is_simulated: bool,
     pub(crate) nvml: OsString,
     pub(crate) metrics: Metrics,
+    /// Of cards that do not say it.
+    pub(crate) card_memory: Sizes,
     pub(crate) policy: OffenderPolicy,
     /// `None`: probe for it.
     pub(crate) context_reserve: Option<Bytes>,
@@ -316,6 +340,7 @@ fn defaults(is_simulated: bool) -> Options {
         is_simulated,
         nvml: nvml.into_os_string(),
         metrics: Metrics::Usual,
+        card_memory: Sizes::new(),
         policy: OffenderPolicy::Observe,
         context_reserve: None,
         tick: Duration::from_millis(250),

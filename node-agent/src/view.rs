@@ -69,6 +69,7 @@ pub(crate) fn card(
             .into(),
         utilisation_percent: reading.and_then(|reading| reading.utilisation),
         context_reserve_bytes: context_reserve.0,
+        memory_unknown: !found.is_measured,
     }
 }
 

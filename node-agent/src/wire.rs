@@ -92,9 +92,10 @@ pub(crate) fn status(refusal: &Refusal) -> Status {
         }
         Refusal::KeyReused(_) => Status::already_exists(text),
         Refusal::Shortfall(_) => Status::resource_exhausted(text),
-        Refusal::Unhealthy(_) | Refusal::Committed(_) | Refusal::Draining(_) => {
-            Status::failed_precondition(text)
-        }
+        Refusal::Sizeless(_)
+        | Refusal::Unhealthy(_)
+        | Refusal::Committed(_)
+        | Refusal::Draining(_) => Status::failed_precondition(text),
     }
 }
 

@@ -26,12 +26,13 @@ const WRONG: &[&str] = &[
     "kubeletRoot=relative",
     "metrics.port=0",
     "tcp.port=0",
+    "cardMemory.GB10=0",
     "nosuch=1",
 ];
 /// Everything that is off unless asked for.
 const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,\
                         metrics.dashboards.enabled=true,openshift.enabled=true,hostNetwork=true,\
-                        tcp.enabled=true";
+                        tcp.enabled=true,cardMemory.GB10=98304";
 /// The namespace of the plain manifests. The agent sees the host's processes and folders.
 const NAMESPACE: &str = "apportion-system";
 

@@ -87,6 +87,15 @@ impl Proposal {
     /// Chooses cards among those of `list`.
     fn choose(ask: &Ask, list: &ListReply) -> Result<Self, Failure> {
         let candidates = cards::only(cards::for_policy(list), &ask.cards)?;
+        let is_wanted = |card: &&v1::Card| {
+            let uuid = card.uuid.parse();
+            ask.cards.is_empty() || uuid.is_ok_and(|uuid| ask.cards.contains(&uuid))
+        };
+        let wanted: Vec<_> = list.cards.iter().filter(is_wanted).collect();
+        let is_sizeless = |card: &&v1::Card| card.allocatable_bytes == 0;
+        if let Some(card) = wanted.first().filter(|_| wanted.iter().all(is_sizeless)) {
+            return Err(sizeless(card));
+        }
         let placement = apportion_policy::place(&ask.request, &candidates);
         let placement = placement.map_err(|refusal| refused(&refusal))?;
         let share = |ask: &apportion_abi::Ask| v1::Share {
@@ -150,6 +159,17 @@ fn printed(list: &ListReply, uuid: apportion_abi::CardUuid) -> String {
         .iter()
         .find(is_it)
         .map_or_else(|| uuid.to_string(), |card| card.uuid.clone())
+}
+
+/// A card of which nobody knows how much it has.
+fn sizeless(card: &v1::Card) -> Failure {
+    let v1::Card { uuid, model, .. } = card;
+    let why = format!(
+        "{uuid} ({model}) does not say how much memory it has, so no share of it can be given"
+    );
+    Failure::new(why).hint(format!(
+        "set APPORTION_CARD_MEMORY to \"{model}=MIB\" where the agent starts"
+    ))
 }
 
 /// A refusal as the last word of a command.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use apportion_abi::{Ask, fits};
+use apportion_abi::{Ask, Bytes, CardUuid, fits};
 
 use crate::allocation::{Allocation, AllocationId, Grant, State};
 use crate::card::Health;
@@ -26,6 +26,10 @@ impl Ledger {
 
     /// The allocation for a proposal, and whether it is new.
     fn admit(&mut self, now: Time, proposal: Proposal) -> Result<(AllocationId, bool), Refusal> {
+        // First, because a fraction of a card without a size is zero bytes.
+        if let Some(ask) = proposal.asks.iter().find(|ask| self.is_sizeless(ask.card)) {
+            return Err(Refusal::Sizeless(ask.card));
+        }
         well_formed(&proposal.asks)?;
         if let Some(known) = self.with_key(&proposal.key) {
             return match is_same(known, &proposal) {
@@ -117,6 +121,11 @@ impl Ledger {
         }
         let holders = self.holders(ask.card, except);
         fits(card.capacity, &holders, card.unmanaged, ask).map_err(Refusal::Shortfall)
+    }
+
+    fn is_sizeless(&self, card: CardUuid) -> bool {
+        let card = self.card(card);
+        card.is_some_and(|card| card.capacity.allocatable() == Bytes::ZERO)
     }
 
     fn with_key(&self, key: &str) -> Option<&Allocation> {

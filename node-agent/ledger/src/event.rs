@@ -226,6 +226,12 @@ pub enum Refusal {
     /// The card cannot be given out.
     #[error("{0} is not healthy")]
     Unhealthy(CardUuid),
+    /// Nobody knows how much memory it has.
+    #[error(
+        "{0} does not say how much memory it has, so no share of it can be given until the agent is told \
+         (--card-memory)"
+    )]
+    Sizeless(CardUuid),
     /// There is no such allocation.
     #[error("no allocation {0}")]
     UnknownAllocation(AllocationId),

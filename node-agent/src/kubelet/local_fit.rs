@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use apportion_abi::{Ask, Bytes, Capacity, CardUuid, GpuRequest};
-use apportion_ledger::{AllocationId, Owner, Proposal};
+use apportion_ledger::{AllocationId, Owner, Proposal, Refusal};
 use apportion_proto::v1;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
@@ -122,6 +122,12 @@ fn choose(cards: &[v1::Card], request: GpuRequest) -> Result<Vec<Ask>, String> {
     let mut fitting: Vec<(u64, Ask)> = cards.iter().filter_map(|card| fit(card, request)).collect();
     fitting.sort_by_key(|(left, ask)| (*left, ask.card));
     let wanted = usize::try_from(request.devices).unwrap_or(usize::MAX);
+    let is_sizeless = |card: &&v1::Card| card.allocatable_bytes == 0;
+    if fitting.is_empty()
+        && let Some(card) = cards.iter().find(is_sizeless)
+    {
+        return Err(sizeless(card));
+    }
     if fitting.len() < wanted {
         let most = cards
             .iter()
@@ -141,6 +147,13 @@ fn choose(cards: &[v1::Card], request: GpuRequest) -> Result<Vec<Ask>, String> {
         .collect())
 }
 
+fn sizeless(card: &v1::Card) -> String {
+    match card.uuid.parse() {
+        Ok(uuid) => Refusal::Sizeless(uuid).to_string(),
+        Err(_) => format!("{} is no card", card.uuid),
+    }
+}
+
 /// What would be left of the card, and what to ask of it.
 fn fit(card: &v1::Card, request: GpuRequest) -> Option<(u64, Ask)> {
     let uuid: CardUuid = card.uuid.parse().ok()?;
@@ -149,6 +162,9 @@ fn fit(card: &v1::Card, request: GpuRequest) -> Option<(u64, Ask)> {
         reserved: Bytes(card.reserved_bytes),
     };
     let bytes = request.share.bytes_of(capacity);
+    if bytes == Bytes::ZERO {
+        return None;
+    }
     let left = card.free_bytes.checked_sub(bytes.0)?;
     (card.health() == v1::CardHealth::Healthy).then_some((left, Ask { card: uuid, bytes }))
 }

@@ -222,6 +222,7 @@ pub(crate) fn reason(refusal: &Refusal) -> &'static str {
         Refusal::Malformed(_) => "malformed",
         Refusal::UnknownCard(_) => "unknown_card",
         Refusal::Unhealthy(_) => "unhealthy",
+        Refusal::Sizeless(_) => "sizeless",
         Refusal::UnknownAllocation(_) => "unknown_allocation",
         Refusal::KeyReused(_) => "key_reused",
         Refusal::Committed(_) => "committed",
@@ -333,6 +334,8 @@ fn gpu_info(facts: &Facts) -> Vec<Sample> {
 /// What the driver says is used, less what the accounts and the processes of no allocation explain.
 /// Negative where accounts hold more than is used: charges in flight, contexts that cost less.
 fn drift(facts: &Facts) -> Vec<Sample> {
+    // Of a card that does not say what is used, it is not known.
+    let cards = (facts.view.list.cards.iter()).filter(|card| !card.memory_unknown);
     let of = |card: &v1::Card| {
         let shares = facts
             .shares
@@ -342,7 +345,7 @@ fn drift(facts: &Facts) -> Vec<Sample> {
         let explained = number(charged) + number(card.unmanaged_bytes);
         (vec![card.uuid.clone()], number(card.used_bytes) - explained)
     };
-    facts.view.list.cards.iter().map(of).collect()
+    cards.map(of).collect()
 }
 
 fn container_info(facts: &Facts) -> Vec<Sample> {

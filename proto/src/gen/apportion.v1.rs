@@ -78,6 +78,10 @@ pub struct Card {
     /// What a context of one process costs on this card.
     #[prost(uint64, tag = "13")]
     pub context_reserve_bytes: u64,
+    /// Whether the driver says how much memory there is and how much of it is used. Where it does not, total is
+    /// what the agent was told, zero if nothing, and used what the processes are said to use.
+    #[prost(bool, tag = "14")]
+    pub memory_unknown: bool,
 }
 /// An amount on one card.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

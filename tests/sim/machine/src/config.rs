@@ -51,6 +51,11 @@ pub struct CardConfig {
     pub context_bytes: u64,
     /// What each further context of the same process takes.
     pub further_context_bytes: u64,
+    /// Whether NVML says how much memory there is, from the start. It does not where the card has none of its
+    /// own and uses the machine's.
+    pub memory_info: bool,
+    /// Whether NVML says how much each process uses, from the start.
+    pub process_memory: bool,
 }
 
 /// Why a configuration is refused.
@@ -92,6 +97,8 @@ impl Default for CardConfig {
             multiprocessors: 132,
             context_bytes: 384 * MIB,
             further_context_bytes: 128 * MIB,
+            memory_info: true,
+            process_memory: true,
         }
     }
 }

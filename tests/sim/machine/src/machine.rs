@@ -39,10 +39,10 @@ impl Machine {
         config.rules.into_iter().for_each(|rule| rules.add(rule));
         Ok(Self {
             driver: config.driver,
+            nvml: NvmlState::of(&config.cards),
             cards: config.cards.into_iter().map(Card::new).collect(),
             processes: BTreeMap::new(),
             physical: BTreeMap::new(),
-            nvml: NvmlState::default(),
             group_limits: GroupLimits::default(),
             rules,
             names: 0,

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::{Event, NvmlControl, Utilisation};
+use crate::{CardConfig, Event, NvmlControl, Utilisation};
 
 /// How many events are kept for programs that are slow to ask.
 const EVENTS_KEPT: usize = 1024;
@@ -39,6 +39,19 @@ impl Default for Hardware {
 }
 
 impl NvmlState {
+    /// The hardware as it is at the start.
+    pub(crate) fn of(cards: &[CardConfig]) -> Self {
+        let hardware = |config: &CardConfig| Hardware {
+            memory_info: config.memory_info,
+            process_memory: config.process_memory,
+            ..Hardware::default()
+        };
+        Self {
+            cards: (0..).zip(cards.iter().map(hardware)).collect(),
+            ..Self::default()
+        }
+    }
+
     /// How a card is.
     pub(crate) fn card(&self, position: u32) -> Hardware {
         self.cards.get(&position).copied().unwrap_or_default()
