@@ -34,6 +34,7 @@ mod reconcile;
 mod seats;
 mod serve;
 mod starts;
+mod statuses;
 mod view;
 mod watch;
 #[cfg(test)]
@@ -323,6 +324,7 @@ impl Work {
                 Effect::Bind { .. }
                 | Effect::Evict(_)
                 | Effect::Tell { .. }
+                | Effect::Report(_)
                 | Effect::Silent { .. } => {
                     self.api.perform(effect);
                 }

@@ -6,7 +6,7 @@ pub(crate) mod books;
 pub(crate) mod explain;
 pub(crate) mod report;
 pub(crate) mod waiting;
+pub(crate) mod words;
 
 mod room;
 mod unblock;
-pub(crate) mod words;

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::beats;
-use super::event::{Effect, Event, News, PodRef};
+use super::event::{Effect, Event, News, PodRef, Report};
 use super::nodes::chain;
 use crate::failure::Failure;
 use crate::objects::cards::{CARDS, text};
@@ -101,6 +101,10 @@ impl Writer {
                 Effect::Evict(pod) => Some(writer.evict(pod).await),
                 Effect::Tell { pod, news, message } => {
                     writer.tell(&pod, news, message).await;
+                    None
+                }
+                Effect::Report(report) => {
+                    writer.report(report).await;
                     None
                 }
                 Effect::Silent { node, version } => {
@@ -237,6 +241,43 @@ impl Writer {
         }
     }
 
+    /// Writes a status, and says what is wrong with the object.
+    async fn report(&self, report: Report) {
+        let (all, kind) = (self.client.clone(), resource(&report));
+        let objects: Api<DynamicObject> = match report.namespace.as_str() {
+            "" => Api::all_with(all, &kind),
+            namespace => Api::namespaced_with(all, namespace, &kind),
+        };
+        let patch = json!({"metadata": {"uid": report.uid}, "status": report.status});
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let patched = objects.patch_status(&report.name, &parameters, &patch);
+        let (kind, name) = (&report.kind, &report.name);
+        match timeout(PATIENCE, patched).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(problem)) => warn!(kind, name, %problem, "Failed to write a status"),
+            Err(_) => warn!(kind, name, "The API server does not answer about a status"),
+        }
+        let Some(news) = report.news else { return };
+        let event = events::Event {
+            type_: events::EventType::Warning,
+            reason: "Unusable".to_owned(),
+            note: Some(news.chars().take(1000).collect()),
+            action: "Scheduling".to_owned(),
+            secondary: None,
+        };
+        let reference = ObjectReference {
+            api_version: Some(report.api_version.clone()),
+            kind: Some(report.kind.clone()),
+            name: Some(report.name.clone()),
+            namespace: Some(report.namespace).filter(|namespace| !namespace.is_empty()),
+            uid: Some(report.uid),
+            ..ObjectReference::default()
+        };
+        if let Err(problem) = self.recorder.publish(&event, &reference).await {
+            warn!(kind, name, %problem, "Failed to publish an event");
+        }
+    }
+
     async fn tell(&self, pod: &PodRef, news: News, message: String) {
         if news == News::Unschedulable {
             let condition = json!({"status": {"conditions": [{"type": "PodScheduled",
@@ -268,6 +309,12 @@ impl Writer {
             warn!(pod = pod.full(), %problem, "Failed to publish an event");
         }
     }
+}
+
+/// The resource of an object that has a status to write.
+fn resource(report: &Report) -> ApiResource {
+    let (group, version) = report.api_version.split_once('/').unwrap_or_default();
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &report.kind))
 }
 
 /// The kind, reason and action of an event.

@@ -61,6 +61,20 @@ pub(crate) enum Event {
     NotEvicted(PodRef, String),
 }
 
+/// What an object's status is to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    /// The fields that are ours.
+    pub(crate) status: Value,
+    /// What is wrong with the object, where that is new.
+    pub(crate) news: Option<String>,
+}
+
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
@@ -89,6 +103,8 @@ pub(crate) enum Effect {
     },
     /// End a pod through the eviction API; the answer is an event.
     Evict(PodRef),
+    /// Write a status.
+    Report(Report),
     /// Say something about a pod.
     Tell {
         pod: PodRef,

@@ -44,6 +44,8 @@ pub(crate) struct Model {
     pub(crate) adopted: BTreeMap<String, Duration>,
     /// When all agents were last looked at.
     pub(crate) reconciled: Duration,
+    /// The statuses that were last written, and when.
+    pub(crate) reported: BTreeMap<(String, String, String), (Value, Duration)>,
     /// What was last said about pods that wait.
     pub(crate) told: BTreeMap<String, (String, Duration)>,
     /// Pods by UID.
@@ -67,6 +69,7 @@ impl Model {
             ending: BTreeMap::new(),
             adopted: BTreeMap::new(),
             reconciled: Duration::ZERO,
+            reported: BTreeMap::new(),
             told: BTreeMap::new(),
             pods: BTreeMap::new(),
             remarks,

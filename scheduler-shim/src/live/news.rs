@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use super::event::{Effect, News};
+use serde_json::Value;
+
+use super::event::{Effect, News, Report};
 use super::model::Model;
+use super::statuses;
 use crate::reasons::books::{self, Books};
 use crate::reasons::waiting;
 
+/// How many statuses are written at a time; the others have to wait.
+const AT_ONCE: usize = 500;
 /// How long the numbers of a reason may change unsaid.
 const QUIET: Duration = Duration::from_secs(30);
 
@@ -18,14 +23,15 @@ impl Model {
         now: Duration,
         seen: impl FnOnce(&Books<'_>, usize),
     ) -> Vec<Effect> {
-        let waiting = {
+        let (waiting, due) = {
             let snapshot = self.cluster(now);
             let books = books::decide(now, &snapshot.cluster);
             let waiting = waiting::all(&snapshot, &books);
             seen(&books, waiting.len());
-            waiting
+            let due = statuses::due(&snapshot, &books, &waiting, now);
+            (waiting, due)
         };
-        let mut effects = Vec::new();
+        let mut effects = self.report(due, now);
         for one in waiting {
             let Some(pod) = self.pod(&one.pod) else {
                 continue;
@@ -48,4 +54,48 @@ impl Model {
         }
         effects
     }
+
+    /// Statuses as far as they are news: what was written and does not show yet is not written again, nor a
+    /// sentence in which only numbers changed.
+    fn report(&mut self, due: Vec<Report>, now: Duration) -> Vec<Effect> {
+        self.reported.retain(|_, (_, at)| now < *at + QUIET);
+        let mut effects = Vec::new();
+        for report in due {
+            let object = (&report.kind, &report.namespace, &report.name);
+            let (kind, namespace, name) = object;
+            let key = (kind.clone(), namespace.clone(), name.clone());
+            let silent = without_sentences(report.status.clone());
+            let is_said = self
+                .reported
+                .get(&key)
+                .is_some_and(|(said, _)| *said == silent);
+            if is_said || effects.len() == AT_ONCE {
+                continue;
+            }
+            self.reported.insert(key, (silent, now));
+            effects.push(Effect::Report(report));
+        }
+        effects
+    }
+}
+
+/// A status without its sentences and when they were said.
+fn without_sentences(mut status: Value) -> Value {
+    match &mut status {
+        Value::Object(fields) => {
+            for sentence in ["message", "lastTransitionTime"] {
+                fields.remove(sentence);
+            }
+            for value in fields.values_mut() {
+                *value = without_sentences(value.take());
+            }
+        }
+        Value::Array(all) => {
+            for value in all {
+                *value = without_sentences(value.take());
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    status
 }

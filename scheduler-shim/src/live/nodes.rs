@@ -145,6 +145,7 @@ impl Nodes {
             | Effect::Release { node, .. } => self.agents.get(node),
             Effect::Bind { .. }
             | Effect::Evict(_)
+            | Effect::Report(_)
             | Effect::Tell { .. }
             | Effect::Silent { .. } => None,
         };
@@ -331,9 +332,11 @@ async fn one(
             let id = id.clone();
             agent.release(v1::ReleaseRequest { id }).await.map(|_| ())
         }
-        Effect::Bind { .. } | Effect::Evict(_) | Effect::Tell { .. } | Effect::Silent { .. } => {
-            Ok(())
-        }
+        Effect::Bind { .. }
+        | Effect::Evict(_)
+        | Effect::Report(_)
+        | Effect::Tell { .. }
+        | Effect::Silent { .. } => Ok(()),
     };
     done.map(|()| Ok(String::new()))
         .map_err(|status| told(&status))

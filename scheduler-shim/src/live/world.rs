@@ -134,7 +134,7 @@ impl World {
                 }
                 Effect::Bind { .. } => self.api.push(effect),
                 Effect::Evict(pod) => panic!("{} is evicted, and nobody may be", pod.full()),
-                Effect::Tell { .. } | Effect::Silent { .. } => {}
+                Effect::Tell { .. } | Effect::Silent { .. } | Effect::Report(_) => {}
             }
         }
     }

@@ -9,3 +9,4 @@ mod placing;
 mod queues;
 mod remote;
 mod silence;
+mod statuses;

@@ -1,0 +1,341 @@
+//! What queues and pod groups say about themselves: their statuses, in KAI's fields.
+//!
+//! Pure: the cluster and why pods wait give what every status should be; what an object does not say yet is
+//! written. A condition keeps its time while it stays what it is. Amounts are what is so, never what is
+//! about to be decided, so that they add up with the pods that `kubectl get` shows. KAI has no word for a
+//! queue that can't be used but `Orphan`; `Usable` says why for all of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use apportion_groups::Object;
+use apportion_policy::amounts::{Amounts, Resource, UNLIMITED};
+use apportion_policy::cluster::Status as TaskStatus;
+use apportion_policy::share::{QueueShare, Share};
+use apportion_policy::tree::QueueTree;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::event::Report;
+use crate::objects::quantity;
+use crate::objects::snapshot::Snapshot;
+use crate::reasons::books::Books;
+use crate::reasons::waiting::{Reason, Waiting};
+use crate::reasons::words;
+
+/// KAI's label with the nodes for which a group is meant, and what it says of groups without it.
+const NODE_POOL: (&str, &str) = ("kai.scheduler/node-pool", "default");
+/// KAI's annotation of a pod with the name of its group.
+const GROUP: &str = "pod-group-name";
+
+/// What pods have and want.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    allocated: Amounts,
+    non_preemptible: Amounts,
+    requested: Amounts,
+}
+
+impl Tally {
+    fn of(share: &QueueShare) -> Self {
+        Self {
+            allocated: share.each(|share| share.allocated),
+            non_preemptible: share.each(|share| share.non_preemptible),
+            requested: share.each(|share| share.request),
+        }
+    }
+
+    fn fields(self) -> Value {
+        json!({"allocated": amounts(self.allocated), "requested": amounts(self.requested),
+            "allocatedNonPreemptible": amounts(self.non_preemptible)})
+    }
+}
+
+/// All statuses that say something else than they should.
+pub(crate) fn due(
+    snapshot: &Snapshot<'_>,
+    books: &Books<'_>,
+    waiting: &[Waiting],
+    now: Duration,
+) -> Vec<Report> {
+    let now = Timestamp::from_second(i64::try_from(now.as_secs()).unwrap_or(0));
+    let now = now.unwrap_or_default().to_string();
+    let (queues, groups) = tallies(books);
+    let of_queues = snapshot.inventory.all("Queue");
+    let of_queues = of_queues.map(|object| queue(snapshot, &queues, object, &now));
+    let why = whys(snapshot, waiting);
+    let of_groups = snapshot.inventory.all("PodGroup").map(|object| {
+        let name = format!("{}/{}", object.namespace(), object.name());
+        let tally = groups.get(name.as_str()).copied().unwrap_or_default();
+        group(object, tally, why.get(&name), &now)
+    });
+    of_queues.chain(of_groups).flatten().collect()
+}
+
+/// What queues and groups have and want, by what pods are and not by what is decided next.
+fn tallies<'a>(books: &Books<'a>) -> (QueueTree, BTreeMap<&'a str, Tally>) {
+    let cluster = books.cluster;
+    let mut queues = QueueTree::of(&cluster.queues);
+    let mut groups: BTreeMap<&str, Tally> = BTreeMap::new();
+    let (_, largest) = books.card_sizes();
+    for job in &cluster.jobs {
+        let tally = groups.entry(&job.name).or_default();
+        let queue = queues.find(&job.queue);
+        for task in &job.tasks {
+            let node = task.node.as_ref().and_then(|node| books.node(node));
+            let has = task.status.is_active_allocated() && node.is_some();
+            let mut amounts = task.amounts(largest);
+            if let Some(cards) = books.session.cards_of(&task.name).filter(|_| has) {
+                amounts[Resource::Gpu] = cards;
+            }
+            let wants = has || task.status == TaskStatus::Pending;
+            if has {
+                tally.allocated = tally.allocated.plus(amounts);
+                if !job.is_preemptible {
+                    tally.non_preemptible = tally.non_preemptible.plus(amounts);
+                }
+            }
+            if wants {
+                tally.requested = tally.requested.plus(amounts);
+            }
+            if let Some(queue) = queue {
+                if has {
+                    queues.charge(queue, amounts, job.is_preemptible);
+                }
+                if wants {
+                    queues.request(queue, amounts);
+                }
+            }
+        }
+    }
+    (queues, groups)
+}
+
+fn queue(
+    snapshot: &Snapshot<'_>,
+    queues: &QueueTree,
+    object: Object<'_>,
+    now: &str,
+) -> Option<Report> {
+    let name = object.name();
+    let parent = |object: Object<'_>| {
+        object.json()["spec"]["parentQueue"]
+            .as_str()
+            .unwrap_or("")
+            .to_owned()
+    };
+    let share = queues.find(name).map(|queue| queues.get(queue));
+    let mut children: Vec<String> = (snapshot.inventory.all("Queue"))
+        .filter(|child| parent(*child) == name)
+        .map(|child| child.name().to_owned())
+        .collect();
+    children.sort_unstable();
+    let above = parent(object);
+    let is_orphan = !above.is_empty() && snapshot.inventory.find("Queue", "", &above).is_none();
+    let orphan = match is_orphan {
+        true => (
+            true,
+            "ParentNotFound",
+            format!("its parent {above} does not exist"),
+        ),
+        false => (false, "ParentFound", String::new()),
+    };
+    let usable = match snapshot.unusable.get(name) {
+        Some(why) => (false, "Invalid", format!("pods can't run in it: {why}")),
+        None => (true, "Valid", String::new()),
+    };
+    let over = match share.and_then(over_quota) {
+        Some(message) => (true, "OverQuota", message),
+        None => (false, "WithinQuota", String::new()),
+    };
+    let mut status = share.map_or_else(Tally::default, Tally::of).fields();
+    status["childQueues"] = children.into();
+    let conditions = [
+        ("Usable", &usable),
+        ("Orphan", &orphan),
+        ("OverQuota", &over),
+    ];
+    let conditions = conditions.map(|(kind, (holds, reason, message))| {
+        condition(object, kind, *holds, reason, message, now)
+    });
+    status["conditions"] = conditions.to_vec().into();
+    let was_usable = said(object, "conditions", "Usable")["message"].as_str();
+    let is_news = !usable.0 && was_usable != Some(usable.2.as_str());
+    report(object, status, is_news.then_some(usable.2))
+}
+
+/// What a queue has more of than its quota.
+fn over_quota(share: &QueueShare) -> Option<String> {
+    let is_over = |share: &Share| share.deserved != UNLIMITED && share.allocated > share.deserved;
+    let over = Resource::ALL
+        .into_iter()
+        .filter(|resource| is_over(share.of(*resource)));
+    let over = over.map(|resource| {
+        let amount = |number| words::amount(resource, number);
+        let share = share.of(resource);
+        format!(
+            "{} of a quota of {}",
+            amount(share.allocated),
+            amount(share.deserved)
+        )
+    });
+    let over: Vec<String> = over.collect();
+    (!over.is_empty()).then(|| format!("it has {}", over.join(", ")))
+}
+
+/// A condition, with the time since when it holds.
+fn condition(
+    object: Object<'_>,
+    kind: &str,
+    holds: bool,
+    reason: &str,
+    message: &str,
+    now: &str,
+) -> Value {
+    let status = if holds { "True" } else { "False" };
+    let known = said(object, "conditions", kind);
+    let since = match known["status"] == status {
+        true => known["lastTransitionTime"].as_str().unwrap_or(now),
+        false => now,
+    };
+    let mut condition = json!({"type": kind, "status": status, "reason": reason,
+        "lastTransitionTime": since});
+    if !message.is_empty() {
+        condition["message"] = message.into();
+    }
+    condition
+}
+
+/// A condition as the object says it.
+fn said<'a>(object: Object<'a>, field: &str, kind: &str) -> &'a Value {
+    let all = object.json()["status"][field].as_array();
+    let mut all = all.into_iter().flatten();
+    all.find(|condition| condition["type"] == kind)
+        .unwrap_or(&Value::Null)
+}
+
+/// Why the pods of groups wait, by group: the first reason that KAI says of groups.
+fn whys<'a>(
+    snapshot: &Snapshot<'_>,
+    waiting: &'a [Waiting],
+) -> BTreeMap<String, (&'static str, &'a str)> {
+    let mut whys = BTreeMap::new();
+    for one in waiting {
+        let Some(reason) = word(one.reason) else {
+            continue;
+        };
+        let Some(group) = one.job.clone().or_else(|| group_of(snapshot, &one.pod)) else {
+            continue;
+        };
+        whys.entry(group).or_insert((reason, one.message.as_str()));
+    }
+    whys
+}
+
+/// The group that a pod names whose group can't be read.
+fn group_of(snapshot: &Snapshot<'_>, pod: &str) -> Option<String> {
+    let (namespace, name) = pod.split_once('/')?;
+    let group = snapshot.inventory.find("Pod", namespace, name)?;
+    let group = group.annotation(GROUP)?;
+    Some(format!("{namespace}/{group}"))
+}
+
+/// KAI's word for a reason; none where KAI says nothing of the group.
+const fn word(reason: Reason) -> Option<&'static str> {
+    match reason {
+        Reason::Invalid | Reason::Unschedulable => Some("Unschedulable"),
+        Reason::QueueDoesNotExist => Some("QueueDoesNotExist"),
+        Reason::OverLimit => Some("OverLimit"),
+        Reason::NonPreemptibleOverQuota => Some("NonPreemptibleOverQuota"),
+        Reason::Gated | Reason::NotReady => None,
+    }
+}
+
+fn group(
+    object: Object<'_>,
+    tally: Tally,
+    why: Option<&(&'static str, &str)>,
+    now: &str,
+) -> Option<Report> {
+    const KIND: &str = "UnschedulableOnNodePool";
+    let known = said(object, "schedulingConditions", KIND);
+    let has_some = Resource::ALL
+        .into_iter()
+        .any(|resource| tally.allocated[resource] > 0.0);
+    let mut status = json!({"resourcesStatus": tally.fields(), "schedulingConditions": []});
+    let mut news = None;
+    // Of a group that runs in part its pods say why the rest waits.
+    if let Some((reason, message)) = why.filter(|_| !has_some) {
+        let is_new = known.is_null();
+        let since = known["lastTransitionTime"].as_str().unwrap_or(now);
+        status["schedulingConditions"] = json!([{"type": KIND, "status": "True",
+            "reason": "Unschedulable", "message": message,
+            "nodePool": object.label(NODE_POOL.0).unwrap_or(NODE_POOL.1),
+            "reasons": [{"reason": reason, "message": message}],
+            "transitionID": known["transitionID"].as_str().unwrap_or("1"),
+            "lastTransitionTime": since}]);
+        news = is_new.then(|| (*message).to_owned());
+    }
+    report(object, status, news)
+}
+
+/// What has to be written, if anything has.
+fn report(object: Object<'_>, status: Value, news: Option<String>) -> Option<Report> {
+    let known = &object.json()["status"];
+    let wanted = status.as_object().into_iter().flatten();
+    let nothing = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+    let mut new = wanted.filter(|(field, value)| {
+        let is = &known[field.as_str()];
+        is != *value && !(is.is_null() && nothing(value))
+    });
+    new.next()?;
+    drop(new);
+    Some(Report {
+        api_version: object.api_version().to_owned(),
+        kind: object.kind().to_owned(),
+        namespace: object.namespace().to_owned(),
+        name: object.name().to_owned(),
+        uid: object.uid().to_owned(),
+        status,
+        news,
+    })
+}
+
+/// Amounts as Kubernetes writes them.
+fn amounts(amounts: Amounts) -> Value {
+    json!({"cpu": thousandths(amounts[Resource::Cpu]),
+        "memory": bytes(amounts[Resource::Memory]),
+        "nvidia.com/gpu": thousandths(amounts[Resource::Gpu] * 1000.0)})
+}
+
+fn thousandths(amount: f64) -> String {
+    match quantity::whole(amount) {
+        whole if whole % 1000 == 0 => (whole / 1000).to_string(),
+        part => format!("{part}m"),
+    }
+}
+
+fn bytes(amount: f64) -> String {
+    const MIB: i64 = 1 << 20;
+    match quantity::whole(amount) {
+        0 => "0".to_owned(),
+        whole if whole % MIB == 0 => format!("{}Mi", whole / MIB),
+        part => part.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_quantities() {
+        let all = Amounts::new(1500.0, 3.0 * f64::from(1 << 20), 0.1 + 0.2);
+        assert_eq!(
+            amounts(all),
+            json!({"cpu": "1500m", "memory": "3Mi", "nvidia.com/gpu": "300m"})
+        );
+        assert_eq!(bytes(1000.0), "1000");
+        assert_eq!(thousandths(2000.0), "2");
+    }
+}

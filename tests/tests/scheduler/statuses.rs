@@ -1,0 +1,238 @@
+//! What queues and pod groups say of themselves, with KAI's kinds as the API server checks them.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, placed, pod, queue};
+
+const KINDS: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../scheduler-shim/manifests/crds"
+);
+
+fn with_kinds(cards: usize) -> Cluster {
+    let cluster = Cluster::with_cards(cards);
+    let _ = cluster.plane.kubectl(&["apply", "-f", KINDS]);
+    cluster
+}
+
+/// All statuses of a kind by name, once `seen` finds something in them.
+fn eventually<T>(
+    cluster: &Cluster,
+    kind: &str,
+    what: &str,
+    seen: impl Fn(&BTreeMap<String, Value>) -> Option<T>,
+) -> T {
+    cluster.eventually(what, |_| {
+        let all = cluster.plane.all(kind);
+        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or("").to_owned();
+        seen(
+            &all.iter()
+                .map(|object| (name(object), object["status"].clone()))
+                .collect(),
+        )
+    })
+}
+
+fn condition<'a>(status: &'a Value, field: &str, kind: &str) -> &'a Value {
+    let mut all = status[field].as_array().into_iter().flatten();
+    all.find(|condition| condition["type"] == kind)
+        .unwrap_or(&Value::Null)
+}
+
+fn of_queue(name: &str, queue: &str, annotations: Value) -> Value {
+    let mut pod = pod(name, annotations);
+    pod["metadata"]["labels"]["kai.scheduler/queue"] = queue.into();
+    pod
+}
+
+#[test]
+fn a_queue_says_what_its_pods_have_and_what_is_over_its_quota() {
+    let cluster = with_kinds(2);
+    let mut above = queue("above", -1);
+    let mut below = queue("below", -1);
+    for queue in [&mut above, &mut below] {
+        queue["spec"]["resources"]["gpu"]["quota"] = json!(1);
+    }
+    below["spec"]["parentQueue"] = "above".into();
+    cluster.plane.apply(&[above, below]);
+    let halves: Vec<Value> = (0..3)
+        .map(|number| {
+            let annotations = json!({"gpu-fraction": "0.25", "gpu-fraction-num-devices": "2"});
+            of_queue(&format!("pod-{number}"), "below", annotations)
+        })
+        .collect();
+    cluster.plane.apply(&halves);
+    cluster.bound(3);
+    eventually(&cluster, "queues", "the sums are written", |all| {
+        let is_so = ["above", "below"].iter().all(|name| {
+            let status = all.get(*name).unwrap_or(&Value::Null);
+            let over = condition(status, "conditions", "OverQuota");
+            let has = json!({"cpu": "300m", "memory": "0", "nvidia.com/gpu": "1500m"});
+            status["allocated"] == has
+                && status["requested"] == has
+                && over["status"] == "True"
+                && over["message"] == "it has 1.5 GPUs of a quota of 1 GPUs"
+        });
+        (is_so && all["above"]["childQueues"] == json!(["below"])).then_some(())
+    });
+    // Nothing is written while nothing changes.
+    let versions = || {
+        cluster.plane.kubectl(&[
+            "get",
+            "queues",
+            "-o=jsonpath={.items[*].metadata.resourceVersion}",
+        ])
+    };
+    let before = versions();
+    cluster
+        .plane
+        .apply(&[of_queue("other", "default-queue", json!({}))]);
+    eventually(&cluster, "queues", "the other queue says so", |all| {
+        (all["default-queue"]["allocated"]["cpu"] == "100m").then_some(())
+    });
+    let after = versions();
+    let changed = before
+        .split(' ')
+        .zip(after.split(' '))
+        .filter(|(before, after)| before != after);
+    assert_eq!(changed.count(), 1, "{before} and {after}");
+}
+
+#[test]
+fn bad_objects_say_so_and_the_rest_goes_on() {
+    let cluster = with_kinds(1);
+    let mut negative = queue("negative", 1);
+    negative["spec"]["resources"]["gpu"]["quota"] = json!(-3);
+    let mut orphan = queue("orphan", 1);
+    orphan["spec"]["parentQueue"] = "nobody".into();
+    let mut circle = [queue("left", 1), queue("right", 1)];
+    circle[0]["spec"]["parentQueue"] = "right".into();
+    circle[1]["spec"]["parentQueue"] = "left".into();
+    let mut empty = queue("empty", 1);
+    empty["spec"] = json!({"displayName": "empty"});
+    cluster.plane.apply(&circle);
+    cluster.plane.apply(&[negative, orphan, empty]);
+    let sentences = eventually(&cluster, "queues", "each says what is wrong", |all| {
+        let sentence = |name: &str| {
+            let usable = condition(all.get(name)?, "conditions", "Usable");
+            let is_bad = usable["status"] == "False";
+            is_bad.then(|| usable["message"].as_str().unwrap_or("").to_owned())
+        };
+        ["negative", "orphan", "left", "right", "empty"]
+            .map(|name| Some((name, sentence(name)?)))
+            .into_iter()
+            .collect::<Option<BTreeMap<_, _>>>()
+    });
+    for (name, part) in [
+        ("negative", "its gpu quota is -3"),
+        ("orphan", "its parent nobody does not exist"),
+        ("left", "circle"),
+        ("right", "circle"),
+        ("empty", "resources must be specified"),
+    ] {
+        assert!(
+            sentences[name].contains(part),
+            "{name}: {}",
+            sentences[name]
+        );
+    }
+    let orphan = eventually(&cluster, "queues", "KAI's word is there", |all| {
+        Some(condition(&all["orphan"], "conditions", "Orphan")["status"].clone())
+    });
+    assert_eq!(orphan, "True");
+    eventually(&cluster, "events", "there is an event", |_| {
+        let events = cluster.plane.all("events.events.k8s.io");
+        let mut events = events.iter();
+        events
+            .any(|event| {
+                let note = event["note"].as_str().unwrap_or("");
+                event["regarding"]["name"] == "negative" && note.contains("its gpu quota is -3")
+            })
+            .then_some(())
+    });
+    cluster
+        .plane
+        .apply(&[pod("fine", json!({"gpu-fraction": "0.5"}))]);
+    cluster.bound(1);
+    // Put right, it says so.
+    cluster.plane.apply(&[queue("negative", 1)]);
+    eventually(&cluster, "queues", "it can be used", |all| {
+        let usable = condition(&all["negative"], "conditions", "Usable");
+        (usable["status"] == "True").then_some(())
+    });
+}
+
+#[test]
+fn a_group_that_does_not_fit_says_why_until_it_does() {
+    let cluster = with_kinds(1);
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}});
+    cluster.plane.apply(&[namespace]);
+    let group = |namespace: &str| {
+        json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
+            "metadata": {"name": "gang", "namespace": namespace},
+            "spec": {"minMember": 2, "queue": "default-queue"}})
+    };
+    let member = |namespace: &str, name: &str, fraction: &str| {
+        let annotations = json!({"gpu-fraction": fraction, "pod-group-name": "gang"});
+        let mut pod = pod(name, annotations);
+        pod["metadata"]["namespace"] = namespace.into();
+        pod
+    };
+    // Two groups of one name: one is larger than the cluster, the other fits.
+    cluster.plane.apply(&[group("default"), group("other")]);
+    cluster.plane.apply(&[
+        member("default", "a", "0.8"),
+        member("default", "b", "0.8"),
+        member("other", "c", "0.1"),
+        member("other", "d", "0.1"),
+    ]);
+    let of = |namespace: &str| {
+        let path = ["-n", namespace, "get", "podgroup", "gang", "-o", "json"];
+        let object: Value =
+            serde_json::from_str(&cluster.plane.kubectl(&path)).expect("kubectl prints JSON");
+        object["status"].clone()
+    };
+    let said = cluster.eventually("the group says why", |_| {
+        let condition = condition(
+            &of("default"),
+            "schedulingConditions",
+            "UnschedulableOnNodePool",
+        )
+        .clone();
+        condition.is_object().then_some(condition)
+    });
+    assert_eq!(said["status"], "True");
+    assert_eq!(said["reason"], "Unschedulable");
+    assert_eq!(said["nodePool"], "default");
+    let message = said["message"].as_str().unwrap_or_default();
+    assert!(
+        message.contains("2 pods that have to start together"),
+        "{message}"
+    );
+    assert_eq!(said["reasons"][0]["reason"], "Unschedulable");
+    cluster.eventually("the other runs", |pods| {
+        let placed = placed(pods);
+        let has = &of("other")["resourcesStatus"]["allocated"]["nvidia.com/gpu"];
+        (placed.contains_key("c") && placed.contains_key("d") && has == "200m").then_some(())
+    });
+    // A member of another size, and it fits.
+    let _ = cluster
+        .plane
+        .kubectl(&["delete", "pod", "b", "--force", "--grace-period=0"]);
+    let _ = cluster
+        .plane
+        .kubectl(&["delete", "pod", "a", "--force", "--grace-period=0"]);
+    cluster
+        .plane
+        .apply(&[member("default", "a", "0.3"), member("default", "b", "0.3")]);
+    cluster.eventually("the reason is gone", |_| {
+        let status = of("default");
+        let is_gone = status["schedulingConditions"]
+            .as_array()
+            .is_none_or(Vec::is_empty);
+        let has = &status["resourcesStatus"]["allocated"]["nvidia.com/gpu"];
+        (is_gone && has == "600m").then_some(())
+    });
+}
