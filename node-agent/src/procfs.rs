@@ -92,9 +92,10 @@ pub(crate) fn cgroup(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()
 }
 
-/// Whether the process sees an account at the place where containers have theirs.
+/// Whether the process sees an account at the place where containers have theirs; where its files cannot be
+/// looked at, it may.
 pub(crate) fn has_account(pid: u32) -> bool {
-    fs::exists(format!("/proc/{pid}/root{CONTAINER_ACCOUNT}/{LIMITS_FILE}")).unwrap_or(false)
+    fs::exists(format!("/proc/{pid}/root{CONTAINER_ACCOUNT}/{LIMITS_FILE}")).unwrap_or(true)
 }
 
 /// Whether the process has a file of that inode mapped; where its maps cannot be read, it may have.

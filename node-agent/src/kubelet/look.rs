@@ -57,7 +57,8 @@ pub(crate) struct Seen {
     pub(crate) is_complete: bool,
     /// The pods that the API server says have ended or are no more.
     pub(crate) ended: BTreeSet<String>,
-    /// The pods that the API server says are being deleted.
+    /// The pods of which, the API server says, nothing starts any more: they are being deleted, or hold a
+    /// slot and have started for good.
     pub(crate) ending: BTreeSet<String>,
     /// The pods that the API server says have not ended.
     pub(crate) live: BTreeSet<String>,
@@ -115,7 +116,9 @@ impl Kubelet {
         if let Some(pods) = &self.pods {
             let pods = pods.borrow();
             seen.ended = pods.ended().cloned().collect();
-            seen.ending = pods.ending().cloned().collect();
+            let holds = |uid: &&String| seen.held.values().any(|holder| holder.pod == **uid);
+            let over = pods.started_for_good().filter(holds);
+            seen.ending = pods.ending().chain(over).cloned().collect();
             seen.live = pods.live().cloned().collect();
         }
         Ok(seen)

@@ -39,6 +39,8 @@ pub(crate) struct PodFacts {
     pub(super) covered: Option<String>,
     /// Whether it is being deleted: what has ended is not started again.
     is_ending: bool,
+    /// Whether all of its containers have started and none starts again.
+    is_started_for_good: bool,
 }
 
 /// The pods of this node, by UID.
@@ -65,6 +67,13 @@ impl Pods {
     pub(crate) fn ending(&self) -> impl Iterator<Item = &String> {
         let ending = self.pods.iter().filter(|(_, pod)| pod.is_ending);
         ending.map(|(uid, _)| uid)
+    }
+
+    /// The UIDs of pods whose last process is their end: the API server says that much later.
+    pub(crate) fn started_for_good(&self) -> impl Iterator<Item = &String> {
+        let started = self.pods.iter();
+        let started = started.filter(|(_, pod)| pod.is_started_for_good);
+        started.map(|(uid, _)| uid)
     }
 
     /// The UIDs of pods that have not ended.
@@ -182,8 +191,27 @@ fn facts(pod: &Pod) -> PodFacts {
         devices: annotation(ANNOTATION_DEVICES),
         covered: covered(pod),
         is_ending: pod.metadata.deletion_timestamp.is_some(),
+        is_started_for_good: is_started_for_good(pod),
         has_ended: matches!(phase, Some("Succeeded" | "Failed")),
     }
+}
+
+/// Whether no container of the pod can start any more: all have, and the pod restarts none. A container with
+/// a rule of its own may.
+fn is_started_for_good(pod: &Pod) -> bool {
+    let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else {
+        return false;
+    };
+    let statuses = status.container_statuses.iter().flatten();
+    let states = statuses.filter_map(|container| container.state.as_ref());
+    let started = states.filter(|state| state.running.is_some() || state.terminated.is_some());
+    let mut all = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten());
+    spec.restart_policy.as_deref() == Some("Never")
+        && all.all(|container| container.restart_policy.is_none())
+        && started.count() == spec.containers.len()
 }
 
 #[cfg(test)]
@@ -217,5 +245,33 @@ mod tests {
         assert_eq!(facts.name, "team/a");
         assert_eq!(facts.memory.as_deref(), Some("2000"));
         assert_eq!(facts.fraction, None);
+    }
+
+    #[test]
+    fn a_pod_has_started_for_good_when_all_its_containers_have_and_none_is_restarted() {
+        let of = |policy: &str, rule: Option<&str>, second: serde_json::Value| {
+            let pod = serde_json::json!({
+                "metadata": {"uid": "u1"},
+                "spec": {
+                    "restartPolicy": policy,
+                    "initContainers": [{"name": "init", "restartPolicy": rule}],
+                    "containers": [{"name": "a"}, {"name": "b"}],
+                },
+                "status": {"phase": "Running", "containerStatuses": [
+                    {"name": "a", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                     "state": {"terminated": {"exitCode": 0}}},
+                    {"name": "b", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                     "state": second},
+                ]},
+            });
+            let mut pods = Pods::default();
+            pods.enter(&serde_json::from_value(pod).unwrap());
+            pods.started_for_good().count() == 1
+        };
+        let running = serde_json::json!({"running": {}});
+        assert!(of("Never", None, running.clone()));
+        assert!(!of("Never", Some("Always"), running.clone()));
+        assert!(!of("OnFailure", None, running.clone()));
+        assert!(!of("Never", None, serde_json::json!({"waiting": {}})));
     }
 }

@@ -114,6 +114,17 @@ fn a_killed_pods_share_goes_with_its_last_process() {
 }
 
 #[test]
+fn a_finished_pods_share_goes_with_its_last_process() {
+    let node = Node::with(&[]);
+    let script = "victim alloc 1000M hold & until test -e /leave; do sleep 0.05; done; kill -9 $!";
+    let pod = node.pod("finished", script, |_| {});
+    pod.says("alloc 0");
+    let ended = last_end(pod.uid.clone());
+    pod.exec("touch /leave");
+    is_given_back(&node, &pod, ended);
+}
+
+#[test]
 fn shares_outlive_the_agent_the_kubelet_and_the_runtime() {
     let mut node = Node::with(&[]);
     let pod = node.pod("lasting", "victim alloc 1000M hold", |_| {});
