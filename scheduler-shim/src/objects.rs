@@ -4,6 +4,7 @@
 //! object, and the rest goes on.
 
 pub(crate) mod cards;
+pub(crate) mod claims;
 pub(crate) mod clock;
 pub(crate) mod gpu_nodes;
 pub(crate) mod inventory;

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::objects::inventory::Inventory;
 use crate::objects::remark::Remarks;
 use crate::objects::snapshot::{self, Snapshot};
-use crate::objects::{clock, gpu_nodes, pods};
+use crate::objects::{claims, clock, gpu_nodes, pods};
 use crate::options::Simulate;
 use crate::reasons::report::{self, Report};
 use crate::reasons::{books, explain};
@@ -31,11 +31,14 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
     let mut inventory = Inventory::of(objects, &mut remarks);
     templates::expand(&mut inventory, &mut remarks);
     let nobody = BTreeMap::new();
+    let made = claims::of_templates(&inventory);
+    inventory.extend(made, &mut remarks);
     let cards = gpu_nodes::known(&inventory);
     let schedulers = &asked.schedulers;
     let mut snapshot =
         snapshot::snapshot(&inventory, schedulers, &nobody, &cards, now, &mut remarks);
     gpu_nodes::enter_strangers(&inventory, &mut snapshot.cluster);
+    claims::enter(&inventory, &mut snapshot.cluster, &mut remarks);
     let depth = asked.queue_depth.iter().copied();
     snapshot.cluster.settings.queue_depth = depth.collect();
     let books = books::decide(now, &snapshot.cluster);

@@ -345,3 +345,25 @@ fn only_the_first_jobs_of_a_queue_are_looked_at_if_so_asked() {
     let wrong = run(&[file("packing.yaml")], &["--queue-depth", "allocate"]);
     assert_eq!(wrong.status.code(), Some(64));
 }
+
+#[test]
+fn claims_get_the_devices_of_a_node_and_are_charged() {
+    let report = json(&["claims.yaml"], &[]);
+    assert_eq!(
+        field(&report["decisions"], "pod"),
+        ["default/a", "default/b"]
+    );
+    // The third finds no device, and a shared claim is for its own queue.
+    let waiting = &report["waiting"];
+    assert_eq!(field(waiting, "pod"), ["default/c", "default/stranger"]);
+    let why = field(waiting, "message");
+    assert!(
+        why[0].contains("claimed 1 of gpu.nvidia.com; 0 free"),
+        "{why:?}"
+    );
+    assert!(
+        why[1].contains("default/shared is for another queue"),
+        "{why:?}"
+    );
+    assert_eq!(report["queues"][0]["resources"][0]["allocated"], 2.0);
+}

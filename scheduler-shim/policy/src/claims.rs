@@ -8,43 +8,83 @@ use crate::session::Session;
 /// How many pods may share a claim.
 const CONSUMERS: usize = 256;
 
+/// Why a pod may not have what it claims on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimRefusal {
+    /// Claims are not served.
+    Disallowed,
+    /// One of its claims does not exist.
+    Missing,
+    /// The claim of that name is for another queue.
+    OtherQueue(String),
+    /// The claim of that name has as many users as it may have.
+    TooManyUsers(String),
+    /// The claim of that name has its devices on that other node.
+    Elsewhere(String, String),
+    /// So many devices of a class are wanted, and so many are free.
+    TooFewDevices(String, i64, i64),
+}
+
 impl Session<'_> {
-    /// Whether the task may have the devices that it claims, on this node.
-    pub(crate) fn grants_claims(&self, task: usize, node: usize) -> bool {
-        let facts = &self.tasks[task];
-        if facts.task.claims.is_empty() {
-            return true;
-        }
-        let queue = &self.jobs[facts.job].job.queue;
-        let granted = facts.claims.as_ref();
-        let Some(claims) = granted.filter(|_| self.settings.allows_claims) else {
-            return false;
-        };
-        let may_use = |claim: &usize| {
-            let claim = self.claims[*claim].claim;
-            claim.consumers < CONSUMERS
-                && (!claim.is_of_cards || claim.queue.as_ref() == Some(queue))
-        };
-        claims.iter().all(may_use) && self.has_devices(task, claims, node)
+    /// Why the pod may not have what it claims on that node, if so.
+    #[must_use]
+    pub fn claim_refusal(&self, task: &str, node: &str) -> Option<ClaimRefusal> {
+        let mut tasks = self.tasks.iter();
+        let task = tasks.position(|facts| facts.task.name == task)?;
+        let node = self.nodes.iter().position(|known| known.name == node)?;
+        self.refused_claim(task, node)
     }
 
-    /// Whether every claim is on the node already, or finds its devices there.
-    fn has_devices(&self, task: usize, claims: &[usize], node: usize) -> bool {
-        let mut wanted = claims.iter().enumerate();
-        wanted.all(|(place, &claim)| {
-            if let Some(home) = self.home_of(claim, task) {
-                return home == node;
+    /// Whether the task may have the devices that it claims, on this node.
+    pub(crate) fn grants_claims(&self, task: usize, node: usize) -> bool {
+        self.tasks[task].task.claims.is_empty() || self.refused_claim(task, node).is_none()
+    }
+
+    fn refused_claim(&self, task: usize, node: usize) -> Option<ClaimRefusal> {
+        let facts = &self.tasks[task];
+        if facts.task.claims.is_empty() {
+            return None;
+        }
+        if !self.settings.allows_claims {
+            return Some(ClaimRefusal::Disallowed);
+        }
+        let Some(claims) = &facts.claims else {
+            return Some(ClaimRefusal::Missing);
+        };
+        let queue = &self.jobs[facts.job].job.queue;
+        let unusable = claims.iter().find_map(|&claim| {
+            let claim = self.claims[claim].claim;
+            let is_open = !claim.is_of_cards || claim.is_for_one_pod;
+            if claim.consumers >= CONSUMERS {
+                Some(ClaimRefusal::TooManyUsers(claim.name.clone()))
+            } else if !is_open && claim.queue.as_ref() != Some(queue) {
+                Some(ClaimRefusal::OtherQueue(claim.name.clone()))
+            } else {
+                None
             }
-            let class = &self.claims[claim].claim.class;
+        });
+        unusable.or_else(|| self.lacking_devices(task, claims, node))
+    }
+
+    /// The first claim that is on another node, or that finds too few devices here.
+    fn lacking_devices(&self, task: usize, claims: &[usize], node: usize) -> Option<ClaimRefusal> {
+        let mut wanted = claims.iter().enumerate();
+        wanted.find_map(|(place, &claim)| {
+            let own = self.claims[claim].claim;
+            if let Some(home) = self.home_of(claim, task) {
+                let (name, home_name) = (own.name.clone(), self.nodes[home].name.clone());
+                return (home != node).then_some(ClaimRefusal::Elsewhere(name, home_name));
+            }
             // Those of the same pod that come before it are served before it.
             let before = claims[..place].iter().filter(|&&other| {
-                self.claims[other].claim.class == *class && self.home_of(other, task).is_none()
+                self.claims[other].claim.class == own.class && self.home_of(other, task).is_none()
             });
             let taken = before.fold(0, |sum: i64, &other| {
                 sum.saturating_add(self.claims[other].claim.devices)
             });
-            let asked = taken.saturating_add(self.claims[claim].claim.devices);
-            asked <= self.free_devices(class, node, task)
+            let asked = taken.saturating_add(own.devices);
+            let free = self.free_devices(&own.class, node, task);
+            (asked > free).then(|| ClaimRefusal::TooFewDevices(own.class.clone(), asked, free))
         })
     }
 

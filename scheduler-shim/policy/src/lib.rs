@@ -55,6 +55,7 @@ mod stock;
 mod topology;
 
 pub use ahead::plan;
+pub use claims::ClaimRefusal;
 pub use cluster::Cluster;
 pub use place::{Card, Placement, Refusal, place};
 pub use session::Session;

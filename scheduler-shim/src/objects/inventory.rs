@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use apportion_groups::{Object, Objects, TABLE};
 use serde_json::{Value, json};
 
+use super::claims;
 use super::remark::Remarks;
 
 /// Kinds that are read here and belong to no namespace, by API group.
@@ -83,7 +84,11 @@ impl Inventory {
         let object = Object::new(&json);
         let (kind, group) = (object.kind().to_owned(), object.api_group().to_owned());
         let is_cluster_wide = CLUSTER_WIDE.contains(&(group.as_str(), kind.as_str()));
-        if !is_read(&group, &kind) {
+        let of_claims = claims::KINDS
+            .iter()
+            .find(|(known, _)| group == claims::GROUP && *known == kind);
+        let is_cluster_wide = is_cluster_wide || of_claims.is_some_and(|(_, wide)| *wide);
+        if !is_read(&group, &kind) && of_claims.is_none() {
             let kind = if kind.is_empty() { "no kind" } else { &kind };
             *self.ignored.entry(kind.to_owned()).or_default() += 1;
             return None;
@@ -153,7 +158,7 @@ impl Inventory {
     }
 }
 
-/// Whether objects of a kind decide anything.
+/// Whether objects of a kind decide anything in a running cluster.
 pub(crate) fn is_read(group: &str, kind: &str) -> bool {
     let is = |known: &(&str, &str)| *known == (group, kind);
     let owns_pods = || {

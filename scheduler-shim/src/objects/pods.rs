@@ -31,7 +31,6 @@ pub(crate) fn name(pod: Object<'_>) -> String {
 
 /// The task of a pod, without its set and its wishes about nodes.
 pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task {
-    let spec = &pod.json()["spec"];
     let mut labels = texts(&pod.json()["metadata"]["labels"]);
     labels.insert(NAMESPACE.to_owned(), pod.namespace().to_owned());
     let mut neighbours = |kind: &str| neighbours(pod, kind, remarks);
@@ -49,7 +48,7 @@ pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task
         node: node(pod).map(str::to_owned),
         on: groups(pod),
         cards,
-        claims: claims(spec),
+        claims: claims(pod),
         cpu_millis: quantity::whole(requests::total(pod, "cpu") * 1000.0),
         memory: quantity::whole(requests::total(pod, "memory")),
         leads: LEADERS
@@ -113,16 +112,33 @@ pub(crate) fn groups(pod: Object<'_>) -> Vec<String> {
     }
 }
 
-fn claims(spec: &Value) -> Vec<String> {
-    let claims = spec["resourceClaims"].as_array().into_iter().flatten();
-    claims
-        .map(|claim| {
-            let name = claim["resourceClaimName"]
-                .as_str()
-                .or(claim["name"].as_str());
-            name.unwrap_or_default().to_owned()
-        })
+/// The claims that a pod names, with their namespace.
+fn claims(pod: Object<'_>) -> Vec<String> {
+    let entries = pod.json()["spec"]["resourceClaims"].as_array();
+    let entries = entries.into_iter().flatten();
+    entries
+        .filter_map(|entry| claim(pod, entry))
+        .map(|claim| format!("{}/{claim}", pod.namespace()))
         .collect()
+}
+
+/// The claim that an entry of a pod stands for: named, or made of a template under a name that the pod's status
+/// has. One that is yet to be made gets a name here; none for an entry that wants no claim after all.
+pub(crate) fn claim(pod: Object<'_>, entry: &Value) -> Option<String> {
+    let named = entry["resourceClaimName"].as_str();
+    let made = pod.json()["status"]["resourceClaimStatuses"].as_array();
+    let made = made
+        .into_iter()
+        .flatten()
+        .find(|one| one["name"] == entry["name"]);
+    match (named, made) {
+        (Some(name), _) => Some(name.to_owned()),
+        (None, Some(made)) => made["resourceClaimName"].as_str().map(str::to_owned),
+        (None, None) => {
+            let entry = entry["name"].as_str().unwrap_or_default();
+            Some(format!("{}-{entry}", pod.name()))
+        }
+    }
 }
 
 fn neighbours(pod: Object<'_>, kind: &str, remarks: &mut Remarks) -> Vec<Neighbours> {

@@ -7,6 +7,7 @@ use apportion_policy::cluster::{Cards, MigStrategy, Node, Task};
 use serde::Serialize;
 
 use super::books::Books;
+use super::words;
 use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
 use crate::objects::snapshot::Snapshot;
 
@@ -26,6 +27,8 @@ pub(crate) enum Lack {
     Cpu,
     /// Memory.
     Memory,
+    /// Devices that are claimed.
+    Claims,
     /// Whole cards or partitions.
     Gpus,
     /// Memory of cards.
@@ -41,6 +44,7 @@ impl Lack {
             Self::Pods => "didn't have enough resources: places for pods",
             Self::Cpu => "didn't have enough resources: CPU cores",
             Self::Memory => "didn't have enough resources: memory",
+            Self::Claims => "didn't have what is claimed",
             Self::Gpus => "didn't have enough resources: GPUs",
             Self::GpuMemory => "didn't have enough resources: GPU memory",
         }
@@ -210,6 +214,11 @@ fn lack(
             bytes(node.memory)
         );
         return Some((Lack::Memory, message));
+    }
+    let claims = !task.claims.is_empty();
+    let refusal = claims.then(|| books.session.claim_refusal(&task.name, &node.name));
+    if let Some(refusal) = refusal.flatten() {
+        return Some((Lack::Claims, words::claim(&refusal)));
     }
     cards::lack(books, task, node, idle.cards)
 }

@@ -142,9 +142,10 @@ impl Inquiry<'_> {
             cpu_millis,
             memory,
             node_affinity,
+            claims,
             ..
         } = task;
-        let key = format!("{cards:?} {cpu_millis} {memory} {node_affinity:?}");
+        let key = format!("{cards:?} {cpu_millis} {memory} {node_affinity:?} {claims:?}");
         let (snapshot, books) = (self.snapshot, self.books);
         let views = self.views.entry(key);
         views.or_insert_with(|| room::nodes(snapshot, books, task))

@@ -1,9 +1,9 @@
 //! Amounts as people read them.
 
 use apportion_abi::Bytes;
-use apportion_policy::Action;
 use apportion_policy::amounts::{Resource, UNLIMITED};
 use apportion_policy::cluster::{Cards, Task};
+use apportion_policy::{Action, ClaimRefusal};
 
 /// An amount of a resource that queues divide.
 pub(crate) fn amount(resource: Resource, amount: f64) -> String {
@@ -35,6 +35,7 @@ fn number(amount: f64) -> String {
 /// What a pod asks of cards.
 pub(crate) fn cards(task: &Task) -> String {
     match &task.cards {
+        Cards::None if !task.claims.is_empty() => format!("the claims {}", task.claims.join(", ")),
         Cards::None => "no card".to_owned(),
         Cards::Whole(1) => "1 whole card".to_owned(),
         Cards::Whole(count) => format!("{count} whole cards"),
@@ -55,6 +56,26 @@ pub(crate) const fn action(action: Action) -> &'static str {
         Action::Reclaim => "reclaim",
         Action::Preempt => "preempt",
         Action::EvictStaleGangs => "stalegangeviction",
+    }
+}
+
+/// Why a claim can't be met on a node.
+pub(crate) fn claim(refusal: &ClaimRefusal) -> String {
+    match refusal {
+        ClaimRefusal::Disallowed => "resource claims are not served".to_owned(),
+        ClaimRefusal::Missing => "one of its resource claims does not exist".to_owned(),
+        ClaimRefusal::OtherQueue(claim) => {
+            format!("its claim {claim} is for another queue (label kai.scheduler/queue)")
+        }
+        ClaimRefusal::TooManyUsers(claim) => {
+            format!("its claim {claim} has as many users as it may have")
+        }
+        ClaimRefusal::Elsewhere(claim, node) => {
+            format!("its claim {claim} has its devices on {node}")
+        }
+        ClaimRefusal::TooFewDevices(class, asked, free) => {
+            format!("claimed {asked} of {class}; {} free", free.max(&0))
+        }
     }
 }
 

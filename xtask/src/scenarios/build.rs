@@ -191,6 +191,7 @@ fn claim(claim: &format::Claim) -> Claim {
         class: claim.device_class.clone(),
         devices: claim.count,
         is_of_cards: claim.device_class.contains("gpu"),
+        is_for_one_pod: false,
         node: devices
             .and_then(|results| results.first().cloned())
             .map(|result| result.pool),

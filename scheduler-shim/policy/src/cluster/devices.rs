@@ -143,6 +143,8 @@ pub struct Claim {
     pub devices: i64,
     /// Whether its devices are cards; others are not counted.
     pub is_of_cards: bool,
+    /// Whether it was made for one pod, which may use it whatever its queue.
+    pub is_for_one_pod: bool,
     /// Where its devices are, once they have been given.
     pub node: Option<String>,
     /// How many pods it is reserved for.

@@ -1,0 +1,177 @@
+//! Claims on devices (dynamic resource allocation): which there are, for whom, and what nodes have to give.
+//!
+//! Only of a cluster in files. A class is of cards if its name says so, as KAI has it; the devices that a class
+//! stands for are those of the drivers that its selectors name, or of the driver of its own name. Selectors that
+//! look at more than the driver are not simulated, and that is said.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apportion_groups::Object;
+use apportion_policy::cluster::{Claim, Cluster};
+use serde_json::{Value, json};
+
+use super::inventory::{Inventory, called};
+use super::pods;
+use super::remark::Remarks;
+
+/// The kinds, with whether they belong to no namespace.
+pub(crate) const KINDS: &[(&str, bool)] = &[
+    ("ResourceClaim", false),
+    ("ResourceClaimTemplate", false),
+    ("ResourceSlice", true),
+    ("DeviceClass", true),
+];
+/// Their API group.
+pub(crate) const GROUP: &str = "resource.k8s.io";
+
+const QUEUE: &str = "kai.scheduler/queue";
+/// The annotation of a claim that was made of a template, for one pod.
+const OF_POD: &str = "resource.kubernetes.io/pod-claim-name";
+const CARDS: &str = "gpu";
+/// How a selector names a driver.
+const DRIVER: &str = "device.driver ==";
+
+/// The claims that pods would have made of templates, for those that have none yet.
+pub(crate) fn of_templates(inventory: &Inventory) -> Vec<Value> {
+    let made = inventory.all("Pod").flat_map(|pod| {
+        let entries = list(pod.json(), "/spec/resourceClaims");
+        entries.filter_map(move |entry| {
+            let name = entry["resourceClaimTemplateName"].as_str()?;
+            let template = inventory.find("ResourceClaimTemplate", pod.namespace(), name)?;
+            let claim = pods::claim(pod, entry)?;
+            let spec = &template.json()["spec"];
+            let metadata = json!({"name": claim, "namespace": pod.namespace(),
+                "labels": spec["metadata"]["labels"], "annotations": {OF_POD: entry["name"]}});
+            let is_new = inventory
+                .find("ResourceClaim", pod.namespace(), &claim)
+                .is_none();
+            is_new.then(|| {
+                json!({"apiVersion": template.api_version(), "kind": "ResourceClaim",
+                    "metadata": metadata, "spec": spec["spec"]})
+            })
+        })
+    });
+    made.collect()
+}
+
+/// Enters devices and claims.
+pub(crate) fn enter(inventory: &Inventory, cluster: &mut Cluster, remarks: &mut Remarks) {
+    let drivers = drivers(inventory, remarks);
+    for slice in inventory.all("ResourceSlice").map(|slice| slice.json()) {
+        let node = slice["spec"]["nodeName"].as_str().unwrap_or_default();
+        let Some(node) = cluster.nodes.iter_mut().find(|known| known.name == node) else {
+            continue;
+        };
+        let count = whole(list(slice, "/spec/devices").count());
+        let driver = slice["spec"]["driver"].as_str().unwrap_or_default();
+        let classes: Vec<&String> = (drivers.iter())
+            .filter(|(_, drivers)| drivers.contains(driver))
+            .map(|(class, _)| class)
+            .collect();
+        if classes.iter().any(|class| class.contains(CARDS)) {
+            node.cards += count;
+        }
+        for class in classes {
+            *node.devices.entry(class.clone()).or_default() += count;
+        }
+    }
+    let claims = inventory.all("ResourceClaim");
+    cluster.claims = claims
+        .filter_map(|claim| read(claim, inventory, remarks))
+        .collect();
+}
+
+/// The drivers of each class.
+fn drivers(inventory: &Inventory, remarks: &mut Remarks) -> BTreeMap<String, BTreeSet<String>> {
+    let classes = inventory.all("DeviceClass");
+    let drivers = classes.map(|class| {
+        let selectors = list(class.json(), "/spec/selectors");
+        let texts: Vec<&str> = selectors
+            .filter_map(|one| one["cel"]["expression"].as_str())
+            .collect();
+        let mut drivers: BTreeSet<String> = texts.iter().filter_map(|text| driver(text)).collect();
+        if texts
+            .iter()
+            .any(|text| text.contains("&&") || driver(text).is_none())
+        {
+            let message = "its selectors look at more than the driver, and that is not simulated";
+            remarks.note(called("DeviceClass", "", class.name()), message);
+        }
+        if drivers.is_empty() {
+            drivers.insert(class.name().to_owned());
+        }
+        (class.name().to_owned(), drivers)
+    });
+    drivers.collect()
+}
+
+/// The driver that a selector names.
+fn driver(expression: &str) -> Option<String> {
+    let (_, rest) = expression.split_once(DRIVER)?;
+    let rest = rest.trim_start();
+    let quote = rest.chars().next().filter(|first| "'\"".contains(*first))?;
+    let (name, _) = rest[1..].split_once(quote)?;
+    Some(name.to_owned())
+}
+
+fn read(claim: Object<'_>, inventory: &Inventory, remarks: &mut Remarks) -> Option<Claim> {
+    let mut note = |message: &str| {
+        remarks.note(
+            called("ResourceClaim", claim.namespace(), claim.name()),
+            message,
+        );
+    };
+    let mut devices: BTreeMap<&str, i64> = BTreeMap::new();
+    for request in list(claim.json(), "/spec/devices/requests") {
+        // The first version had the fields one level higher; of alternatives the first is taken.
+        let exact = [&request["exactly"], &request["firstAvailable"][0], request];
+        let exact = exact
+            .into_iter()
+            .find(|one| one["deviceClassName"].is_string());
+        let Some(exact) = exact else {
+            continue;
+        };
+        if exact["allocationMode"] == "All" {
+            note("it asks for all devices of a node, and that is not simulated");
+            return None;
+        }
+        let class = exact["deviceClassName"].as_str().unwrap_or_default();
+        let count = exact["count"].as_i64().unwrap_or(1).max(0);
+        let sum = devices.entry(class).or_default();
+        *sum = sum.saturating_add(count);
+    }
+    if devices.len() > 1 {
+        note("it asks for devices of several classes, and only the first is simulated");
+    }
+    let (class, devices) = devices.into_iter().next()?;
+    let status = &claim.json()["status"];
+    Some(Claim {
+        name: format!("{}/{}", claim.namespace(), claim.name()),
+        queue: claim.label(QUEUE).map(str::to_owned),
+        class: class.to_owned(),
+        devices,
+        is_of_cards: class.contains(CARDS),
+        is_for_one_pod: claim.annotation(OF_POD).is_some(),
+        node: list(status, "/allocation/devices/results")
+            .next()
+            .and_then(|result| node_of(result["pool"].as_str()?, inventory)),
+        consumers: list(status, "/reservedFor").count(),
+    })
+}
+
+/// The node of a pool: that of its slices, or the node of its name.
+fn node_of(pool: &str, inventory: &Inventory) -> Option<String> {
+    let mut slices = inventory.all("ResourceSlice").map(|slice| slice.json());
+    let slice = slices.find(|slice| slice["spec"]["pool"]["name"] == pool);
+    let node = slice.and_then(|slice| slice["spec"]["nodeName"].as_str());
+    Some(node.unwrap_or(pool).to_owned())
+}
+
+fn list<'a>(json: &'a Value, path: &str) -> impl Iterator<Item = &'a Value> {
+    let list = json.pointer(path).and_then(Value::as_array);
+    list.into_iter().flatten()
+}
+
+fn whole(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
