@@ -4,13 +4,14 @@
 //! 10, 100 and 500 nodes, or the numbers in `APPORTION_BENCH_NODES`, separated by commas.
 
 use std::env;
+use std::fs;
 use std::hint::black_box;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apportion_abi::Bytes;
 use apportion_policy::cluster::{Cards, Group, Job, Node, PodSet, Queue, Quota, Status, Task};
 use apportion_policy::{Action, Cluster, Session, plan};
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, criterion_group};
 
 const NOW: Duration = Duration::from_secs(1_000_000);
 const CARDS: usize = 8;
@@ -177,12 +178,16 @@ fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 6] {
     ]
 }
 
-fn steps(criterion: &mut Criterion) {
+fn sizes() -> Vec<usize> {
     let sizes = env::var("APPORTION_BENCH_NODES").unwrap_or_else(|_| "10,100,500".to_owned());
-    let sizes = sizes.split(',').filter_map(|size| size.trim().parse().ok());
+    let sizes = sizes.split(',');
+    sizes.filter_map(|size| size.trim().parse().ok()).collect()
+}
+
+fn steps(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("steps");
     group.sample_size(10);
-    for nodes in sizes {
+    for nodes in sizes() {
         for (name, action, cluster) in shapes(nodes) {
             group.bench_function(BenchmarkId::new(name, nodes), |bencher| {
                 bencher.iter(|| {
@@ -202,5 +207,40 @@ fn steps(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// One full step before anything else, with the most memory that this process ever had.
+fn first_of_all() {
+    let nodes = sizes().into_iter().max().unwrap_or(500);
+    let cluster = cluster(
+        nodes,
+        CARDS,
+        Jobs {
+            count: nodes * CARDS,
+            ..WAITING
+        },
+    );
+    let built = peak();
+    let begun = Instant::now();
+    let decisions = plan(NOW, black_box(&cluster)).decisions().len();
+    println!(
+        "one full step of {nodes} nodes with {0} pods running and {0} waiting: {decisions} decisions, {1:.2?}, \
+         peak {2} MiB, of which {built} MiB are the cluster",
+        nodes * CARDS,
+        begun.elapsed(),
+        peak(),
+    );
+}
+
+/// The most memory that this process had, in MiB.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+    kib.unwrap_or(0) / 1024
+}
+
 criterion_group!(benches, steps);
-criterion_main!(benches);
+
+fn main() {
+    first_of_all();
+    benches();
+}
