@@ -13,7 +13,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use apportion_abi::account::{LimitsMap, NewCard, OpenError, Process, UsageMap, Used};
+use apportion_abi::account::{
+    LAYOUT_VERSION, LimitsMap, NewCard, OpenError, Process, UsageMap, Used,
+};
 use apportion_abi::{Bytes, CardUuid, place};
 use apportion_ledger::{ClaimWindow, ProcessId};
 
@@ -35,6 +37,11 @@ pub(crate) enum AccountError {
         #[source]
         source: OpenError,
     },
+    #[error(
+        "account {path} has layout version {version}, this agent reads {LAYOUT_VERSION}; its programs keep the \
+         limits that they have"
+    )]
+    Version { path: PathBuf, version: u32 },
 }
 
 /// One process of an account.
@@ -63,6 +70,10 @@ pub(crate) struct Account {
 impl Account {
     /// Makes the account, or takes over the one that is there if it names the same cards.
     pub(crate) fn open(folder: PathBuf, cards: &[NewCard]) -> Result<Self, AccountError> {
+        if let Some(version) = Self::other_version(&folder) {
+            let path = folder;
+            return Err(AccountError::Version { path, version });
+        }
         let was_there = folder.exists();
         if let Some(account) = Self::adopt(folder.clone()).filter(|account| account.names(cards)) {
             for (place, card) in cards.iter().enumerate() {
@@ -81,6 +92,14 @@ impl Account {
         let usage = UsageMap::adopt(&c_path(&folder, place::USAGE_FILE)?).ok()?;
         let is_whole = usage.cards() == limits.cards().len();
         is_whole.then(|| Self::from_parts(folder, limits, usage))
+    }
+
+    /// The version of the account in a folder, if it is not the one that this agent reads.
+    pub(crate) fn other_version(folder: &Path) -> Option<u32> {
+        match LimitsMap::adopt(&c_path(folder, place::LIMITS_FILE)?) {
+            Err(OpenError::Version(version)) => Some(version),
+            Ok(_) | Err(OpenError::NotAnAccount | OpenError::System(..)) => None,
+        }
     }
 
     fn create(folder: PathBuf, cards: &[NewCard]) -> Result<Self, AccountError> {

@@ -116,6 +116,10 @@ impl Agent {
         let boot_id = crate::procfs::boot_id();
         let path = instance.path(place::CHECKPOINT);
         let restored = restore::load(&path, &boot_id);
+        if restored.is_of_another_boot {
+            info!("The machine was restarted, pods get new accounts");
+            restore::forget_claims(&instance.path(place::ACCOUNTS));
+        }
         let policy = match (options.policy, &options.node) {
             // Nobody is there who could evict.
             (OffenderPolicy::Evict, None) => OffenderPolicy::Kill,

@@ -44,6 +44,8 @@ pub(crate) struct Restored {
     pub(crate) epoch: u64,
     pub(crate) serial: u64,
     pub(crate) allocations: Vec<Allocation>,
+    /// Whether the machine was restarted since it was written.
+    pub(crate) is_of_another_boot: bool,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -139,6 +141,7 @@ pub(crate) fn load(path: &Path, boot_id: &str) -> Result<Option<Restored>, Check
         epoch: file.epoch,
         serial: file.serial,
         allocations: allocations?,
+        is_of_another_boot: !is_same_boot,
     }))
 }
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use apportion_sim_machine::{Effect, NvmlControl, NvmlRequest, Request, Rule, Utilisation};
-use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, cards, eventually};
+use apportion_tests::{CARD, CONTEXT, Host, MIB, PATIENCE, cards, eventually};
 
 const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000", "--name", "unlucky"];
@@ -210,6 +210,18 @@ fn programs_of_no_allocation_show_as_unmanaged() {
     let unmanaged = || host.metric("apportion_gpu_memory_unmanaged_bytes", &[]);
     let held = (700 * MIB + CONTEXT) as f64;
     eventually(PATIENCE, "they show", || unmanaged() == Some(held));
+    // What they hold is not given to anybody, and comes back.
+    let free = || host.metric("apportion_gpu_memory_free_bytes", &[]);
+    assert_eq!(free(), Some(CARD as f64 - held));
+    let most = ["--gpu-memory", "9500"];
+    let refused = host.run(&most, &["true"]);
+    assert!(
+        !refused.status.success() && refused.err.contains("free"),
+        "{}",
+        refused.err
+    );
     assert!(outside.end().success());
     eventually(PATIENCE, "they are gone", || unmanaged() == Some(0.0));
+    assert_eq!(free(), Some(CARD as f64));
+    assert!(host.run(&most, &["true"]).status.success());
 }

@@ -23,6 +23,16 @@ pub(super) fn load(path: &Path, boot_id: &str) -> Restored {
     }
 }
 
+/// Takes away what processes claimed before the machine was restarted: nobody of them is left, and a process
+/// of today may have the pid and the start time of one of then.
+pub(super) fn forget_claims(accounts: &Path) {
+    for folder in std::fs::read_dir(accounts).into_iter().flatten().flatten() {
+        if let Err(problem) = std::fs::remove_dir_all(folder.path()) {
+            warn!(folder = %folder.path().display(), %problem, "Failed to remove an account of before");
+        }
+    }
+}
+
 impl Agent {
     pub(super) fn find_cards(&mut self) {
         for card in self.driver.cards.clone() {
@@ -65,7 +75,10 @@ impl Agent {
                     warn!(%id, "Account without a record adopted, its processes live");
                     self.take_over(allocation);
                 }
-                None => drop(std::fs::remove_dir_all(folder.path())),
+                None => match Account::other_version(&folder.path()) {
+                    Some(version) => warn!(%id, version, "Account of another version left alone"),
+                    None => drop(std::fs::remove_dir_all(folder.path())),
+                },
             }
         }
     }

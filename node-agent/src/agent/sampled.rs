@@ -93,10 +93,18 @@ impl Agent {
                 .map(|(card, _, _)| (card, account.used(card).claimed))
                 .collect(),
         });
+        // One whose account could not be opened has no limit that this agent keeps.
+        let all = self.ledger.allocations().into_iter();
+        let lacking = all.filter(|allocation| !self.accounts.contains_key(&allocation.id));
+        let lacking = lacking.map(|allocation| AccountSample {
+            id: allocation.id.clone(),
+            is_sound: false,
+            claimed: Vec::new(),
+        });
         Sample {
             generation: self.asked_at,
             cards,
-            accounts: accounts.collect(),
+            accounts: accounts.chain(lacking).collect(),
         }
     }
 

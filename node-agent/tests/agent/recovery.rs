@@ -195,3 +195,76 @@ async fn after_a_restart_of_the_machine_pods_keep_their_shares_and_processes_hav
     })
     .await;
 }
+
+#[tokio::test]
+async fn after_a_restart_of_the_machine_pods_keep_their_shares_and_nobody_a_claim() {
+    let host = Host::new(1);
+    let (mut agent, mut client) = host.agent(&[]).await;
+    let pods = allocate(&mut client, "pods", 4000).await.unwrap();
+    let process = allocate(&mut client, "process", 1000).await.unwrap();
+    let holder = apportion_proto::v1::holder::Kind::PodUid("u1".to_owned());
+    let request = apportion_proto::v1::CommitRequest {
+        id: pods.id.clone(),
+        holder: Some(apportion_proto::v1::Holder { kind: Some(holder) }),
+    };
+    client.commit(request).await.unwrap();
+    // It lives, as one of today could that has the pid and the start time of one of then.
+    let program = host.context(Some(Path::new(&process.account_dir)), "0");
+    commit(&mut client, &process.id, program.pid()).await;
+    let _claims = [&pods, &process].map(|of| claim(&of.account_dir, &program, 100 * MIB));
+    agent.kill();
+    let path = host.instance().join("checkpoint.json");
+    let mut checkpoint: serde_json::Value =
+        serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    checkpoint["boot_id"] = "another".into();
+    fs::write(&path, checkpoint.to_string()).unwrap();
+
+    let (_agent, mut client) = host.agent(&[]).await;
+    let found = list(&mut client).await.allocations;
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((&found[0].id, found[0].holder.is_some()), (&pods.id, true));
+    assert_eq!(found[0].grants[0].claimed_bytes, 0);
+    assert_eq!(found[0].grants[0].limit_bytes, 4000 * MIB);
+    assert!(!Path::new(&process.account_dir).exists());
+    eventually("its account is whole", async || {
+        let found = find(&mut client, &pods.id).await?;
+        (found.grants[0].enforcement() == EnforcementState::Pending).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_account_of_another_version_is_left_to_its_programs_and_told() {
+    let host = Host::new(1);
+    let (mut agent, mut client) = host.agent(&[]).await;
+    let allocation = allocate(&mut client, "train", 4000).await.unwrap();
+    let program = host.context(Some(Path::new(&allocation.account_dir)), "0");
+    let (usage, slot) = claim(&allocation.account_dir, &program, 100 * MIB);
+    commit(&mut client, &allocation.id, program.pid()).await;
+    agent.kill();
+    let files = ["limits", "usage"].map(|name| Path::new(&allocation.account_dir).join(name));
+    let written = files.each_ref().map(|path| {
+        let mut bytes = fs::read(path).unwrap();
+        bytes[8..12].copy_from_slice(&99u32.to_ne_bytes());
+        use std::os::unix::fs::FileExt;
+        let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+        file.write_all_at(&bytes[8..12], 8).unwrap();
+        bytes
+    });
+
+    let (_agent, mut client) = host.agent(&[]).await;
+    eventually("it is told", async || {
+        let found = find(&mut client, &allocation.id).await?;
+        (found.grants[0].enforcement() == EnforcementState::Missing).then_some(())
+    })
+    .await;
+    let bytes = apportion_abi::Bytes(10 * MIB);
+    assert!(
+        usage.usage().claim_anyway(slot, 0, bytes),
+        "its program goes on"
+    );
+    assert_eq!(fs::read(&files[0]).unwrap(), written[0]);
+    assert_eq!(fs::read(&files[1]).unwrap()[..64], written[1][..64]);
+    let granted = card(&mut client, 0).await.granted_bytes;
+    assert_eq!(granted, 4000 * MIB, "nobody else gets its share");
+}

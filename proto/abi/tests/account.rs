@@ -341,3 +341,70 @@ fn a_bus_error_elsewhere_is_what_it_was() {
         .unwrap();
     assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{output:?}");
 }
+
+/// Writes the account that is recorded in `tests/files`.
+fn recorded(dir: &Path) {
+    let text = include_str!("files/account-v1.txt");
+    let mut file: Option<(PathBuf, Vec<u8>)> = None;
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split(' ');
+        let first = words.next().unwrap();
+        let Ok(offset) = first.parse::<usize>() else {
+            let size: usize = words.next().unwrap().parse().unwrap();
+            let next = (dir.join(first), vec![0; size]);
+            if let Some((path, bytes)) = file.replace(next) {
+                std::fs::write(path, bytes).unwrap();
+            }
+            continue;
+        };
+        let (_, bytes) = file.as_mut().unwrap();
+        for (place, word) in words.enumerate() {
+            let word = u64::from_str_radix(word, 16).unwrap();
+            let at = offset + place * 8;
+            bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+        }
+    }
+    let (path, bytes) = file.unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn an_account_of_version_1_is_read_for_ever() {
+    // For its folder alone.
+    let other = account(1);
+    recorded(&other.dir);
+    let limits = LimitsMap::adopt(&c_path(&other.dir.join("limits"))).unwrap();
+    let usage = UsageMap::adopt(&c_path(&other.dir.join("usage"))).unwrap();
+    let card = &limits.cards()[0];
+    let uuid = "GPU-ad70fc77-0089-d4ce-6b3c-b55fc859e4b5";
+    assert_eq!(card.card(), uuid.parse().unwrap());
+    let words = card.limits();
+    assert_eq!(words.limit, Bytes::from_mib(2000));
+    assert_eq!(words.total, Bytes::from_mib(16384));
+    assert_eq!(words.context_reserve, Bytes::from_mib(384));
+    assert_eq!(words.further_reserve, Bytes::from_mib(128));
+    let used = usage.usage().used(0);
+    assert_eq!(used.claimed, Bytes::from_mib(1384));
+    assert_eq!(used.reserve, Bytes::from_mib(384));
+    assert_eq!((used.peak, used.denied), (Bytes::from_mib(1384), 1));
+    assert_eq!(used.denied_bytes, Bytes::from_mib(3000));
+    let processes: Vec<_> = usage.usage().processes().collect();
+    assert_eq!(processes.len(), 1);
+    let owner = processes[0].owner;
+    assert_eq!(owner.pid(), 18359);
+    // And it goes on from there.
+    let charged = usage.usage().charge(owner, 0, Bytes::from_mib(616), card);
+    assert!(matches!(charged, Charge::Granted), "{charged:?}");
+    let beyond = usage.usage().charge(owner, 0, Bytes(1), card);
+    assert!(matches!(beyond, Charge::Refused), "{beyond:?}");
+    assert_eq!(usage.usage().retire(owner), Bytes::from_mib(2000));
+}
+
+#[test]
+fn nothing_of_who_made_an_account_is_in_it() {
+    let account = account(1);
+    for name in ["limits", "usage"] {
+        let bytes = std::fs::read(account.dir.join(name)).unwrap();
+        assert_eq!(bytes[24..64], [0; 40], "{name}");
+    }
+}

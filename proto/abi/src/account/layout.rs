@@ -2,6 +2,13 @@
 //!
 //! Every structure is a multiple of 64 bytes, so that no two writers share a cache line. Words are
 //! native-endian; the files never leave the machine. A change here is a new [`LAYOUT_VERSION`].
+//!
+//! # Decision: one version so far
+//! A word that was always zero can get a meaning without a new version, if zero means what was so before, as
+//! `further_reserve` did; so agent and library of different releases understand each other. A new version is
+//! for what cannot be said that way. An agent that meets one which it does not read leaves the account to its
+//! programs, who keep their limits, and says so; accounts of version 1 are recorded in `tests/files` and
+//! read for ever.
 
 #[cfg(not(loom))]
 pub(super) use core::sync::atomic::{AtomicU64, fence};
@@ -35,6 +42,9 @@ pub(super) struct Header {
     pub(super) version: u32,
     pub(super) cards: u32,
     pub(super) size: u64,
+    /// Zeroes. They are named so that they are written: what the writer's stack held there would be for every
+    /// program under a limit to read.
+    pub(super) unused: [u64; 5],
 }
 
 /// One card of a `limits` file.

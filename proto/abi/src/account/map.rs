@@ -228,6 +228,7 @@ impl Mapping {
             version: LAYOUT_VERSION,
             cards: cards as u32,
             size: size as u64,
+            unused: [0; 5],
         };
         // SAFETY: the mapping is writable, larger than a header and page-aligned; nobody else has it.
         unsafe { mapping.start.cast::<Header>().write(header) };
