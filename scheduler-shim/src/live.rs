@@ -10,7 +10,8 @@ use std::time::Duration;
 use apportion_groups::Object;
 use kube::Client;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{debug, info};
 
 use crate::failure::Failure;
@@ -54,6 +55,8 @@ const GATHERED: Duration = Duration::from_millis(5);
 const ROUND: Duration = Duration::from_secs(5);
 /// How often it is looked at why pods wait.
 const NEWS: Duration = Duration::from_secs(1);
+/// How long all kinds of objects may take to be listed before the first round.
+const FIRST_KINDS: Duration = Duration::from_secs(10);
 /// How long agents may take to say something before the first round.
 const FIRST_WORDS: Duration = Duration::from_secs(3);
 
@@ -151,8 +154,10 @@ struct Work {
     questions: mpsc::Receiver<Question>,
     api: api::Writer,
     nodes: Nodes,
-    /// Kinds of objects of which not all were listed yet.
-    missing: BTreeSet<String>,
+    /// Kinds of which all objects were listed.
+    listed: BTreeSet<String>,
+    /// Which kinds the API server has, once it was asked.
+    others: oneshot::Receiver<BTreeSet<String>>,
     metrics: Metrics,
     /// When pods on their way were decided on.
     decided: BTreeMap<String, Instant>,
@@ -166,11 +171,7 @@ impl Work {
         reach: Reach,
     ) -> Result<Self, Failure> {
         let (sender, events) = mpsc::unbounded_channel();
-        let missing = watch::ALWAYS
-            .iter()
-            .map(|kind| kind.kind.to_owned())
-            .collect();
-        watch::start(client.clone(), sender.clone());
+        let others = watch::start(client.clone(), sender.clone());
         Ok(Self {
             model: Model {
                 queue_depth: asked.queue_depth.iter().copied().collect(),
@@ -180,19 +181,23 @@ impl Work {
             questions,
             api: api::Writer::new(client, &asked.schedulers, sender.clone()),
             nodes: Nodes::new(sender, reach),
-            missing,
+            listed: BTreeSet::new(),
+            others,
             metrics: Metrics::new(),
             decided: BTreeMap::new(),
         })
     }
 
     async fn go(mut self) {
-        while !self.missing.is_empty() {
+        let always = watch::ALWAYS.iter();
+        let always = always.map(|kind| kind.kind.to_owned()).collect();
+        while !self.listed.is_superset(&always) {
             match self.events.recv().await {
                 Some(event) => self.take(event),
                 None => return,
             }
         }
+        self.hear_others().await;
         self.hear_agents().await;
         info!("Scheduler knows the cluster");
         let (mut round, mut news) = (Instant::now(), Instant::now());
@@ -233,6 +238,22 @@ impl Work {
         }
     }
 
+    /// Waits until the kinds that this cluster has were listed, too: before its group is known a pod would
+    /// start alone, and before its node's agent is known without asking it. A kind that can't be listed
+    /// keeps nobody waiting for long.
+    async fn hear_others(&mut self) {
+        let deadline = Instant::now() + FIRST_KINDS;
+        let Ok(Ok(others)) = timeout_at(deadline, &mut self.others).await else {
+            return;
+        };
+        while !self.listed.is_superset(&others) {
+            match timeout_at(deadline, self.events.recv()).await {
+                Ok(Some(event)) => self.take(event),
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
     /// Gives the agents of the nodes time for their first word.
     async fn hear_agents(&mut self) {
         let deadline = Instant::now() + FIRST_WORDS;
@@ -253,7 +274,7 @@ impl Work {
 
     fn take(&mut self, event: Event) {
         if let Event::Listed(kind, _) = &event {
-            self.missing.remove(kind);
+            self.listed.insert(kind.clone());
         }
         self.nodes.take(&event);
         self.count(&event);

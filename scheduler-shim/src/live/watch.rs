@@ -14,6 +14,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Discovery};
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 use tokio_stream::StreamExt;
 use tracing::{debug, warn};
 
@@ -60,7 +61,11 @@ pub(crate) const ALWAYS: &[Always] = &[
 ];
 
 /// Watches until nobody listens.
-pub(crate) fn start(client: Client, events: UnboundedSender<Event>) {
+/// Which kinds there are beside those that are always there is said once it is known.
+pub(crate) fn start(
+    client: Client,
+    events: UnboundedSender<Event>,
+) -> oneshot::Receiver<BTreeSet<String>> {
     for kind in ALWAYS {
         let resource = ApiResource {
             group: kind.group.to_owned(),
@@ -74,11 +79,18 @@ pub(crate) fn start(client: Client, events: UnboundedSender<Event>) {
         };
         tokio::spawn(watch(client.clone(), resource, events.clone()));
     }
-    tokio::spawn(find_others(client, events));
+    let (first, found) = oneshot::channel();
+    tokio::spawn(find_others(client, events, first));
+    found
 }
 
 /// Looks for kinds that may own pods.
-async fn find_others(client: Client, events: UnboundedSender<Event>) {
+async fn find_others(
+    client: Client,
+    events: UnboundedSender<Event>,
+    first: oneshot::Sender<BTreeSet<String>>,
+) {
+    let mut first = Some(first);
     let always = ALWAYS
         .iter()
         .map(|kind| (kind.group.to_owned(), kind.kind.to_owned()));
@@ -86,6 +98,9 @@ async fn find_others(client: Client, events: UnboundedSender<Event>) {
     loop {
         match others(client.clone()).await {
             Ok(found) => {
+                if let Some(first) = first.take() {
+                    let _ = first.send(found.iter().map(|one| one.kind.clone()).collect());
+                }
                 for resource in found {
                     let key = (resource.group.clone(), resource.kind.clone());
                     if watched.insert(key) {

@@ -59,12 +59,17 @@ pub(crate) fn renewed(kept: &Kept, life: Duration, now: SystemTime) -> Result<Ke
     if !is_usable(&kept.next) || !lives(&kept.next.certificate, life) {
         kept.next = Authority::default();
     }
-    // Nothing to go on from: who has a certificate asks for another.
+    // Too short, as where certificates are to live longer from now on; what it signed is good all the same.
+    // Or there is none, and who has a certificate asks for another.
     if !is_usable(&kept.current) || !lives(&kept.current.certificate, life) {
-        kept.current = match kept.next.certificate.is_empty() {
+        let next = match kept.next.certificate.is_empty() {
             true => made(life, now)?,
             false => std::mem::take(&mut kept.next),
         };
+        let before = std::mem::replace(&mut kept.current, next);
+        if is_usable(&before) && lives(&before.certificate, Duration::ZERO) {
+            kept.previous = before.certificate;
+        }
     }
     if kept.next.certificate.is_empty() && !lives(&kept.current.certificate, life * 2) {
         kept.next = made(life, now)?;
@@ -205,6 +210,9 @@ mod tests {
         let late = renewed(&kept, LIFE, start() + LIFE * 5).unwrap();
         assert_ne!(late.current, kept.current);
         assert!(late.previous.is_empty());
+        let longer = renewed(&kept, LIFE * 5, start() + DAY).unwrap();
+        assert_ne!(longer.current, kept.current);
+        assert_eq!(longer.previous, kept.current.certificate);
         assert_eq!(
             renewed(&kept, LIFE, start() + DAY).unwrap(),
             kept,

@@ -5,7 +5,7 @@
 //! What is refused is refused with a sentence on the request, and stays refused.
 
 use std::pin::pin;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use apportion_proto::identity;
 use k8s_openapi::ByteString;
@@ -27,6 +27,10 @@ use crate::live::nodes::chain;
 
 /// The claim of a token that says for which node it was issued.
 const NODE: &str = "authentication.kubernetes.io/node-name";
+
+/// How often, and how long after one another, an answer is tried to be written.
+const TRIES: usize = 5;
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Signs for as long as this scheduler leads.
 pub(super) async fn sign(client: Client, terms: Terms, mut signs: watch::Receiver<Kept>) {
@@ -52,7 +56,13 @@ pub(super) async fn sign(client: Client, terms: Terms, mut signs: watch::Receive
         };
         if is_open(&request) {
             let kept = signs.borrow().clone();
-            answer(&requests, &request, &terms, &kept).await;
+            // No other event need come for a request that was not answered.
+            for _ in 0..TRIES {
+                if answer(&requests, &request, &terms, &kept).await {
+                    break;
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
         }
     }
 }
@@ -69,7 +79,8 @@ fn is_open(request: &Request) -> bool {
             .all(|condition| condition.type_ == "Approved")
 }
 
-async fn answer(requests: &Api<Request>, request: &Request, terms: &Terms, kept: &Kept) {
+/// Whether the answer was written.
+async fn answer(requests: &Api<Request>, request: &Request, terms: &Terms, kept: &Kept) -> bool {
     let name = request.name_any();
     let signed = asking(request, &terms.agents)
         .and_then(|node| signed(request, &node, terms, kept).map(|pem| (node, pem)));
@@ -87,13 +98,14 @@ async fn answer(requests: &Api<Request>, request: &Request, terms: &Terms, kept:
             done.map(|_| ())
         }
     };
-    if let Err(problem) = written {
+    if let Err(problem) = &written {
         warn!(
             request = name,
-            problem = chain(&problem),
+            problem = chain(problem),
             "Failed to answer a request for a certificate"
         );
     }
+    written.is_ok()
 }
 
 async fn approve(requests: &Api<Request>, request: &Request, pem: &str) -> Result<(), kube::Error> {
