@@ -177,6 +177,7 @@ mod tests {
         v1::Card {
             uuid: CardUuid([number; 16]).to_string(),
             total_bytes: 1000 << 20,
+            allocatable_bytes: 1000 << 20,
             free_bytes: free << 20,
             health: v1::CardHealth::Healthy.into(),
             ..v1::Card::default()
