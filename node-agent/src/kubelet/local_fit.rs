@@ -122,7 +122,7 @@ fn choose(cards: &[v1::Card], request: GpuRequest) -> Result<Vec<Ask>, String> {
     let mut fitting: Vec<(u64, Ask)> = cards.iter().filter_map(|card| fit(card, request)).collect();
     fitting.sort_by_key(|(left, ask)| (*left, ask.card));
     let wanted = usize::try_from(request.devices).unwrap_or(usize::MAX);
-    let is_sizeless = |card: &&v1::Card| card.allocatable_bytes == 0;
+    let is_sizeless = |card: &&v1::Card| card.total_bytes == 0;
     if fitting.is_empty()
         && let Some(card) = cards.iter().find(is_sizeless)
     {
@@ -208,6 +208,15 @@ mod tests {
     fn what_fits_nowhere_is_refused_with_what_there_is() {
         let why = chosen(&[card(1, 300)], "400", "1").unwrap_err();
         assert!(why.contains("300"), "{why}");
+    }
+
+    #[test]
+    fn a_card_of_unknown_size_is_refused_by_name_and_another_is_taken() {
+        let mut unknown = card(1, 0);
+        unknown.total_bytes = 0;
+        let why = chosen(std::slice::from_ref(&unknown), "400", "1").unwrap_err();
+        assert!(why.contains("does not say how much memory"), "{why}");
+        assert_eq!(chosen(&[unknown, card(2, 500)], "400", "1"), Ok(vec![2]));
     }
 
     #[test]
