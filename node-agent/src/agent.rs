@@ -47,6 +47,7 @@ mod perform;
 mod respond;
 mod restore;
 mod sampled;
+mod whole;
 
 /// How long the driver may be silent before its cards are no longer given out.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -91,6 +92,8 @@ pub(crate) struct Agent {
     /// The container runtime's question before each container, where it asks.
     second_lock: Option<SecondLock>,
     metrics_address: String,
+    /// What another device plugin does that gives cards away.
+    rival: Option<String>,
     /// How containers get their grants, where there is a kubelet.
     delivery: Option<Delivery>,
     views: watch::Sender<Arc<View>>,
@@ -131,6 +134,7 @@ impl Agent {
             sampled: None,
             is_ready: false,
             counts: Counts::default(),
+            rival: None,
         };
         let mut agent = Self {
             reserves: Reserves::load(&instance.path(place::RESERVES), &driver.version),
@@ -159,6 +163,7 @@ impl Agent {
             counts: Counts::default(),
             second_lock: None,
             metrics_address: String::new(),
+            rival: None,
             delivery: None,
             views: watch::channel(Arc::new(view)).0,
             events: broadcast::channel(EVENTS).0,

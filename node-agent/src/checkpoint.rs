@@ -67,6 +67,8 @@ struct Record {
     created_ms: u64,
     state: RecordState,
     grants: Vec<RecordGrant>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    whole: bool,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -174,6 +176,7 @@ fn record(allocation: &Allocation) -> Record {
         created_ms: allocation.created.0,
         state,
         grants: allocation.grants.iter().map(grant).collect(),
+        whole: allocation.is_whole,
     }
 }
 
@@ -206,6 +209,7 @@ fn allocation(path: &Path, record: Record) -> Result<Allocation, CheckpointError
             .into_iter()
             .map(grant)
             .collect::<Result<_, _>>()?,
+        is_whole: record.whole,
     })
 }
 

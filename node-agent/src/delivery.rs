@@ -1,13 +1,14 @@
 //! How the containers of a node get what their pods were given: the slots, the files on disk, and what
 //! the kubelet has said so far. The agent's loop owns it; see `agent/deliver.rs` for what happens when.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::place::{self, PRELOAD_LIBRARY};
-use apportion_ledger::{SlotId, Slots, Time};
+use apportion_ledger::{AllocationId, SlotId, Slots, Time, WholeId, Wholes};
 use apportion_runtime_class::cdi::{self, Described, Label};
 use apportion_runtime_class::{ContainerFiles, DriverFiles, Grant, Target, edits, slot};
 use tokio::sync::watch;
@@ -15,7 +16,7 @@ use tokio::sync::watch;
 use crate::cri::Facts;
 use crate::failure::chain;
 use crate::folders::Folders;
-use crate::kubelet::{Answers, Offers, Seen};
+use crate::kubelet::{Answers, Offers, Seen, WholeOffers};
 use crate::library::{InstallError, Libraries};
 use crate::options::Options;
 use crate::specs::Specs;
@@ -58,7 +59,18 @@ pub(crate) struct Delivery {
     /// The pods that were being deleted when the kubelet was last looked at: they end with their last
     /// process, and nobody needs to look again to know it.
     pub(crate) ending: BTreeSet<String>,
+    /// Whole cards, where they are served.
+    pub(crate) whole: Option<Whole>,
     offers: watch::Sender<Vec<(SlotId, bool)>>,
+}
+
+/// What serving whole cards needs.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub(crate) book: Wholes,
+    /// The descriptions on disk, and what they describe.
+    pub(crate) written: BTreeMap<WholeId, AllocationId>,
+    pub(crate) offers: watch::Sender<Arc<WholeOffers>>,
 }
 
 impl Delivery {
@@ -100,6 +112,11 @@ impl Delivery {
             files,
             shown: BTreeSet::new(),
             ending: BTreeSet::new(),
+            whole: options.has_whole_cards.then(|| Whole {
+                book: Wholes::default(),
+                written: BTreeMap::new(),
+                offers: watch::channel(Arc::default()).0,
+            }),
             offers,
         })
     }
@@ -187,6 +204,21 @@ impl Delivery {
         Ok(())
     }
 
+    /// Describes a container's whole cards: the first device brings them all, the others name them only.
+    pub(crate) fn write_whole(&self, labels: &[Label], grant: &Grant) -> Result<(), String> {
+        let (files, described) = self.described(grant).map_err(|error| chain(&error))?;
+        let mut edits = edits(grant, Target::Whole(&files));
+        let mut described = Some(described);
+        for label in labels {
+            let file = cdi::render(label, &edits, described.take().unwrap_or_default());
+            let written = self.specs.write(&label.slot, &file);
+            written.map_err(|error| error.to_string())?;
+            edits.mounts.clear();
+            edits.devices.clear();
+        }
+        Ok(())
+    }
+
     /// Takes a slot's grant away.
     pub(crate) fn remove(&self, slot: &str) {
         self.specs.remove(slot);
@@ -248,7 +280,9 @@ pub(crate) fn is_gone(
     if seen.ending.contains(pod) {
         return was_shown && !has_processes();
     }
-    let is_there = seen.live.contains(pod) || seen.held.values().any(|holder| holder.pod == pod);
+    let is_there = seen.live.contains(pod)
+        || seen.whole.contains_key(pod)
+        || seen.held.values().any(|holder| holder.pod == pod);
     if is_there || !seen.is_complete {
         return false;
     }

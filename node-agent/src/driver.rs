@@ -23,6 +23,10 @@ use nvml_wrapper::{Device, Nvml};
 use tokio::sync::mpsc as channel;
 use tracing::warn;
 
+mod near;
+
+pub(crate) use near::{Near, topology};
+
 /// How long the driver may take to start. A card without persistence mode needs seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait between attempts to start a driver that went away, as in an upgrade.
@@ -66,6 +70,7 @@ pub(crate) struct FoundCard {
     pub(crate) is_measured: bool,
     /// The number of its device file, where it has one.
     pub(crate) minor: Option<u32>,
+    pub(crate) near: Near,
 }
 
 /// A card at one moment.
@@ -192,7 +197,7 @@ fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, Found), DriverError>
     };
     let version = nvml.sys_driver_version().map_err(mute("", "its version"))?;
     let count = nvml.device_count().map_err(mute(&version, "its cards"))?;
-    let mut cards = Vec::new();
+    let mut cards: Vec<FoundCard> = Vec::new();
     for index in 0..count {
         match found_card(&nvml, index, sizes) {
             Ok(Some(card)) => cards.push(card),
@@ -206,6 +211,7 @@ fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, Found), DriverError>
             Err(error) => warn!(index, %error, "Card is left alone, it cannot be read"),
         }
     }
+    near::look(&nvml, &mut cards);
     match cards.is_empty() {
         true => Err(DriverError::NoCards(version)),
         false => Ok((
@@ -244,6 +250,7 @@ fn found_card(nvml: &Nvml, index: u32, sizes: &Sizes) -> Result<Option<FoundCard
         capacity,
         is_measured: told.is_some(),
         minor: device.minor_number().ok(),
+        near: Near::default(),
     }))
 }
 

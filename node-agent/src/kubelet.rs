@@ -17,11 +17,15 @@ mod look;
 mod plugin;
 mod pods;
 mod registration;
+mod rival;
+mod whole;
+mod wholes;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apportion_abi::names::{RESOURCE_SLOT, RESOURCE_WHOLE};
 use apportion_ledger::SlotId;
 use apportion_proto::deviceplugin::device_plugin_server::DevicePluginServer;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -30,6 +34,8 @@ use tracing::{info, warn};
 pub(crate) use answers::Answers;
 pub(crate) use counts::{Counts, News};
 pub(crate) use look::{Holder, Seen};
+pub(crate) use whole::WholeOffers;
+pub(crate) use wholes::WholeHolder;
 
 use crate::agent::Shown;
 use crate::cri;
@@ -38,6 +44,7 @@ use crate::request::Request;
 use look::Kubelet;
 use plugin::Plugin;
 use registration::Registration;
+use whole::WholePlugin;
 
 /// How long until it is tried again to find what containers of this node need.
 const SETTLES_AGAIN_IN: Duration = Duration::from_secs(30);
@@ -52,6 +59,7 @@ pub(crate) fn serve(
     requests: mpsc::Sender<Request>,
     shown: Shown,
     offers: Offers,
+    whole: Option<watch::Receiver<Arc<WholeOffers>>>,
 ) {
     let pods = pods::watch(options);
     let kubelet = Arc::new(Kubelet::new(dir.clone(), pods.clone(), requests.clone()));
@@ -63,12 +71,40 @@ pub(crate) fn serve(
     if local_fit.is_some() && options.node.is_none() {
         warn!("Pods cannot be placed here without --node-name, which says whose pods to read");
     }
-    let registration = Registration::new(dir);
+    let registration = |resource, prefix, options| Registration {
+        dir: dir.clone(),
+        resource,
+        prefix,
+        options,
+        yields: None,
+    };
+    let slots = registration(RESOURCE_SLOT, "apportion-slot-", plugin::OPTIONS);
+    let mut wholes = registration(RESOURCE_WHOLE, "apportion-whole-", whole::OPTIONS);
     let options = options.clone();
     tokio::spawn(async move {
         let Some(answers) = settle(&options, &requests).await else {
             return;
         };
+        if let Some(offers) = whole {
+            let plugin = WholePlugin {
+                kubelet: kubelet.clone(),
+                requests: requests.clone(),
+                offers,
+            };
+            let folder = dir.join("device-plugins");
+            let (there, rival) = watch::channel(rival::of(&folder).await.is_some());
+            wholes.yields = Some(rival);
+            tokio::spawn(rival::watch(folder, requests.clone(), there));
+            match answers {
+                Answers::Cdi => {
+                    let server = DevicePluginServer::new(plugin);
+                    drop(tokio::spawn(wholes.keep(server, requests.clone())));
+                }
+                Answers::Folders(..) => {
+                    warn!("Whole cards are not offered: the container runtime reads no CDI files");
+                }
+            }
+        }
         let plugin = Plugin {
             kubelet,
             requests: requests.clone(),
@@ -76,12 +112,9 @@ pub(crate) fn serve(
             answers,
             local_fit: local_fit.map(Arc::new),
         };
-        info!(
-            resource = apportion_abi::names::RESOURCE_SLOT,
-            "Slots are offered to the kubelet"
-        );
+        info!(resource = RESOURCE_SLOT, "Slots are offered to the kubelet");
         let server = DevicePluginServer::new(plugin);
-        registration.keep(server, requests).await;
+        slots.keep(server, requests).await;
     });
 }
 

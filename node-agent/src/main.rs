@@ -161,6 +161,10 @@ async fn run(options: Options) -> Result<(), Failure> {
             requests.clone(),
             shown.clone(),
             delivery.offers(),
+            delivery
+                .whole
+                .as_ref()
+                .map(|whole| whole.offers.subscribe()),
         );
         agent.deliver(delivery);
     }

@@ -249,6 +249,8 @@ pub(crate) struct Options {
     pub(crate) runtime: Runtime,
     pub(crate) slots: u16,
     pub(crate) unplaced: Unplaced,
+    /// Whether whole cards are served to the kubelet.
+    pub(crate) has_whole_cards: bool,
     /// Whether containers get `/etc/ld.so.preload`.
     pub(crate) has_preload_list: bool,
 }
@@ -355,6 +357,7 @@ fn defaults(is_simulated: bool) -> Options {
         runtime: Runtime::default(),
         slots: 128,
         unplaced: Unplaced::Deny,
+        has_whole_cards: false,
         has_preload_list: true,
     }
 }

@@ -1,13 +1,15 @@
 //! What the service asks of the agent's loop. Reading needs no request: the view is there for all.
 
 use apportion_abi::Ask;
-use apportion_ledger::{AllocationId, Owner, Proposal, SlotId};
+use std::collections::BTreeSet;
+
+use apportion_ledger::{AllocationId, Owner, Proposal, SlotId, WholeId};
 use apportion_proto::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
 
 use crate::cri::Facts;
-use crate::kubelet::{Answers, Holder, News, Seen};
+use crate::kubelet::{Answers, Holder, News, Seen, WholeHolder};
 
 /// Where an answer goes.
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, Status>>;
@@ -27,8 +29,24 @@ pub(crate) enum Request {
     Prepare(SlotId, Holder, Answer<Prepared>),
     /// Something happened with the kubelet that is counted.
     Kubelet(News),
+    /// The kubelet gives whole cards to a container.
+    HandWhole(Vec<WholeId>, Answer<()>),
+    /// A container with whole cards is about to start.
+    PrepareWhole(Starting, Answer<()>),
+    /// Another device plugin gives cards away, as the sentence says, or none does any more.
+    Rival(Option<String>),
     /// The kubelet was looked at.
     Seen(Seen),
+}
+
+/// A container with whole cards that is about to start.
+#[derive(Debug)]
+pub(crate) struct Starting {
+    /// The pod's UID.
+    pub(crate) pod: String,
+    pub(crate) holder: WholeHolder,
+    /// The container's own devices.
+    pub(crate) ids: BTreeSet<WholeId>,
 }
 
 /// Whether a container may start.

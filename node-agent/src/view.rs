@@ -24,6 +24,8 @@ pub(crate) struct View {
     /// Whether requests are answered and the driver answers.
     pub(crate) is_ready: bool,
     pub(crate) counts: Counts,
+    /// Why nothing is given, where another device plugin gives cards away.
+    pub(crate) rival: Option<String>,
 }
 
 /// What happened since the agent started.

@@ -95,7 +95,8 @@ pub(crate) fn status(refusal: &Refusal) -> Status {
         Refusal::Sizeless(_)
         | Refusal::Unhealthy(_)
         | Refusal::Committed(_)
-        | Refusal::Draining(_) => Status::failed_precondition(text),
+        | Refusal::Draining(_)
+        | Refusal::Whole(_) => Status::failed_precondition(text),
     }
 }
 
@@ -149,6 +150,7 @@ pub(crate) fn health(health: Health) -> v1::CardHealth {
 pub(crate) fn enforcement(enforcement: Enforcement) -> v1::EnforcementState {
     match enforcement {
         Enforcement::Pending => v1::EnforcementState::Pending,
+        Enforcement::Whole => v1::EnforcementState::Whole,
         Enforcement::Attached => v1::EnforcementState::Attached,
         Enforcement::Missing => v1::EnforcementState::Missing,
         Enforcement::Overlimit => v1::EnforcementState::Overlimit,

@@ -72,9 +72,28 @@ const PRELOAD_LIST: &str = "/etc/ld.so.preload";
 
 /// What `grant` changes in a container.
 pub(crate) fn in_container(grant: &Grant, files: &ContainerFiles) -> ContainerEdits {
+    let mut edits = with_cards(grant, files);
     let mut mounts = account_mounts(grant);
     let list = files.preload_list.clone();
     mounts.extend(list.map(|host| mount(host, PRELOAD_LIST.to_owned(), FILE_OPTIONS)));
+    edits.mounts.splice(0..0, mounts);
+    edits.env.insert(1, ("LD_PRELOAD", inside(PRELOAD_LIBRARY)));
+    edits
+}
+
+/// What a container gets that has its cards whole: no library and no account to charge. The limits page
+/// comes along for whoever wants to read it, and by it an agent knows the pod's containers from its sandbox.
+pub(crate) fn with_whole_cards(grant: &Grant, files: &ContainerFiles) -> ContainerEdits {
+    let mut edits = with_cards(grant, files);
+    let limits = format!("{}/{LIMITS_FILE}", grant.account);
+    let limits = mount(limits, inside(LIMITS_FILE), FILE_OPTIONS);
+    edits.mounts.insert(0, limits);
+    edits
+}
+
+/// The cards and the driver's files.
+fn with_cards(grant: &Grant, files: &ContainerFiles) -> ContainerEdits {
+    let mut mounts = Vec::new();
     let visible = match files.driver {
         // The driver's libraries and no card, where the card is not known yet.
         DriverFiles::Devices if grant.cards.is_empty() => "none".to_owned(),
@@ -100,7 +119,6 @@ pub(crate) fn in_container(grant: &Grant, files: &ContainerFiles) -> ContainerEd
     };
     let env = vec![
         (ENV_GRANT, grant.id.clone()),
-        ("LD_PRELOAD", inside(PRELOAD_LIBRARY)),
         ("NVIDIA_VISIBLE_DEVICES", visible),
     ];
     ContainerEdits {
@@ -172,20 +190,23 @@ mod tests {
     use apportion_abi::{Bytes, Share};
 
     fn edited(files: &ContainerFiles) -> ContainerEdits {
+        edits(&grant(), Target::Container(files))
+    }
+
+    fn grant() -> Grant {
         let card = |minor: u32| GrantedCard {
             uuid: format!("GPU-{minor}"),
             minor: Some(minor),
             limit: Bytes::from_mib(1000),
             allocatable: Bytes::from_mib(1000),
         };
-        let grant = Grant {
+        Grant {
             id: "1-1".into(),
             account: "/run/apportion/accounts/1-1".into(),
             library: "/usr/lib/apportion/libapportion_cuda.so".into(),
             share: Share::Whole,
             cards: vec![card(0), card(1)],
-        };
-        edits(&grant, Target::Container(files))
+        }
     }
 
     fn simulated() -> ContainerFiles {
@@ -277,6 +298,29 @@ mod tests {
             "/.apportion/sim/GPU-1",
         ] {
             assert!(places.contains(&place), "{place} is not in {places:?}");
+        }
+    }
+
+    #[test]
+    fn a_container_with_whole_cards_has_the_cards_and_nothing_that_limits_it() {
+        for files in [simulated(), ContainerFiles::default()] {
+            let (whole, shared) = (edits(&grant(), Target::Whole(&files)), edited(&files));
+            assert_eq!(whole.devices, shared.devices);
+            let names: Vec<_> = whole.env.iter().map(|(name, _)| *name).collect();
+            assert_eq!(names, [ENV_GRANT, "NVIDIA_VISIBLE_DEVICES"]);
+            let written = |m: &&Mount| !m.options.contains(&"ro");
+            assert_eq!(whole.mounts.iter().find(written), None);
+            let account = |m: &&Mount| m.container_path == "/.apportion/limits";
+            assert!(whole.mounts.iter().any(|m| account(&m)));
+            let libraries = |m: &&Mount| m.container_path.contains("libapportion");
+            assert!(!whole.mounts.iter().any(|m| libraries(&m)));
+            let cards = |edits: &ContainerEdits| {
+                let mounts = edits.mounts.iter();
+                mounts
+                    .filter(|m| m.container_path.contains("/sim/"))
+                    .count()
+            };
+            assert_eq!(cards(&whole), cards(&shared));
         }
     }
 

@@ -5,7 +5,7 @@
 
 use apportion_abi::place::ENV_ACCOUNT;
 
-use crate::container::{ContainerFiles, in_container};
+use crate::container::{ContainerFiles, in_container, with_whole_cards};
 use crate::grant::Grant;
 
 /// Where the program runs.
@@ -18,6 +18,8 @@ pub enum Target<'a> {
     },
     /// In a container, which gets these files mounted.
     Container(&'a ContainerFiles),
+    /// In a container that has its cards whole: the cards and nothing between them and the program.
+    Whole(&'a ContainerFiles),
 }
 
 /// What is changed for the program.
@@ -55,6 +57,7 @@ pub fn edits(grant: &Grant, target: Target<'_>) -> ContainerEdits {
     let mut edits = match target {
         Target::Host { preload } => on_host(grant, preload),
         Target::Container(files) => in_container(grant, files),
+        Target::Whole(files) => return with_whole_cards(grant, files),
     };
     edits
         .env

@@ -134,7 +134,9 @@ fn findings(facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::note(
             "device plugin",
             "NVIDIA's serves this node",
-            "two owners of the cards give them away twice: turn it off on this node",
+            "two owners of the cards give them away twice; turn it off with this node's label \
+             nvidia.com/gpu.deploy.device-plugin=false (GPU Operator) or \
+             gke-no-default-nvidia-gpu-device-plugin=true (GKE)",
         ));
     }
     findings

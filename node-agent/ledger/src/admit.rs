@@ -57,6 +57,7 @@ impl Ledger {
             state,
             created: now,
             grants,
+            is_whole: false,
         };
         self.allocations.insert(id.clone(), allocation);
         Ok((id, true))
@@ -89,6 +90,9 @@ impl Ledger {
         let allocation = self.find(id)?.clone();
         if allocation.state == State::Draining {
             return Err(Refusal::Draining(id.clone()));
+        }
+        if allocation.is_whole {
+            return Err(Refusal::Whole(id.clone()));
         }
         for ask in asks {
             let not_granted = || Refusal::NotGranted {

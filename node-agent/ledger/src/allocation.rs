@@ -59,6 +59,8 @@ pub enum Enforcement {
     /// No process uses the card yet.
     #[default]
     Pending,
+    /// The card is given whole, and nothing is limited on it.
+    Whole,
     /// Every process that uses the card charges the account.
     Attached,
     /// The account's files are gone or damaged.
@@ -131,6 +133,8 @@ pub struct Allocation {
     pub created: Time,
     /// What it has of each card, in the order in which it was asked for.
     pub grants: Vec<Grant>,
+    /// Whether its containers have the cards to themselves, with nothing between them and the driver.
+    pub is_whole: bool,
 }
 
 impl Allocation {

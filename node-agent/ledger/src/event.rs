@@ -90,6 +90,11 @@ pub enum Event {
         /// For whom it is.
         owner: Owner,
     },
+    /// The cards of an allocation are given whole: nothing in its containers keeps a limit.
+    GivenWhole {
+        /// Which.
+        id: AllocationId,
+    },
     /// An allocation is given back.
     Release {
         /// Which.
@@ -244,6 +249,9 @@ pub enum Refusal {
     /// The allocation was given back.
     #[error("allocation {0} was given back and ends with its last process")]
     Draining(AllocationId),
+    /// Its cards are given whole, and nothing would keep another limit.
+    #[error("allocation {0} has whole cards, whose size is not to be changed")]
+    Whole(AllocationId),
     /// The allocation has nothing of the card.
     #[error("allocation {id} has nothing of {card}")]
     NotGranted {

@@ -70,6 +70,7 @@ impl Ledger {
             Event::Adopted(allocation) => self.adopt(allocation),
             Event::Allocate(proposal) => self.allocate(now, proposal),
             Event::Commit { id, owner } => self.commit(&id, owner),
+            Event::GivenWhole { id } => self.given_whole(&id),
             Event::Release { id } => self.release(&id),
             Event::Resize { id, asks } => self.resize(&id, &asks),
             Event::OwnerGone { id } => self.owner_gone(&id),
@@ -180,7 +181,10 @@ impl Ledger {
             .ok_or_else(|| Refusal::UnknownAllocation(id.clone()))
     }
 
-    fn grants(&self, card: CardUuid) -> impl Iterator<Item = (&Allocation, &crate::Grant)> {
+    pub(crate) fn grants(
+        &self,
+        card: CardUuid,
+    ) -> impl Iterator<Item = (&Allocation, &crate::Grant)> {
         self.allocations
             .values()
             .filter_map(move |allocation| Some((allocation, allocation.grant(card)?)))

@@ -25,6 +25,8 @@ mod life;
 mod reconcile;
 mod sample;
 mod slots;
+mod topology;
+mod whole;
 
 pub use allocation::{Allocation, AllocationId, Enforcement, Grant, Owner, ProcessId, State};
 pub use card::{Card, Health};
@@ -33,3 +35,5 @@ pub use fault::Fault;
 pub use ledger::Ledger;
 pub use sample::{AccountSample, CardSample, ClaimWindow, ProcessSample, Sample};
 pub use slots::{Slot, SlotEffect, SlotEvent, SlotId, SlotRefusal, Slots};
+pub use topology::{Closeness, Topology};
+pub use whole::{Offer, WholeId, WholePlan, WholeRefusal, Wholes, WholesSeen};

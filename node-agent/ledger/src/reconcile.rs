@@ -46,6 +46,7 @@ impl Ledger {
                 continue;
             };
             let mut found = Vec::new();
+            let is_whole = allocation.is_whole;
             let is_missing = |grant: &Grant| grant.enforcement == Enforcement::Missing;
             let was_damaged = allocation.grants.iter().any(is_missing);
             for seen in &sample.cards {
@@ -63,6 +64,9 @@ impl Ledger {
                     let (id, card, overhead) = (account.id.clone(), grant.card, grant.overhead);
                     effects.push(Effect::SetOverhead { id, card, overhead });
                 }
+                if is_whole {
+                    grant.enforcement = Enforcement::Whole;
+                }
                 if grant.shrunk <= sample.generation {
                     // Claims are the programs' to inflate: they keep memory held and never hold more.
                     let claimed = view.claimed.plus(grant.overhead).min(grant.held);
@@ -70,7 +74,10 @@ impl Ledger {
                     grant.allowed = grant.limit.max(grant.allowed.min(grant.nvml));
                 }
             }
-            if !account.is_sound {
+            if is_whole {
+                // There is no limit to exceed and no account to go around.
+                found.retain(|offence| offence.kind == NoticeKind::Ungranted);
+            } else if !account.is_sound {
                 allocation
                     .grants
                     .iter_mut()

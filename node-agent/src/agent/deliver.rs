@@ -25,6 +25,9 @@ impl Agent {
                     delivery.shown.insert(label.pod);
                     let _ = delivery.slots.apply(event);
                 }
+                None if self.finds_whole(&mut delivery, &label) => {
+                    delivery.shown.insert(label.pod);
+                }
                 None => {
                     info!(
                         slot = label.slot,
@@ -37,6 +40,7 @@ impl Agent {
         }
         delivery.offer();
         self.delivery = Some(delivery);
+        self.resume_wholes();
         self.show_second_lock();
     }
 
@@ -101,7 +105,7 @@ impl Agent {
         let is_its = |allocation: &&&Allocation| {
             let container =
                 Workload::of(&allocation.name).map_or("", |workload| workload.container);
-            container.is_empty() || holder.containers.contains(container)
+            !allocation.is_whole && (container.is_empty() || holder.containers.contains(container))
         };
         let all = self.ledger.allocations();
         let committed = all
@@ -201,7 +205,7 @@ impl Agent {
         }
     }
 
-    fn granted(&self, card: CardUuid, limit: Bytes) -> GrantedCard {
+    pub(super) fn granted(&self, card: CardUuid, limit: Bytes) -> GrantedCard {
         let found = self.driver.cards.iter().find(|found| found.uuid == card);
         GrantedCard {
             uuid: card.to_string(),
@@ -219,6 +223,7 @@ impl Agent {
         delivery
             .shown
             .extend(seen.held.values().map(|holder| holder.pod.clone()));
+        delivery.shown.extend(seen.whole.keys().cloned());
         delivery.ending.clone_from(&seen.ending);
         for (id, pod, created) in self.pods() {
             let was_shown = self
@@ -233,6 +238,7 @@ impl Agent {
                 }
             }
         }
+        self.wholes_seen(&seen);
         if seen.is_complete {
             let held = seen
                 .held

@@ -110,6 +110,7 @@ impl Agent {
         self.slots.remove(id);
         // An end is never refused.
         let _ = self.apply_slots(SlotEvent::Gone(id.clone()));
+        self.whole_gone(id);
         self.members.dissolve(id);
         let folder = self.account_folder(id);
         if let Err(problem) = std::fs::remove_dir_all(&folder) {
@@ -143,6 +144,7 @@ impl Agent {
     /// Makes a new picture for everyone who looks.
     pub(super) fn show(&self) {
         self.show_second_lock();
+        self.offer_wholes();
         let list = self.picture();
         let is_ready = self.sampled.is_some() && self.driver.silence() <= SILENCE;
         let sampled = self.sampled.map(|(at, _)| at);
@@ -157,6 +159,7 @@ impl Agent {
                 second_lock: self.second_lock.as_ref().map(|lock| lock.counts.clone()),
                 ..self.counts.clone()
             },
+            rival: self.rival.clone(),
         };
         self.views.send_replace(Arc::new(view));
     }

@@ -10,6 +10,10 @@ impl Agent {
     pub(super) fn respond(&mut self, request: Request) {
         match request {
             Request::Allocate(proposal, answer) => {
+                if let Some(refusal) = self.yields(&proposal.key) {
+                    let _ = answer.send(Err(refusal));
+                    return;
+                }
                 let unknown = proposal.asks.iter().find(|ask| self.must_probe(ask.card));
                 if let Some(card) = unknown.map(|ask| ask.card) {
                     self.waiting.push(Request::Allocate(proposal, answer));
@@ -28,11 +32,16 @@ impl Agent {
                 drop(answer.send(self.prepare(slot, &holder)));
             }
             Request::Kubelet(news) => self.counts.kubelet.enter(news),
+            Request::Rival(rival) => self.meet(rival),
+            Request::HandWhole(ids, answer) => drop(answer.send(self.hand_whole(&ids))),
+            Request::PrepareWhole(starting, answer) => {
+                drop(answer.send(self.prepare_whole(&starting)));
+            }
             Request::Seen(seen) => self.kubelet_seen(seen),
         }
     }
 
-    fn allocate(
+    pub(super) fn allocate(
         &mut self,
         proposal: apportion_ledger::Proposal,
     ) -> Result<v1::AllocateReply, Status> {

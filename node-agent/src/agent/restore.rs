@@ -99,6 +99,7 @@ impl Agent {
             state: State::Draining,
             created: now(),
             grants: account.limits().map(grant).collect(),
+            is_whole: false,
         })
     }
 

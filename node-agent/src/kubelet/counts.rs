@@ -43,7 +43,9 @@ impl News {
             Ok(seen) if seen.is_listed => Self::Looked("both", "ok"),
             Ok(_) => Self::Looked("checkpoint", "ok"),
             Err(LookError::Checkpoint(_)) => Self::Looked("checkpoint", "unreadable"),
-            Err(LookError::TwoPods(_)) => Self::Looked("checkpoint", "two_pods"),
+            Err(LookError::TwoPods(_) | LookError::TwoPodsWhole(_)) => {
+                Self::Looked("checkpoint", "two_pods")
+            }
             Err(LookError::Disagree(_)) => Self::Looked("both", "disagree"),
             Err(LookError::Leaving) => Self::Looked("both", "leaving"),
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use apportion_abi::names::RESOURCE_SLOT;
-use apportion_ledger::SlotId;
+use apportion_ledger::{SlotId, WholeId};
 use apportion_proto::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use apportion_proto::podresources::{ListPodResourcesRequest, PodResources};
 use tokio::sync::{mpsc, watch};
@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 use super::checkpoint::{self, CheckpointError, Record};
 use super::counts::News;
 use super::pods::Pods;
+use super::wholes::{self, WholeHolder};
 use crate::failure::chain;
 use crate::request::Request;
 
@@ -53,6 +54,8 @@ pub(crate) struct Seen {
     pub(crate) held: BTreeMap<SlotId, Holder>,
     /// Whether the kubelet's service spoke, beside its record.
     pub(crate) is_listed: bool,
+    /// The pods with whole cards, by UID.
+    pub(crate) whole: BTreeMap<String, WholeHolder>,
     /// Whether a slot that is not there is held by nobody.
     pub(crate) is_complete: bool,
     /// The pods that the API server says have ended or are no more.
@@ -71,6 +74,8 @@ pub(crate) enum LookError {
     Checkpoint(#[from] CheckpointError),
     #[error("the kubelet's checkpoint gives slot {0} to two pods")]
     TwoPods(SlotId),
+    #[error("the kubelet's checkpoint gives whole GPU {0} to two pods")]
+    TwoPodsWhole(WholeId),
     #[error("the kubelet's checkpoint and its pod resources disagree on who holds slot {0}")]
     Disagree(SlotId),
     #[error("apportion's agent is leaving")]
@@ -121,6 +126,7 @@ impl Kubelet {
             seen.ending = pods.ending().chain(over).cloned().collect();
             seen.live = pods.live().cloned().collect();
         }
+        seen.whole = wholes::seen(&record, listed.as_deref(), &seen.live)?;
         Ok(seen)
     }
 

@@ -169,7 +169,7 @@ fn unplaced(holder: &Holder) -> Status {
     ))
 }
 
-fn leaving() -> Status {
+pub(super) fn leaving() -> Status {
     Status::unavailable("apportion's agent is leaving")
 }
 

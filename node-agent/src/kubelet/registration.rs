@@ -9,19 +9,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use apportion_abi::names::RESOURCE_SLOT;
-use apportion_proto::deviceplugin::RegisterRequest;
-use apportion_proto::deviceplugin::device_plugin_server::DevicePluginServer;
+use apportion_proto::deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use apportion_proto::deviceplugin::registration_client::RegistrationClient;
+use apportion_proto::deviceplugin::{DevicePluginOptions, RegisterRequest};
 use tokio::net::UnixListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tracing::{info, warn};
 
 use super::counts::News;
-use super::plugin::{OPTIONS, Plugin};
 use crate::failure::chain;
 use crate::request::Request;
 
@@ -29,13 +27,19 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The kubelet's version of the API.
 const VERSION: &str = "v1beta1";
-/// What the names of our sockets begin with.
-const PREFIX: &str = "apportion-slot-";
 
-/// The kubelet's folder of device plugins.
+/// One plugin in the kubelet's folder of device plugins.
 #[derive(Debug)]
 pub(crate) struct Registration {
-    folder: PathBuf,
+    /// The kubelet's folder.
+    pub(crate) dir: PathBuf,
+    /// What the plugin serves.
+    pub(crate) resource: &'static str,
+    /// What the names of its sockets begin with.
+    pub(crate) prefix: &'static str,
+    pub(crate) options: DevicePluginOptions,
+    /// Whether another plugin serves the same; it is not served meanwhile.
+    pub(crate) yields: Option<watch::Receiver<bool>>,
 }
 
 /// Why the plugin is not known to the kubelet.
@@ -71,16 +75,14 @@ impl Drop for Served {
 }
 
 impl Registration {
-    pub(crate) fn new(dir: PathBuf) -> Self {
-        Self {
-            folder: dir.join("device-plugins"),
-        }
+    fn folder(&self) -> PathBuf {
+        self.dir.join("device-plugins")
     }
 
-    /// Keeps the plugin known until the agent ends.
-    pub(crate) async fn keep(
+    /// Keeps the plugin known until the agent ends, and tells those who count.
+    pub(crate) async fn keep<T: DevicePlugin>(
         self,
-        plugin: DevicePluginServer<Plugin>,
+        plugin: DevicePluginServer<T>,
         requests: mpsc::Sender<Request>,
     ) {
         self.sweep();
@@ -88,19 +90,26 @@ impl Registration {
         let mut served: Option<Served> = None;
         let mut problem = None;
         loop {
-            let kubelet = identity(&self.folder.join("kubelet.sock"));
+            let yields = self.yields.as_ref().is_some_and(|there| *there.borrow());
+            if yields {
+                drop(served.take());
+            }
+            let kubelet = identity(&self.folder().join("kubelet.sock"));
             let is_known = knows(served.as_ref(), kubelet);
-            if let Some(kubelet) = kubelet.filter(|_| !is_known) {
+            if let Some(kubelet) = kubelet.filter(|_| !is_known && !yields) {
                 drop(served.take());
                 match self.serve(kubelet, plugin.clone()).await {
                     Ok(now) => {
-                        info!(socket = %now.socket.display(), "Registered with the kubelet");
+                        info!(resource = self.resource, socket = %now.socket.display(), "Registered with the kubelet");
                         (served, problem) = (Some(now), None);
                     }
                     Err(error) => {
                         let error = chain(&error);
                         if problem.as_ref() != Some(&error) {
-                            warn!(error, "Not registered with the kubelet");
+                            warn!(
+                                resource = self.resource,
+                                error, "Not registered with the kubelet"
+                            );
                         }
                         problem = Some(error);
                     }
@@ -108,7 +117,7 @@ impl Registration {
             }
             let is_known = knows(served.as_ref(), kubelet);
             if told.replace(is_known) != Some(is_known) {
-                let news = News::Registered(RESOURCE_SLOT, is_known);
+                let news = News::Registered(self.resource, is_known);
                 let _ = requests.send(Request::Kubelet(news)).await;
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -117,28 +126,28 @@ impl Registration {
 
     /// Takes away the sockets of agents that were killed.
     fn sweep(&self) {
-        for entry in std::fs::read_dir(&self.folder)
+        for entry in std::fs::read_dir(self.folder())
             .into_iter()
             .flatten()
             .flatten()
         {
-            if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            if entry.file_name().to_string_lossy().starts_with(self.prefix) {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
     }
 
-    async fn serve(
+    async fn serve<T: DevicePlugin>(
         &self,
         kubelet: (u64, i64, i64),
-        plugin: DevicePluginServer<Plugin>,
+        plugin: DevicePluginServer<T>,
     ) -> Result<Served, RegisterError> {
         // The kubelet may hold on to the socket of before, so each has a name of its own.
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        let endpoint = format!("{PREFIX}{}.sock", now.as_millis());
-        let socket = self.folder.join(&endpoint);
+        let endpoint = format!("{}{}.sock", self.prefix, now.as_millis());
+        let socket = self.folder().join(&endpoint);
         let listener = UnixListener::bind(&socket).map_err(|source| RegisterError::Listen {
             path: socket.clone(),
             source,
@@ -165,13 +174,13 @@ impl Registration {
     }
 
     async fn announce(&self, endpoint: String) -> Result<(), RegisterError> {
-        let channel = apportion_proto::channel(&self.folder.join("kubelet.sock")).await;
+        let channel = apportion_proto::channel(&self.folder().join("kubelet.sock")).await;
         let mut client = RegistrationClient::new(channel.map_err(RegisterError::Reach)?);
         let registered = client.register(RegisterRequest {
             version: VERSION.to_owned(),
             endpoint,
-            resource_name: RESOURCE_SLOT.to_owned(),
-            options: Some(OPTIONS),
+            resource_name: self.resource.to_owned(),
+            options: Some(self.options),
         });
         match tokio::time::timeout(PATIENCE, registered).await {
             Ok(Ok(_)) => Ok(()),

@@ -199,8 +199,9 @@ pub(super) const ROWS: &[Row] = rows! {
         Of::ShareBy("state", states);
 };
 
-const ENFORCEMENT: [(&str, v1::EnforcementState); 5] = [
+const ENFORCEMENT: [(&str, v1::EnforcementState); 6] = [
     ("pending", v1::EnforcementState::Pending),
+    ("whole", v1::EnforcementState::Whole),
     ("attached", v1::EnforcementState::Attached),
     ("missing", v1::EnforcementState::Missing),
     ("bypassed", v1::EnforcementState::Bypassed),
@@ -228,6 +229,7 @@ pub(crate) fn reason(refusal: &Refusal) -> &'static str {
         Refusal::Committed(_) => "committed",
         Refusal::Draining(_) => "draining",
         Refusal::NotGranted { .. } => "not_granted",
+        Refusal::Whole(_) => "whole",
     }
 }
 

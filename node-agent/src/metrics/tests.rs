@@ -41,6 +41,7 @@ fn written(allocations: Vec<v1::Allocation>, format: Format) -> String {
         sampled: None,
         is_ready: true,
         counts: Counts::default(),
+        rival: None,
     };
     Scrapes::default().render(&Arc::new(view), format)
 }
@@ -116,6 +117,7 @@ fn a_start_is_in_its_bucket_and_in_those_above() {
         sampled: None,
         is_ready: true,
         counts,
+        rival: None,
     };
     for format in [Format::Plain, Format::OpenMetrics] {
         let text = Scrapes::default().render(&Arc::new(view.clone()), format);

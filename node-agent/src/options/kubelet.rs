@@ -55,6 +55,17 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        flag: "--whole-cards",
+        env: "APPORTION_WHOLE_CARDS",
+        form: "on or off",
+        default: "off",
+        help: "whether whole cards are offered to the kubelet as nvidia.com/gpu, from the same book as the shares",
+        set: |options, text| {
+            options.has_whole_cards = text == "on";
+            matches!(text, "on" | "off")
+        },
+    },
+    Row {
         flag: "--preload-file",
         env: "APPORTION_PRELOAD_FILE",
         form: "on or off",

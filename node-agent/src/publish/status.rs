@@ -33,7 +33,7 @@ pub(super) fn of(view: &View) -> GpuNodeStatus {
         simulated: node.simulated,
         agent_address: None,
         totals: totals(list, &cards),
-        conditions: vec![ready(view.is_ready, &cards)],
+        conditions: vec![ready(view.is_ready, &cards, view.rival.as_deref())],
         cards,
     }
 }
@@ -107,9 +107,12 @@ fn totals(list: &v1::ListReply, cards: &[GpuCard]) -> Totals {
     }
 }
 
-fn ready(is_answering: bool, cards: &[GpuCard]) -> Condition {
+fn ready(is_answering: bool, cards: &[GpuCard], rival: Option<&str>) -> Condition {
     let healthy = cards.iter().any(|card| card.health == CardHealth::Healthy);
     let (is_ready, reason, message) = match (is_answering, cards) {
+        (true, [_, ..]) if rival.is_some() => {
+            (false, "OtherDevicePlugin", rival.unwrap_or_default())
+        }
         (false, _) => (
             false,
             "DriverSilent",
@@ -180,6 +183,7 @@ mod tests {
             sampled: None,
             is_ready,
             counts: Counts::default(),
+            rival: None,
         }
     }
 
@@ -211,6 +215,9 @@ mod tests {
         assert_eq!(reason(&view(false, healthy)), said("False", "DriverSilent"));
         let lost = view(true, v1::CardHealth::Lost);
         assert_eq!(reason(&lost), said("False", "NoHealthyCard"));
+        let mut shared = view(true, healthy);
+        shared.rival = Some("another".to_owned());
+        assert_eq!(reason(&shared), said("False", "OtherDevicePlugin"));
         let mut bare = view(true, healthy);
         bare.list.cards.clear();
         assert_eq!(reason(&bare), said("False", "NoCards"));

@@ -510,6 +510,8 @@ pub enum EnforcementState {
     Bypassed = 4,
     /// The processes use more than the limit.
     Overlimit = 5,
+    /// The card is given whole, and nothing is limited on it.
+    Whole = 6,
 }
 impl EnforcementState {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -524,6 +526,7 @@ impl EnforcementState {
             Self::Missing => "ENFORCEMENT_STATE_MISSING",
             Self::Bypassed => "ENFORCEMENT_STATE_BYPASSED",
             Self::Overlimit => "ENFORCEMENT_STATE_OVERLIMIT",
+            Self::Whole => "ENFORCEMENT_STATE_WHOLE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -535,6 +538,7 @@ impl EnforcementState {
             "ENFORCEMENT_STATE_MISSING" => Some(Self::Missing),
             "ENFORCEMENT_STATE_BYPASSED" => Some(Self::Bypassed),
             "ENFORCEMENT_STATE_OVERLIMIT" => Some(Self::Overlimit),
+            "ENFORCEMENT_STATE_WHOLE" => Some(Self::Whole),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use apportion_abi::names::RESOURCE_SLOT;
+use apportion_abi::names::{RESOURCE_SLOT, RESOURCE_WHOLE};
 use apportion_proto::deviceplugin::ContainerAllocateResponse;
 use apportion_proto::podresources::{ContainerDevices, ContainerResources, PodResources};
 use serde_json::json;
@@ -15,70 +15,118 @@ pub struct PodOf {
     pub uid: String,
     /// The name, in the namespace `team`.
     pub name: String,
-    /// Container and device.
+    /// Container and slot.
     pub devices: Vec<(String, String)>,
+    /// Container and whole cards.
+    pub whole: Vec<(String, Vec<String>)>,
+}
+
+impl PodOf {
+    /// Each container with what it has of a resource.
+    pub(crate) fn of(&self, resource: &str) -> Vec<(&str, Vec<&str>)> {
+        if resource == RESOURCE_WHOLE {
+            let whole = self.whole.iter();
+            return whole
+                .map(|(name, ids)| (name.as_str(), ids.iter().map(String::as_str).collect()))
+                .collect();
+        }
+        let slots = self.devices.iter();
+        slots
+            .map(|(name, slot)| (name.as_str(), vec![slot.as_str()]))
+            .collect()
+    }
+}
+
+/// A plugin as it registered.
+#[derive(Debug, Default)]
+pub(crate) struct Plugin {
+    /// Device and whether it is healthy.
+    pub(crate) devices: BTreeMap<String, bool>,
+    /// The socket at which it said it listens, and how often it has said so.
+    pub(crate) endpoint: Option<String>,
+    pub(crate) registrations: usize,
 }
 
 /// The books.
 #[derive(Debug, Default)]
 pub(crate) struct Books {
-    /// Device and whether it is healthy.
-    pub(crate) devices: BTreeMap<String, bool>,
+    /// By the resource.
+    pub(crate) plugins: BTreeMap<String, Plugin>,
     /// By UID.
     pub(crate) pods: BTreeMap<String, PodOf>,
     /// What the plugin last answered for a pod, by UID.
     pub(crate) answers: BTreeMap<String, ContainerAllocateResponse>,
-    /// The socket at which the plugin said it listens, and how many have said so.
-    pub(crate) endpoint: Option<String>,
-    pub(crate) registrations: usize,
 }
 
+/// What plugins may serve here.
+const RESOURCES: [&str; 2] = [RESOURCE_SLOT, RESOURCE_WHOLE];
+
 impl Books {
-    /// A healthy device that no container holds.
-    pub(crate) fn free(&self) -> Option<String> {
+    /// The healthy devices that no container holds.
+    pub(crate) fn free(&self, resource: &str) -> Vec<String> {
         let is_held = |id: &str| {
-            let mut devices = self.pods.values().flat_map(|pod| &pod.devices);
-            devices.any(|(_, device)| device == id)
+            let mut pods = self.pods.values().flat_map(|pod| pod.of(resource));
+            pods.any(|(_, ids)| ids.contains(&id))
         };
-        let mut healthy = self.devices.iter().filter(|(_, is_healthy)| **is_healthy);
+        let devices = self
+            .plugins
+            .get(resource)
+            .into_iter()
+            .flat_map(|of| &of.devices);
+        let healthy = devices.filter(|(_, is_healthy)| **is_healthy);
         healthy
-            .find(|(id, _)| !is_held(id))
             .map(|(id, _)| id.clone())
+            .filter(|id| !is_held(id))
+            .collect()
     }
 
     /// What the pod resources service lists.
     pub(crate) fn listed(&self) -> Vec<PodResources> {
-        let container = |(name, device): &(String, String)| ContainerResources {
-            name: name.clone(),
-            devices: vec![ContainerDevices {
-                resource_name: RESOURCE_SLOT.to_owned(),
-                device_ids: vec![device.clone()],
-            }],
+        let containers = |pod: &PodOf| {
+            let of = |resource: &str| {
+                let container = |(name, ids): (&str, Vec<&str>)| ContainerResources {
+                    name: name.to_owned(),
+                    devices: vec![ContainerDevices {
+                        resource_name: resource.to_owned(),
+                        device_ids: ids.into_iter().map(str::to_owned).collect(),
+                    }],
+                };
+                pod.of(resource)
+                    .into_iter()
+                    .map(container)
+                    .collect::<Vec<_>>()
+            };
+            RESOURCES.into_iter().flat_map(of).collect()
         };
         let pod = |pod: &PodOf| PodResources {
             name: pod.name.clone(),
             namespace: "team".to_owned(),
-            containers: pod.devices.iter().map(container).collect(),
+            containers: containers(pod),
         };
         self.pods.values().map(pod).collect()
     }
 
     /// Writes the checkpoint into the folder of device plugins, in one step as the kubelet does.
     pub(crate) fn save(&self, folder: &Path) {
-        let entry = |pod: &PodOf, (container, device): &(String, String)| {
-            json!({
-                "PodUID": pod.uid, "ContainerName": container, "ResourceName": RESOURCE_SLOT,
-                "DeviceIDs": {"-1": [device]}, "AllocResp": "",
+        let entries = |resource: &'static str| {
+            self.pods.values().flat_map(move |pod| {
+                let entry = move |(container, ids): (&str, Vec<&str>)| {
+                    json!({
+                        "PodUID": pod.uid, "ContainerName": container, "ResourceName": resource,
+                        "DeviceIDs": {"-1": ids}, "AllocResp": "",
+                    })
+                };
+                pod.of(resource).into_iter().map(entry).collect::<Vec<_>>()
             })
         };
-        let entries: Vec<_> = self
-            .pods
-            .values()
-            .flat_map(|pod| pod.devices.iter().map(move |of| entry(pod, of)))
+        let entries: Vec<_> = RESOURCES.into_iter().flat_map(entries).collect();
+        let registered: BTreeMap<_, Vec<_>> = self
+            .plugins
+            .iter()
+            .map(|(resource, plugin)| (resource, plugin.devices.keys().collect()))
             .collect();
-        let registered: Vec<_> = self.devices.keys().collect();
         let file = json!({
-            "Data": {"PodDeviceEntries": entries, "RegisteredDevices": {RESOURCE_SLOT: registered}},
+            "Data": {"PodDeviceEntries": entries, "RegisteredDevices": registered},
             "Checksum": 0,
         });
         let path = folder.join("kubelet_internal_checkpoint");

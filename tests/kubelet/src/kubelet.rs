@@ -1,9 +1,11 @@
 //! The kubelet, as a test drives it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use apportion_abi::names::RESOURCE_SLOT;
 use apportion_proto::channel;
 use apportion_proto::deviceplugin::device_plugin_client::DevicePluginClient;
 use apportion_proto::deviceplugin::registration_server::RegistrationServer;
@@ -19,7 +21,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 use tonic::transport::{Channel, Server};
 
-use crate::books::PodOf;
+use crate::books::{Plugin, PodOf};
 use crate::services::Shared;
 
 /// How long anything may take on a machine that does much else.
@@ -70,11 +72,10 @@ impl Kubelet {
             }
         }
         let mut books = self.shared.books();
-        books.endpoint = None;
-        books
-            .devices
-            .values_mut()
-            .for_each(|is_healthy| *is_healthy = false);
+        for plugin in books.plugins.values_mut() {
+            plugin.endpoint = None;
+            silence(plugin);
+        }
         drop(books);
         self.serve();
     }
@@ -98,53 +99,106 @@ impl Kubelet {
         }));
     }
 
-    fn plugins(&self) -> PathBuf {
+    pub(crate) fn plugins(&self) -> PathBuf {
         self.dir.join("device-plugins")
     }
 
-    /// How often a plugin has registered.
+    /// How often the plugin of slots has registered.
     #[must_use]
     pub fn registrations(&self) -> usize {
-        self.shared.books().registrations
+        self.registrations_of(RESOURCE_SLOT)
     }
 
-    /// Waits until a plugin has registered more than `before` times, and follows its devices.
+    /// How often a plugin of this resource has registered.
+    #[must_use]
+    pub fn registrations_of(&self, resource: &str) -> usize {
+        let books = self.shared.books();
+        books.plugins.get(resource).map_or(0, |of| of.registrations)
+    }
+
+    /// Waits until a plugin of slots has registered more than `before` times, and follows its devices.
     ///
     /// # Panics
     /// If none does.
     pub async fn await_plugin(&mut self, before: usize) {
-        wait("a plugin registers", async || self.registrations() > before).await;
-        let mut client = self.client().await.expect("the plugin serves");
+        self.await_plugin_of(RESOURCE_SLOT, before).await;
+        wait("slots are offered", async || {
+            !self.offered(RESOURCE_SLOT).is_empty()
+        })
+        .await;
+    }
+
+    /// The same for a plugin of this resource, whatever it offers.
+    ///
+    /// # Panics
+    /// If none registers.
+    pub async fn await_plugin_of(&mut self, resource: &'static str, before: usize) {
+        let is_there = async || self.registrations_of(resource) > before;
+        wait("a plugin registers", is_there).await;
+        let mut client = self.client(resource).await.expect("the plugin serves");
         let mut devices = client
             .list_and_watch(Empty {})
             .await
             .expect("it lists")
             .into_inner();
         let shared = self.shared.clone();
+        let (first, heard) = tokio::sync::oneshot::channel();
+        let mut first = Some(first);
         self.followers.push(tokio::spawn(async move {
+            let with = |then: &mut dyn FnMut(&mut Plugin)| {
+                then(
+                    shared
+                        .books()
+                        .plugins
+                        .entry(resource.to_owned())
+                        .or_default(),
+                );
+            };
             while let Ok(Some(listed)) = devices.message().await {
                 let health = listed.devices.into_iter();
                 let health = health.map(|device| (device.id, device.health == "Healthy"));
-                shared.books().devices = health.collect();
+                let health: BTreeMap<_, _> = health.collect();
+                with(&mut |plugin| plugin.devices.clone_from(&health));
+                first.take().map(|first| first.send(()));
             }
             // Nothing can be handed out while nobody answers for it.
-            shared
-                .books()
-                .devices
-                .values_mut()
-                .for_each(|is_healthy| *is_healthy = false);
+            with(&mut silence);
         }));
-        wait("devices are offered", async || {
-            let books = self.shared.books();
-            books.devices.values().any(|is_healthy| *is_healthy)
-        })
-        .await;
+        heard.await.expect("it says what it has");
     }
 
-    async fn client(&self) -> Option<DevicePluginClient<Channel>> {
-        let endpoint = self.shared.books().endpoint.clone()?;
+    /// The healthy devices of a resource, held or not.
+    #[must_use]
+    pub fn offered(&self, resource: &str) -> Vec<String> {
+        let books = self.shared.books();
+        let devices = books
+            .plugins
+            .get(resource)
+            .into_iter()
+            .flat_map(|of| &of.devices);
+        let healthy = devices.filter(|(_, is_healthy)| **is_healthy);
+        healthy.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The healthy devices of a resource that no pod holds.
+    #[must_use]
+    pub fn free(&self, resource: &str) -> Vec<String> {
+        self.shared.books().free(resource)
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(crate) async fn client(&self, resource: &str) -> Option<DevicePluginClient<Channel>> {
+        let endpoint = self.endpoint(resource)?;
         let channel = channel(&self.plugins().join(endpoint)).await.ok()?;
         Some(DevicePluginClient::new(channel))
+    }
+
+    fn endpoint(&self, resource: &str) -> Option<String> {
+        let books = self.shared.books();
+        books.plugins.get(resource)?.endpoint.clone()
     }
 
     /// Admits a pod: its first container gets a device, and the others get the same one, as the
@@ -162,13 +216,15 @@ impl Kubelet {
         containers: &[&str],
     ) -> Result<String, Status> {
         let no_device = || Status::resource_exhausted("no device is free");
-        let device = self.shared.books().free().ok_or_else(no_device)?;
+        let device = self.shared.books().free(RESOURCE_SLOT).into_iter().next();
+        let device = device.ok_or_else(no_device)?;
         let no_plugin = || Status::unavailable("no plugin answers");
-        let mut client = self.client().await.ok_or_else(no_plugin)?;
+        let mut client = self.client(RESOURCE_SLOT).await.ok_or_else(no_plugin)?;
         let mut pod = PodOf {
             uid: uid.to_owned(),
             name: name.to_owned(),
             devices: Vec::new(),
+            whole: Vec::new(),
         };
         for container in containers {
             let devices_ids = vec![device.clone()];
@@ -199,7 +255,7 @@ impl Kubelet {
         let device = self.pod(uid).and_then(|pod| pod.devices.first().cloned());
         let (_, device) = device.ok_or_else(|| Status::not_found("no such pod"))?;
         let no_plugin = || Status::unavailable("no plugin answers");
-        let mut client = self.client().await.ok_or_else(no_plugin)?;
+        let mut client = self.client(RESOURCE_SLOT).await.ok_or_else(no_plugin)?;
         let devices_ids = vec![device];
         let asked = client.pre_start_container(PreStartContainerRequest { devices_ids });
         asked.await.map(drop)
@@ -249,6 +305,12 @@ fn check(response: &ContainerAllocateResponse, device: &str) {
         [only] => assert!(**only == name && !has_paths, "{response:?}"),
         _ => panic!("{response:?}"),
     }
+}
+
+/// Nobody answers for its devices.
+fn silence(plugin: &mut Plugin) {
+    let health = plugin.devices.values_mut();
+    health.for_each(|is_healthy| *is_healthy = false);
 }
 
 fn listen(socket: &Path) -> UnixListener {

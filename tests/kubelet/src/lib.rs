@@ -11,7 +11,9 @@ mod books;
 mod kubelet;
 mod runtime;
 mod services;
+mod whole;
 
 pub use books::PodOf;
 pub use kubelet::Kubelet;
 pub use runtime::Runtime;
+pub use whole::Asking;

@@ -34,8 +34,9 @@ impl Registration for Shared {
             return Err(Status::invalid_argument("not what this kubelet expects"));
         }
         let mut books = self.books();
-        books.endpoint = Some(endpoint);
-        books.registrations += 1;
+        let plugin = books.plugins.entry(resource_name).or_default();
+        plugin.endpoint = Some(endpoint);
+        plugin.registrations += 1;
         Ok(Response::new(Empty {}))
     }
 }

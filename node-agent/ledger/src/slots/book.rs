@@ -116,6 +116,17 @@ impl Slots {
         tally
     }
 
+    /// Whether an allocation is delivered through a slot.
+    #[must_use]
+    pub fn deliver(&self, id: &AllocationId) -> bool {
+        self.slots.values().any(|slot| match slot {
+            Slot::Prepared { allocation, .. } | Slot::Draining { allocation, .. } => {
+                allocation == id
+            }
+            Slot::Free | Slot::Handed => false,
+        })
+    }
+
     /// One slot.
     #[must_use]
     pub fn slot(&self, id: SlotId) -> Option<&Slot> {

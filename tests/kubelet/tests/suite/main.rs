@@ -3,7 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod delivery;
+mod dice;
 mod memory;
 mod mounts;
 mod node;
 mod storm;
+mod whole;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use apportion_abi::names::RESOURCE_WHOLE;
 use apportion_kubelet_tests::Kubelet;
 use apportion_proto::v1::{
     AllocateRequest, Allocation, CommitRequest, Holder, ListReply, ListRequest, Share,
@@ -45,6 +46,7 @@ impl Node {
 
     pub(crate) async fn start_agent_with(&mut self, options: &[&str]) {
         let before = self.kubelet.registrations();
+        let before_whole = self.kubelet.registrations_of(RESOURCE_WHOLE);
         let kubelet = self.host.dir().join("kubelet").display().to_string();
         let (cdi, slots) = (self.cdi().display().to_string(), self.slots.to_string());
         let usual = [
@@ -53,6 +55,8 @@ impl Node {
             "--cdi-dir",
             &cdi,
             "--cdi",
+            "on",
+            "--whole-cards",
             "on",
             "--slots",
             &slots,
@@ -63,6 +67,11 @@ impl Node {
         ];
         self.agent = Some(self.host.agent(&[&usual[..], options].concat()));
         self.kubelet.await_plugin(before).await;
+        // Without CDI there are no whole cards.
+        if !options.contains(&"off") {
+            let wholes = self.kubelet.await_plugin_of(RESOURCE_WHOLE, before_whole);
+            wholes.await;
+        }
     }
 
     pub(crate) fn kill_agent(&mut self) {

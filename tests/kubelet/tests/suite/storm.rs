@@ -4,25 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_tests::MIB;
 
+use crate::dice::Dice;
 use crate::node::{Node, mounted, pod_of};
 
 const SLOTS: u16 = 50;
 const CARDS: usize = 4;
 /// What a pod asks for: no two that can live at a time ask for the same, so that a swap would show.
 const SMALLEST: u64 = 100;
-
-/// A small generator: the storm is the same each time.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap_or_default() % sides.max(1)
-    }
-}
 
 fn pods() -> usize {
     let asked = std::env::var("APPORTION_STORM_PODS").ok();

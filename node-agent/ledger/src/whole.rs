@@ -1,0 +1,156 @@
+//! Whole cards, as the kubelet counts them.
+//!
+//! The kubelet is offered one device for each card. A device is a name and no card: the kubelet takes any
+//! and says for which pod only when a container of it starts, and whoever placed the pod may have reserved
+//! other cards for it. So what counts is how many devices can be had; which card stands behind one is
+//! settled late, and is the device's usual card where that is possible.
+//!
+//! # How many can be had
+//! One for each card that nobody has anything of, and one for each card that is reserved for a pod which
+//! the kubelet has not admitted yet. A device that a pod holds stays among those that can be had, as it is
+//! still counted against the node; it goes only if its card is ill.
+//!
+//! # Holds
+//! From the moment in which the kubelet hands a device out until its pod is known, an idle card is reserved
+//! in the ledger under the device's name, so that no share lands on it. If none is idle and one is on its
+//! way, because it is reserved for a pod that may be this one or because its last pod is leaving, the
+//! device is handed out all the same, and the pod's start decides. Two pods never have one card: the ledger
+//! decides that, and nothing here can change it.
+//!
+//! # Nothing here is saved
+//! The kubelet knows which pod has which devices, the ledger which pod has which cards; the lowest device
+//! of a pod is its first card, and so on.
+
+mod book;
+mod give;
+
+use std::fmt;
+use std::str::FromStr;
+
+use apportion_abi::{Bytes, CardUuid};
+
+use crate::allocation::{Allocation, AllocationId, Owner, State};
+use crate::card::Health;
+use crate::event::{Effect, Refusal};
+use crate::ledger::Ledger;
+
+pub use book::{Offer, Wholes, WholesSeen};
+pub use give::{WholePlan, WholeRefusal};
+
+/// What the keys of holds begin with.
+const HOLD: &str = "whole/";
+
+/// The number of a whole card's device, from one. It is written `w-0001`, the kubelet's device id and the
+/// name of the CDI device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WholeId(pub u16);
+
+impl WholeId {
+    /// The key under which a card is held for it.
+    #[must_use]
+    pub fn hold_key(self) -> String {
+        format!("{HOLD}{self}")
+    }
+
+    fn of_hold(key: &str) -> Option<Self> {
+        key.strip_prefix(HOLD)?.parse().ok()
+    }
+}
+
+impl fmt::Display for WholeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "w-{:04}", self.0)
+    }
+}
+
+impl FromStr for WholeId {
+    type Err = String;
+
+    /// Reads what `Display` writes and nothing else, so that a device has one name.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.strip_prefix("w-");
+        let number: Option<u16> = digits.and_then(|digits| digits.parse().ok());
+        let id = number.filter(|number| *number > 0).map(Self);
+        id.filter(|id| id.to_string() == text)
+            .ok_or_else(|| format!("{text:?} is no whole card of ours"))
+    }
+}
+
+impl Ledger {
+    pub(crate) fn given_whole(&mut self, id: &AllocationId) -> Vec<Effect> {
+        let Some(allocation) = self.allocations.get(id) else {
+            return vec![Effect::Answer(Err(Refusal::UnknownAllocation(id.clone())))];
+        };
+        if allocation.is_whole {
+            return vec![Effect::Answer(Ok(id.clone()))];
+        }
+        if !self.takes_all(allocation) {
+            let why = "a share of a card is no whole card";
+            return vec![Effect::Answer(Err(Refusal::Malformed(why)))];
+        }
+        if let Some(allocation) = self.allocations.get_mut(id) {
+            allocation.is_whole = true;
+        }
+        vec![Effect::Save, Effect::Answer(Ok(id.clone()))]
+    }
+
+    /// Whether nobody has anything of the card and it can be given.
+    #[must_use]
+    pub fn is_idle(&self, card: CardUuid) -> bool {
+        self.card(card).is_some_and(|found| {
+            found.health == Health::Healthy
+                && found.unmanaged == Bytes::ZERO
+                && found.capacity.allocatable() > Bytes::ZERO
+        }) && self.grants(card).next().is_none()
+    }
+
+    /// Whether the allocation leaves nothing of its cards.
+    fn takes_all(&self, allocation: &Allocation) -> bool {
+        let is_all = |grant: &crate::Grant| {
+            let card = self.card(grant.card);
+            card.is_some_and(|card| grant.limit >= card.capacity.allocatable())
+        };
+        !allocation.grants.is_empty() && allocation.grants.iter().all(is_all)
+    }
+
+    /// The allocations that are or may become a pod's whole cards, with the pod, oldest first. The cards of
+    /// a share that leaves nothing look the same until it is delivered.
+    fn whole_of_pods(&self) -> impl Iterator<Item = (&Allocation, &str)> {
+        let all = self.allocations().into_iter();
+        all.filter_map(|allocation| {
+            let pod = match &allocation.state {
+                State::Allocated(Owner::Pod(pod)) => pod.as_str(),
+                State::Reserved { .. } if WholeId::of_hold(&allocation.key).is_none() => {
+                    allocation.key.split('/').next()?
+                }
+                State::Reserved { .. } | State::Allocated(Owner::Process(_)) | State::Draining => {
+                    return None;
+                }
+            };
+            (allocation.is_whole || self.takes_all(allocation)).then_some((allocation, pod))
+        })
+    }
+
+    /// What is held for devices that were handed out.
+    fn holds(&self) -> impl Iterator<Item = (WholeId, &Allocation)> {
+        let all = self.allocations.values();
+        all.filter_map(|allocation| match allocation.state {
+            State::Reserved { .. } => Some((WholeId::of_hold(&allocation.key)?, allocation)),
+            State::Allocated(_) | State::Draining => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_has_one_name() {
+        assert_eq!("w-0001".parse(), Ok(WholeId(1)));
+        for text in ["w-0", "w-1", "w-00001", "s-0001", "GPU-1", ""] {
+            assert!(text.parse::<WholeId>().is_err(), "{text}");
+        }
+        assert_eq!(WholeId::of_hold(&WholeId(7).hold_key()), Some(WholeId(7)));
+    }
+}

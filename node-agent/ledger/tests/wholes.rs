@@ -1,0 +1,399 @@
+//! Shares and whole cards from one book, a kubelet that counts devices, and an agent that is killed: no
+//! card is ever given to two, and what the kubelet may hand out can be given.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use apportion_abi::{Ask, Bytes, Capacity, CardUuid};
+use apportion_ledger::{
+    AllocationId, Effect, Enforcement, Event, Ledger, OffenderPolicy, Owner, Proposal, Refusal,
+    Slots, Time, Topology, WholeId, Wholes,
+};
+use proptest::prelude::*;
+
+const CARDS: u8 = 4;
+const ALL: u64 = 1000;
+const TTL: Duration = Duration::from_secs(3600);
+
+fn card(number: usize) -> CardUuid {
+    CardUuid([u8::try_from(number).unwrap_or_default() % CARDS; 16])
+}
+
+/// A node: its agent's book, and what its kubelet has.
+struct Node {
+    ledger: Ledger,
+    wholes: Wholes,
+    slots: Slots,
+    topology: Topology,
+    now: Time,
+    /// The devices that the kubelet has given to pods.
+    held: BTreeMap<WholeId, String>,
+    pods: usize,
+}
+
+impl Node {
+    fn new() -> Self {
+        let mut node = Self {
+            ledger: Ledger::new(1, OffenderPolicy::Observe),
+            wholes: Wholes::default(),
+            slots: Slots::new(4),
+            topology: Topology::default(),
+            now: Time(1000),
+            held: BTreeMap::new(),
+            pods: 0,
+        };
+        for number in 0..usize::from(CARDS) {
+            node.topology.add(card(number), None);
+            let (total, reserved) = (Bytes(ALL + 24), Bytes(24));
+            let capacity = Capacity { total, reserved };
+            let card = card(number);
+            let _ = node
+                .ledger
+                .apply(node.now, Event::CardFound { card, capacity });
+        }
+        node
+    }
+
+    fn apply(&mut self, event: Event) -> Result<AllocationId, Refusal> {
+        let effects = self.ledger.apply(self.now, event);
+        let answer = effects.into_iter().find_map(|effect| match effect {
+            Effect::Answer(answer) => Some(answer),
+            _ => None,
+        });
+        answer.unwrap_or(Err(Refusal::Malformed("nothing was asked")))
+    }
+
+    fn reserve(&mut self, key: &str, cards: &[CardUuid], bytes: u64) -> Option<AllocationId> {
+        let ask = |card: &CardUuid| Ask {
+            card: *card,
+            bytes: Bytes(bytes),
+        };
+        let proposal = Proposal {
+            key: key.to_owned(),
+            name: key.to_owned(),
+            asks: cards.iter().map(ask).collect(),
+            ttl: TTL,
+        };
+        self.apply(Event::Allocate(proposal)).ok()
+    }
+
+    fn share(&mut self, number: usize, bytes: u64) {
+        self.pods += 1;
+        let pod = format!("share-{}", self.pods);
+        if let Some(id) = self.reserve(&pod, &[card(number)], bytes) {
+            let owner = Owner::Pod(pod);
+            self.apply(Event::Commit { id, owner })
+                .expect("it was just reserved");
+        }
+    }
+
+    /// A scheduler reserves whole cards for a pod that the kubelet has yet to admit.
+    fn reserve_whole(&mut self, number: usize) {
+        self.pods += 1;
+        let pod = format!("placed-{}", self.pods);
+        let _ = self.reserve(&pod, &[card(number)], ALL);
+    }
+
+    /// The kubelet hands out any devices that it may, to a pod that was placed by name, or to another one.
+    fn admit(&mut self, choice: usize, count: usize, placed: bool) {
+        let offers = self
+            .wholes
+            .offers(&self.ledger, &self.slots, &self.topology);
+        let may = |id: &WholeId| !self.held.contains_key(id);
+        let offered = offers.iter().filter(|offer| offer.is_offered);
+        let mut free: Vec<_> = offered.map(|offer| offer.id).filter(may).collect();
+        if free.len() < count {
+            return;
+        }
+        let shift = choice % free.len();
+        free.rotate_left(shift);
+        let ids = &free[..count];
+        // The kubelet may not have heard yet of what has changed since.
+        self.look();
+        let offers = self
+            .wholes
+            .offers(&self.ledger, &self.slots, &self.topology);
+        let is_behind = |id: &WholeId| offers.iter().any(|of| of.id == *id && of.card.is_some());
+        let can_be = ids.iter().all(is_behind);
+        let (ledger, slots) = (&self.ledger, &self.slots);
+        let handed = self
+            .wholes
+            .hand(self.now, ledger, slots, &self.topology, ids);
+        assert!(handed.is_ok() || !can_be, "{handed:?} {offers:?}");
+        let Ok(holds) = handed else {
+            return;
+        };
+        for (id, card) in holds {
+            self.reserve(&id.hold_key(), &[card], ALL)
+                .expect("it is idle");
+        }
+        let waiting = self.ledger.allocations().into_iter();
+        let waiting: Vec<_> = waiting
+            .filter(|of| of.key.starts_with("placed-"))
+            .map(|of| of.key.clone())
+            .filter(|pod| !self.held.values().any(|known| known == pod))
+            .collect();
+        let pod = match waiting
+            .get(choice % waiting.len().max(1))
+            .filter(|_| placed)
+        {
+            Some(pod) => pod.clone(),
+            None => {
+                self.pods += 1;
+                format!("pod-{}", self.pods)
+            }
+        };
+        self.held.extend(ids.iter().map(|id| (*id, pod.clone())));
+    }
+
+    fn look(&mut self) {
+        let outcome = self.wholes.seen(self.now, &self.ledger, &self.held, true);
+        for id in outcome.release {
+            self.apply(Event::Release { id })
+                .expect("a hold can be let go");
+        }
+        for pod in outcome.give {
+            let _ = self.give(&pod);
+        }
+    }
+
+    /// What the agent does before a container starts.
+    fn give(&mut self, pod: &str) -> Option<Vec<CardUuid>> {
+        let ids: BTreeSet<_> = self
+            .held
+            .iter()
+            .filter(|(_, of)| *of == pod)
+            .map(|(id, _)| *id)
+            .collect();
+        let plan = self.ledger.plan_whole(&self.topology, pod, &ids).ok()?;
+        for id in plan.release {
+            self.apply(Event::Release { id })
+                .expect("a hold can be let go");
+        }
+        let mut reserved = plan.commit;
+        if let Some((key, cards)) = plan.ask {
+            reserved.push(self.reserve(&key, &cards, ALL).expect("the plan fits"));
+        }
+        for id in reserved {
+            let owner = Owner::Pod(pod.to_owned());
+            self.apply(Event::Commit { id, owner })
+                .expect("it is reserved");
+        }
+        let cards = self.ledger.cards_of(pod);
+        for card in &cards {
+            let id = self
+                .ledger
+                .whole_with(pod, *card)
+                .expect("it has it")
+                .clone();
+            self.apply(Event::GivenWhole { id })
+                .expect("it takes all of the card");
+        }
+        assert!(cards.len() >= ids.len());
+        Some(cards)
+    }
+
+    /// A pod leaves, and its last process ends.
+    fn leave(&mut self, choice: usize) {
+        let pods: BTreeSet<String> = self.held.values().cloned().collect();
+        let shares = self.ledger.allocations().into_iter();
+        let shares = shares
+            .filter(|of| of.key.starts_with("share-"))
+            .map(|of| of.key.clone());
+        let all: Vec<String> = pods.into_iter().chain(shares).collect();
+        let Some(pod) = all.get(choice % all.len().max(1)) else {
+            return;
+        };
+        self.held.retain(|_, holder| holder != pod);
+        let of_pod = Owner::Pod(pod.clone());
+        let its: Vec<_> = self
+            .ledger
+            .allocations()
+            .into_iter()
+            .filter(|of| {
+                of.state == apportion_ledger::State::Allocated(of_pod.clone()) || of.key == *pod
+            })
+            .map(|of| of.id.clone())
+            .collect();
+        for id in its {
+            let _ = self.apply(Event::Release { id: id.clone() });
+            let _ = self.apply(Event::Emptied { id });
+        }
+    }
+
+    /// The next agent has the ledger and asks the kubelet.
+    fn restart(&mut self) {
+        self.wholes = Wholes::resume(&self.ledger);
+        self.look();
+    }
+
+    fn check(&self) {
+        for number in 0..usize::from(CARDS) {
+            let card = card(number);
+            let all = self.ledger.allocations().into_iter();
+            let on_it: Vec<_> = all.filter(|of| of.grant(card).is_some()).collect();
+            let is_whole = on_it.iter().any(|of| of.is_whole);
+            assert!(!is_whole || on_it.len() == 1, "{on_it:?}");
+            assert!(self.ledger.granted(card) <= Bytes(ALL));
+        }
+        let offers = self
+            .wholes
+            .offers(&self.ledger, &self.slots, &self.topology);
+        let cards: Vec<_> = offers.iter().filter_map(|offer| offer.card).collect();
+        let different: BTreeSet<_> = cards.iter().collect();
+        assert_eq!(
+            cards.len(),
+            different.len(),
+            "one card behind two devices: {offers:?}"
+        );
+        for id in self.held.keys() {
+            assert!(
+                offers
+                    .iter()
+                    .any(|offer| offer.id == *id && offer.is_offered),
+                "{id} is held"
+            );
+        }
+    }
+
+    fn step(&mut self, kind: u8, choice: usize) {
+        self.now = self.now.after(Duration::from_secs(1));
+        match kind {
+            0 | 1 => self.share(choice, 1 + (choice as u64 % 700)),
+            2 => self.reserve_whole(choice),
+            3 => self.admit(choice, 1, false),
+            4 => self.admit(choice, 1, true),
+            5 => self.admit(choice, 2, false),
+            6 | 7 => self.look(),
+            8 => self.restart(),
+            9 | 10 => self.leave(choice),
+            _ => {
+                let pods: Vec<String> = self.held.values().cloned().collect();
+                if let Some(pod) = pods.get(choice % pods.len().max(1)) {
+                    self.look();
+                    let _ = self.give(pod);
+                }
+            }
+        }
+        self.check();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_card_is_given_whole_and_to_somebody_else(
+        steps in proptest::collection::vec((0..13_u8, any::<usize>()), 0..200),
+    ) {
+        let mut node = Node::new();
+        for (kind, choice) in steps {
+            node.step(kind, choice);
+        }
+        while !node.held.is_empty() || !node.ledger.allocations().is_empty() {
+            node.leave(0);
+            node.now = node.now.after(TTL * 2);
+            let _ = node.ledger.apply(node.now, Event::Tick);
+            node.look();
+        }
+        let offers = node.wholes.offers(&node.ledger, &node.slots, &node.topology);
+        prop_assert!(offers.iter().all(|offer| offer.is_offered), "{:?}", offers);
+    }
+}
+
+#[test]
+fn a_shared_card_is_withdrawn_and_comes_back() {
+    let mut node = Node::new();
+    let count = |node: &Node| {
+        let offers = node
+            .wholes
+            .offers(&node.ledger, &node.slots, &node.topology);
+        offers.iter().filter(|offer| offer.is_offered).count()
+    };
+    assert_eq!(count(&node), 4);
+    node.share(2, 10);
+    assert_eq!(count(&node), 3);
+    node.reserve_whole(3);
+    assert_eq!(
+        count(&node),
+        3,
+        "the pod that it is reserved for needs a device"
+    );
+    node.leave(0);
+    assert_eq!(count(&node), 4);
+}
+
+#[test]
+fn a_device_is_refused_with_who_has_the_cards() {
+    let mut node = Node::new();
+    (0..4).for_each(|number| node.share(number, 10));
+    let ids = [WholeId(1)];
+    let refused = node
+        .wholes
+        .hand(node.now, &node.ledger, &node.slots, &node.topology, &ids);
+    let said = refused.expect_err("no card is idle").to_string();
+    assert_eq!(
+        said,
+        "asked for a whole GPU; 0 of 4 have nothing on them; the others have share-1, share-2, share-3, share-4"
+    );
+    let ids = [WholeId(9)];
+    let refused = node
+        .wholes
+        .hand(node.now, &node.ledger, &node.slots, &node.topology, &ids);
+    assert!(
+        refused
+            .expect_err("there are four")
+            .to_string()
+            .contains("w-0009")
+    );
+}
+
+#[test]
+fn nothing_is_limited_on_a_whole_card_and_its_size_is_not_changed() {
+    let mut node = Node::new();
+    node.admit(0, 1, false);
+    node.look();
+    let pod = node.held.values().next().expect("it was admitted").clone();
+    let cards = node.give(&pod).expect("one is idle");
+    let id = node
+        .ledger
+        .whole_with(&pod, cards[0])
+        .expect("it has it")
+        .clone();
+    let process = apportion_ledger::ProcessId { pid: 7, start: 1 };
+    let sample = apportion_ledger::Sample {
+        generation: node.ledger.generation(),
+        cards: vec![apportion_ledger::CardSample {
+            card: cards[0],
+            used: Bytes(ALL + 10),
+            unlisted: Bytes::ZERO,
+            processes: vec![apportion_ledger::ProcessSample {
+                process,
+                owner: Some(id.clone()),
+                nvml: Some(Bytes(ALL + 10)),
+                claimed: None,
+            }],
+        }],
+        accounts: vec![apportion_ledger::AccountSample {
+            id: id.clone(),
+            is_sound: false,
+            claimed: Vec::new(),
+        }],
+    };
+    let effects = node.ledger.apply(node.now, Event::Sampled(sample));
+    let told = |effect: &Effect| matches!(effect, Effect::Notice(_) | Effect::Kill(_));
+    assert!(!effects.iter().any(told), "{effects:?}");
+    let grant = &node.ledger.allocation(&id).expect("it lives").grants[0];
+    assert_eq!(grant.enforcement, Enforcement::Whole);
+    assert_eq!(grant.nvml, Bytes(ALL + 10));
+    let ask = Ask {
+        card: cards[0],
+        bytes: Bytes(10),
+    };
+    let asks = vec![ask];
+    let refused = node.apply(Event::Resize {
+        id: id.clone(),
+        asks,
+    });
+    assert_eq!(refused, Err(Refusal::Whole(id)));
+}

@@ -1,0 +1,281 @@
+//! Whole cards: what the kubelet hands out becomes holds, what pods hold becomes allocations, and a
+//! container's cards are described before it starts. What to hold and to give is the ledger's to say.
+
+use std::collections::BTreeMap;
+
+use apportion_abi::{Ask, Share};
+use apportion_ledger::{Owner, Proposal, WholeId, Wholes};
+use apportion_runtime_class::Grant;
+use apportion_runtime_class::cdi::Label;
+use tonic::Status;
+
+use super::perform::Outcome;
+use super::*;
+use crate::delivery::{Delivery, Whole};
+use crate::driver::topology;
+use crate::kubelet::{Seen, WholeHolder, WholeOffers};
+use crate::request::Starting;
+
+/// How long a card is held for a device whose pod nobody names. The kubelet names it within moments.
+const HELD: Duration = Duration::from_secs(600);
+/// How long the reservation waits for its commit, which follows at once.
+const TTL: Duration = Duration::from_secs(10);
+
+impl Agent {
+    /// Another device plugin came or went.
+    pub(super) fn meet(&mut self, rival: Option<String>) {
+        match &rival {
+            Some(rival) => error!(problem = rival, "Another device plugin owns the cards"),
+            None => info!("The other device plugin is gone, the cards are given again"),
+        }
+        self.rival = rival;
+        self.show();
+    }
+
+    /// Why nothing new is given while another plugin gives cards away.
+    pub(super) fn yields(&mut self, key: &str) -> Option<Status> {
+        let is_known = |of: &&Allocation| of.key == key;
+        let rival = self.rival.clone()?;
+        if self.ledger.allocations().iter().any(is_known) {
+            return None;
+        }
+        *self
+            .counts
+            .refused
+            .entry("other_device_plugin")
+            .or_default() += 1;
+        Some(Status::failed_precondition(rival))
+    }
+
+    /// Goes on where an earlier agent stopped.
+    pub(super) fn resume_wholes(&mut self) {
+        let book = Wholes::resume(&self.ledger);
+        if let Some(whole) = self.whole_mut() {
+            whole.book = book;
+        }
+        self.offer_wholes();
+    }
+
+    /// Whether a description on disk is that of a pod which has its cards.
+    pub(super) fn finds_whole(&self, delivery: &mut Delivery, label: &Label) -> bool {
+        let id = AllocationId(label.allocation.clone());
+        let owner = State::Allocated(Owner::Pod(label.pod.clone()));
+        let is_its = self
+            .ledger
+            .allocation(&id)
+            .is_some_and(|of| of.state == owner);
+        match (label.slot.parse(), &mut delivery.whole) {
+            (Ok(device), Some(whole)) if is_its => {
+                whole.written.insert(device, id);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The kubelet hands devices out: cards are held for them, or they are not to be had.
+    pub(super) fn hand_whole(&mut self, ids: &[WholeId]) -> Result<(), Status> {
+        if let Some(rival) = &self.rival {
+            return Err(Status::failed_precondition(rival.clone()));
+        }
+        let topology = topology(&self.driver.cards);
+        let Some(delivery) = &mut self.delivery else {
+            return Err(Status::unavailable("whole GPUs are not served"));
+        };
+        let Some(whole) = &mut delivery.whole else {
+            return Err(Status::unavailable("whole GPUs are not served"));
+        };
+        let handed = whole
+            .book
+            .hand(now(), &self.ledger, &delivery.slots, &topology, ids);
+        let holds = handed.map_err(|refusal| {
+            info!(%refusal, "Whole GPUs are not to be had");
+            Status::resource_exhausted(refusal.to_string())
+        })?;
+        for (id, card) in holds {
+            let proposal = self.proposal(id.hold_key(), format!("whole GPU {id}"), &[card], HELD);
+            self.allocate(proposal)?;
+        }
+        self.show();
+        Ok(())
+    }
+
+    /// Makes sure that a container of the pod finds its cards, and no others.
+    pub(super) fn prepare_whole(&mut self, starting: &Starting) -> Result<(), Status> {
+        let Starting { pod, holder, ids } = starting;
+        self.give_whole(pod, holder)?;
+        let cards = self.ledger.cards_of(pod);
+        let all: BTreeMap<WholeId, CardUuid> = holder.ids.iter().copied().zip(cards).collect();
+        let its = ids.iter().filter_map(|id| all.get(id).copied()).collect();
+        self.describe(pod, ids.iter().copied().collect(), its)
+    }
+
+    /// Gives a pod cards for all its devices.
+    fn give_whole(&mut self, pod: &str, holder: &WholeHolder) -> Result<(), Status> {
+        let topology = topology(&self.driver.cards);
+        let name = holder.name.clone().unwrap_or_else(|| pod.to_owned());
+        let plan = self.ledger.plan_whole(&topology, pod, &holder.ids);
+        let plan =
+            plan.map_err(|refusal| Status::resource_exhausted(format!("pod {name}: {refusal}")))?;
+        for id in plan.release {
+            self.apply_quietly(Event::Release { id });
+        }
+        let mut reserved = plan.commit;
+        if let Some((key, cards)) = plan.ask {
+            let proposal = self.proposal(key, name, &cards, TTL);
+            match self.allocate(proposal)?.result {
+                Some(v1::allocate_reply::Result::Allocation(made)) => {
+                    reserved.push(AllocationId(made.id));
+                }
+                Some(v1::allocate_reply::Result::Shortfall(shortfall)) => {
+                    return Err(Status::resource_exhausted(shortfall.sentence));
+                }
+                None => return Err(Status::internal("the agent did not say what it decided")),
+            }
+        }
+        for id in reserved {
+            self.commit(id, Owner::Pod(pod.to_owned()))?;
+        }
+        for card in self.ledger.cards_of(pod) {
+            let given = self.ledger.whole_with(pod, card).cloned();
+            let event = given.map(|id| Event::GivenWhole { id });
+            if let Some(Outcome::Failed(problem)) = event.map(|event| self.apply(event)) {
+                return Err(Status::internal(problem));
+            }
+        }
+        Ok(())
+    }
+
+    fn proposal(&self, key: String, name: String, cards: &[CardUuid], ttl: Duration) -> Proposal {
+        let ask = |card: &CardUuid| Ask {
+            card: *card,
+            bytes: self
+                .ledger
+                .card(*card)
+                .map_or(Bytes::ZERO, |of| of.capacity.allocatable()),
+        };
+        Proposal {
+            key,
+            name,
+            asks: cards.iter().map(ask).collect(),
+            ttl,
+        }
+    }
+
+    /// Describes a container's devices: the first one brings all its cards, the others name them only.
+    fn describe(
+        &mut self,
+        pod: &str,
+        ids: Vec<WholeId>,
+        cards: Vec<CardUuid>,
+    ) -> Result<(), Status> {
+        let gone = || Status::internal("the pod's cards are no more");
+        let first = cards
+            .first()
+            .and_then(|card| self.ledger.whole_with(pod, *card));
+        let allocation = first.cloned().ok_or_else(gone)?;
+        let granted = |card: &CardUuid| {
+            let id = self.ledger.whole_with(pod, *card)?;
+            let limit = self.ledger.allocation(id)?.grant(*card)?.limit;
+            Some(self.granted(*card, limit))
+        };
+        let cards: Option<Vec<_>> = cards.iter().map(granted).collect();
+        let grant = Grant {
+            id: allocation.0.clone(),
+            account: self.account_folder(&allocation).display().to_string(),
+            library: String::new(),
+            share: Share::Whole,
+            cards: cards
+                .filter(|cards| cards.len() == ids.len())
+                .ok_or_else(gone)?,
+        };
+        let delivery = self.delivery.as_mut().ok_or_else(gone)?;
+        let label = |id: &WholeId| Label {
+            slot: id.to_string(),
+            pod: pod.to_owned(),
+            allocation: allocation.0.clone(),
+        };
+        let labels: Vec<Label> = ids.iter().map(label).collect();
+        let written = delivery.write_whole(&labels, &grant);
+        written.map_err(|problem| {
+            Status::internal(format!("failed to describe whole GPUs: {problem}"))
+        })?;
+        if let Some(whole) = &mut delivery.whole {
+            let described = ids.into_iter().map(|id| (id, allocation.clone()));
+            whole.written.extend(described);
+        }
+        Ok(())
+    }
+
+    /// Enters what was seen at the kubelet.
+    pub(super) fn wholes_seen(&mut self, seen: &Seen) {
+        let (ledger, delivery) = (&self.ledger, &mut self.delivery);
+        let Some(whole) = delivery.as_mut().and_then(|of| of.whole.as_mut()) else {
+            return;
+        };
+        let pods = seen.whole.iter();
+        let held = pods.flat_map(|(pod, holder)| holder.ids.iter().map(|id| (*id, pod.clone())));
+        let outcome = whole
+            .book
+            .seen(now(), ledger, &held.collect(), seen.is_complete);
+        for id in outcome.release {
+            self.apply_quietly(Event::Release { id });
+        }
+        for pod in outcome.give {
+            let is_leaving = seen.ended.contains(&pod) || seen.ending.contains(&pod);
+            if let Some(holder) = seen.whole.get(&pod).filter(|_| !is_leaving)
+                && let Err(problem) = self.give_whole(&pod, holder)
+            {
+                debug!(
+                    pod,
+                    problem = problem.message(),
+                    "Pod has no whole GPUs yet"
+                );
+            }
+        }
+        self.offer_wholes();
+    }
+
+    /// Takes away what describes an allocation that is no more.
+    pub(super) fn whole_gone(&mut self, id: &AllocationId) {
+        let Some(delivery) = &mut self.delivery else {
+            return;
+        };
+        let Some(whole) = &mut delivery.whole else {
+            return;
+        };
+        let of_it = whole
+            .written
+            .extract_if(.., |_, allocation| allocation == id);
+        let gone: Vec<WholeId> = of_it.map(|(device, _)| device).collect();
+        for device in gone {
+            delivery.remove(&device.to_string());
+        }
+    }
+
+    /// Tells the kubelet what can be had.
+    pub(super) fn offer_wholes(&self) {
+        let Some(delivery) = &self.delivery else {
+            return;
+        };
+        let Some(whole) = &delivery.whole else {
+            return;
+        };
+        let topology = topology(&self.driver.cards);
+        let offers = WholeOffers {
+            offers: whole.book.offers(&self.ledger, &delivery.slots, &topology),
+            topology,
+        };
+        whole.offers.send_if_modified(|known| {
+            let is_other = **known != offers;
+            if is_other {
+                *known = Arc::new(offers);
+            }
+            is_other
+        });
+    }
+
+    fn whole_mut(&mut self) -> Option<&mut Whole> {
+        self.delivery.as_mut()?.whole.as_mut()
+    }
+}

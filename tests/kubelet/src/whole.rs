@@ -1,0 +1,125 @@
+//! What the kubelet does for pods with whole cards: it asks which devices are best together, takes them,
+//! hands an init container's on, and asks again before each start.
+
+use apportion_abi::names::RESOURCE_WHOLE;
+use apportion_proto::deviceplugin::{
+    AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest,
+    PreStartContainerRequest, PreferredAllocationRequest,
+};
+use tonic::Status;
+
+use crate::books::PodOf;
+use crate::kubelet::Kubelet;
+
+/// A container, how many whole cards it asks for, and whether it leaves them to those that come after.
+pub type Asking<'a> = (&'a str, usize, bool);
+
+impl Kubelet {
+    /// Admits a pod with whole cards: each container with the devices that it got.
+    ///
+    /// # Errors
+    /// If too few devices are free or the plugin refuses: the pod fails.
+    ///
+    /// # Panics
+    /// If the folder cannot be written.
+    pub async fn admit_whole(
+        &self,
+        uid: &str,
+        name: &str,
+        containers: &[Asking<'_>],
+    ) -> Result<PodOf, Status> {
+        let mut pod = PodOf {
+            uid: uid.to_owned(),
+            name: name.to_owned(),
+            devices: Vec::new(),
+            whole: Vec::new(),
+        };
+        let mut handed_on: Vec<String> = Vec::new();
+        for (container, count, is_init) in containers {
+            let taken: Vec<&String> = pod.whole.iter().flat_map(|(_, ids)| ids).collect();
+            let free = self.free(RESOURCE_WHOLE).into_iter();
+            let mut available: Vec<String> = free.filter(|id| !taken.contains(&id)).collect();
+            available.extend(handed_on.iter().cloned());
+            if available.len() < *count {
+                return Err(Status::resource_exhausted("too few devices are free"));
+            }
+            let must: Vec<String> = handed_on.iter().take(*count).cloned().collect();
+            let ids = self.take(available, must, *count).await?;
+            match is_init {
+                true => handed_on.extend(ids.iter().cloned()),
+                false => handed_on.retain(|id| !ids.contains(id)),
+            }
+            pod.whole.push(((*container).to_owned(), ids));
+        }
+        let mut books = self.shared().books();
+        books.pods.insert(uid.to_owned(), pod.clone());
+        books.save(&self.plugins());
+        Ok(pod)
+    }
+
+    async fn take(
+        &self,
+        available: Vec<String>,
+        must: Vec<String>,
+        count: usize,
+    ) -> Result<Vec<String>, Status> {
+        let no_plugin = || Status::unavailable("no plugin answers");
+        let mut client = self.client(RESOURCE_WHOLE).await.ok_or_else(no_plugin)?;
+        let size = i32::try_from(count).expect("a pod asks for few cards");
+        let request = ContainerPreferredAllocationRequest {
+            available_device_i_ds: available.clone(),
+            must_include_device_i_ds: must,
+            allocation_size: size,
+        };
+        let container_requests = vec![request];
+        let preferred = client
+            .get_preferred_allocation(PreferredAllocationRequest { container_requests })
+            .await?
+            .into_inner();
+        let mut ids: Vec<String> = preferred
+            .container_responses
+            .into_iter()
+            .flat_map(|of| of.device_i_ds)
+            .filter(|id| available.contains(id))
+            .take(count)
+            .collect();
+        let others: Vec<String> = available
+            .into_iter()
+            .filter(|id| !ids.contains(id))
+            .collect();
+        ids.extend(others.into_iter().take(count.saturating_sub(ids.len())));
+        let container_requests = vec![ContainerAllocateRequest {
+            devices_ids: ids.clone(),
+        }];
+        let reply = client
+            .allocate(AllocateRequest { container_requests })
+            .await?;
+        let responses = reply.into_inner().container_responses;
+        let names = responses.iter().flat_map(|of| &of.cdi_devices);
+        let names: Vec<_> = names.map(|device| device.name.clone()).collect();
+        let mut expected: Vec<_> = ids
+            .iter()
+            .map(|id| format!("apportion.dev/grant={id}"))
+            .collect();
+        expected.sort();
+        assert_eq!(names, expected);
+        Ok(ids)
+    }
+
+    /// Asks before a container with whole cards starts.
+    ///
+    /// # Errors
+    /// If it must not start, with what the pod's events say.
+    pub async fn before_whole_start(&self, uid: &str, container: &str) -> Result<(), Status> {
+        let pod = self
+            .pod(uid)
+            .ok_or_else(|| Status::not_found("no such pod"))?;
+        let mut containers = pod.whole.into_iter();
+        let found = containers.find(|(name, _)| name == container);
+        let (_, devices_ids) = found.ok_or_else(|| Status::not_found("no such container"))?;
+        let no_plugin = || Status::unavailable("no plugin answers");
+        let mut client = self.client(RESOURCE_WHOLE).await.ok_or_else(no_plugin)?;
+        let asked = client.pre_start_container(PreStartContainerRequest { devices_ids });
+        asked.await.map(drop)
+    }
+}
