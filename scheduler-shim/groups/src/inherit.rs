@@ -13,8 +13,8 @@ use crate::duration::parse_duration;
 use crate::group::{Owner, PodGroup, Preemptibility, Topology};
 use crate::names::{
     ANNOTATION_DELAY, ANNOTATION_PREFERRED, ANNOTATION_REQUIRED, ANNOTATION_TOP_OWNER,
-    ANNOTATION_TOPOLOGY, DEFAULT_QUEUE, LABEL_PREEMPTIBILITY, LABEL_PRIORITY, LABEL_PROJECT,
-    LABEL_USER,
+    ANNOTATION_TOPOLOGY, DEFAULT_QUEUE, LABEL_OLD_QUEUE, LABEL_PREEMPTIBILITY, LABEL_PRIORITY,
+    LABEL_PROJECT, LABEL_USER,
 };
 use crate::object::Object;
 use crate::workload::Workload;
@@ -46,7 +46,8 @@ impl<'a> Workload<'a> {
     fn queue(&self) -> String {
         let asked = [self.owner, self.pod];
         let named = |key: &str| asked.iter().find_map(|object| object.label(key));
-        if let Some(queue) = named(&self.settings.queue_label) {
+        let queue = named(&self.settings.queue_label).or_else(|| named(LABEL_OLD_QUEUE));
+        if let Some(queue) = queue {
             return queue.to_owned();
         }
         match (

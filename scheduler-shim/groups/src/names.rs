@@ -17,7 +17,10 @@ pub(crate) const ANNOTATION_SEGMENT_REQUIRED: &str =
 pub(crate) const ANNOTATION_SEGMENT_PREFERRED: &str =
     "kai.scheduler/segment-topology-preferred-placement";
 
-pub(crate) const LABEL_QUEUE: &str = "kai.scheduler/queue";
+/// The queue of a pod or of what owns it.
+pub const LABEL_QUEUE: &str = "kai.scheduler/queue";
+/// How KAI called it up to 0.5. Later releases overlook it; manifests of then still name their queue so.
+pub const LABEL_OLD_QUEUE: &str = "runai/queue";
 pub(crate) const LABEL_NODE_POOL: &str = "kai.scheduler/node-pool";
 pub(crate) const LABEL_PRIORITY: &str = "priorityClassName";
 pub(crate) const LABEL_PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";

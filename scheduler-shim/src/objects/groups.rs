@@ -1,8 +1,8 @@
 //! Which pod group a pod is in: the PodGroup object that it names, else what follows from its owners.
 
 use apportion_groups::{
-    ANNOTATION_GROUP, Grouping, Object, Objects, Owner, PodGroup, Preemptibility, Settings,
-    SubGroup, Topology, Workload, group, parse_duration,
+    ANNOTATION_GROUP, Grouping, LABEL_OLD_QUEUE, LABEL_QUEUE, Object, Objects, Owner, PodGroup,
+    Preemptibility, Settings, SubGroup, Topology, Workload, group, parse_duration,
 };
 use serde_json::Value;
 
@@ -48,9 +48,8 @@ fn given(object: Object<'_>, pod: Object<'_>) -> Result<PodGroup, String> {
     let min_sub_group = count(spec, "minSubGroup").map_err(wrong)?;
     let parts = spec["subGroups"].as_array().map_or(&[][..], Vec::as_slice);
     let parts = parts.iter().map(part).collect::<Result<Vec<_>, _>>();
-    let label = object
-        .label("kai.scheduler/queue")
-        .or(pod.label("kai.scheduler/queue"));
+    let named = |key: &str| object.label(key).or(pod.label(key));
+    let label = named(LABEL_QUEUE).or_else(|| named(LABEL_OLD_QUEUE));
     Ok(PodGroup {
         name: name.to_owned(),
         namespace: object.namespace().to_owned(),

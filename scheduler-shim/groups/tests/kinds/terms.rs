@@ -38,6 +38,10 @@ fn the_queue_is_the_owners_then_the_pods_then_the_projects() {
     let labelled = with(plain.clone(), "labels", "kai.scheduler/queue", "gold");
     let project = with(plain.clone(), "labels", "project", "vision");
     let pod_queue = |owner| Case::of(owner).label("kai.scheduler/queue", "iron");
+    let old = |owner| Case::of(owner).label("runai/queue", "bronze");
+    assert_eq!(old(plain.clone()).group().queue, "bronze");
+    assert_eq!(old(labelled.clone()).group().queue, "gold");
+    assert_eq!(old(project.clone()).group().queue, "bronze");
     assert_eq!(pod_queue(labelled).group().queue, "gold");
     assert_eq!(pod_queue(plain).group().queue, "iron");
     assert_eq!(Case::of(project.clone()).group().queue, "vision");
