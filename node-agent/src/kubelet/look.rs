@@ -120,6 +120,17 @@ impl Kubelet {
         seen.is_complete &= self.is_settled();
         if let Some(pods) = &self.pods {
             let pods = pods.borrow();
+            for (slot, (pod, containers)) in on_record(&record)? {
+                // The service lists no container that runs before the others.
+                if pods.are_init(&pod, &containers) {
+                    let name = pods.get(&pod).map(|pod| pod.name.clone());
+                    seen.held.entry(slot).or_insert(Holder {
+                        pod,
+                        name,
+                        containers,
+                    });
+                }
+            }
             seen.ended = pods.ended().cloned().collect();
             let holds = |uid: &&String| seen.held.values().any(|holder| holder.pod == **uid);
             let over = pods.started_for_good().filter(holds);

@@ -3,7 +3,7 @@
 //! The kubelet's own services say neither. Without this the agent works where a scheduler places the
 //! pods, and learns of their ends from the kubelet alone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub(crate) struct PodFacts {
     pub(crate) devices: Option<String>,
     /// Whether none of its containers runs or will run again.
     pub(crate) has_ended: bool,
+    /// Its containers that run before the others and end; the kubelet lists no devices of theirs.
+    init: BTreeSet<String>,
     /// What it mounts over our files, in words.
     pub(super) covered: Option<String>,
     /// Whether it is being deleted: what has ended is not started again.
@@ -80,6 +82,12 @@ impl Pods {
     pub(crate) fn live(&self) -> impl Iterator<Item = &String> {
         let live = self.pods.iter().filter(|(_, pod)| !pod.has_ended);
         live.map(|(uid, _)| uid)
+    }
+
+    /// Whether these containers of a pod that has not ended all run before the others.
+    pub(super) fn are_init(&self, uid: &str, containers: &BTreeSet<String>) -> bool {
+        let pod = self.pods.get(uid).filter(|pod| !pod.has_ended);
+        pod.is_some_and(|pod| containers.is_subset(&pod.init))
     }
 
     fn enter(&mut self, pod: &Pod) {
@@ -189,6 +197,7 @@ fn facts(pod: &Pod) -> PodFacts {
         memory: annotation(ANNOTATION_MEMORY),
         fraction: annotation(ANNOTATION_FRACTION),
         devices: annotation(ANNOTATION_DEVICES),
+        init: init(pod),
         covered: covered(pod),
         is_ending: pod.metadata.deletion_timestamp.is_some(),
         is_started_for_good: is_started_for_good(pod),
@@ -214,6 +223,15 @@ fn is_started_for_good(pod: &Pod) -> bool {
         && started.count() == spec.containers.len()
 }
 
+/// The init containers, without those that go on beside the others.
+fn init(pod: &Pod) -> BTreeSet<String> {
+    let spec = pod.spec.as_ref();
+    let all = spec.and_then(|spec| spec.init_containers.as_ref());
+    let end = all.into_iter().flatten();
+    let end = end.filter(|container| container.restart_policy.as_deref() != Some("Always"));
+    end.map(|container| container.name.clone()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,6 +255,25 @@ mod tests {
         assert_eq!(pods.ended().collect::<Vec<_>>(), ["u2", "u3"]);
         pods.replace(BTreeMap::new());
         assert_eq!(pods.ended().collect::<Vec<_>>(), ["u3", "u1", "u2"]);
+    }
+
+    #[test]
+    fn a_sidecar_is_no_container_that_ends_before_the_others() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"uid": "u1", "name": "a", "namespace": "team"},
+            "spec": {"containers": [{"name": "main"}], "initContainers": [
+                {"name": "convert"}, {"name": "proxy", "restartPolicy": "Always"}]},
+        }))
+        .unwrap();
+        let mut pods = Pods::default();
+        pods.enter(&pod);
+        let are_init = |names: &[&str]| {
+            let names = names.iter().map(|&name| name.to_owned()).collect();
+            pods.are_init("u1", &names)
+        };
+        assert!(are_init(&["convert"]));
+        assert!(!are_init(&["proxy"]) && !are_init(&["convert", "main"]));
+        assert!(!pods.are_init("u2", &BTreeSet::new()));
     }
 
     #[test]
