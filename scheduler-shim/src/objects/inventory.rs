@@ -51,14 +51,19 @@ impl Inventory {
         for object in objects {
             all.enter(object, remarks);
         }
+        all.add_classes();
+        all
+    }
+
+    /// Enters KAI's classes where nobody has made them.
+    fn add_classes(&mut self) {
         for (name, value) in CLASSES {
-            if all.find("PriorityClass", "", name).is_none() {
+            if self.find("PriorityClass", "", name).is_none() {
                 let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
                     "metadata": {"name": name}, "value": value});
-                all.objects.insert(class);
+                self.objects.insert(class);
             }
         }
-        all
     }
 
     fn enter(&mut self, json: Value, remarks: &mut Remarks) {
@@ -77,6 +82,7 @@ impl Inventory {
     /// Forgets an object.
     pub(crate) fn remove(&mut self, json: &Value) {
         self.objects.remove(Object::new(json));
+        self.add_classes();
     }
 
     /// The object as it is kept, unless it decides nothing or makes no sense.
@@ -198,4 +204,26 @@ fn not_text(json: &Value) -> Option<String> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kais_classes_are_there_where_nobody_has_made_them_or_took_theirs_away() {
+        let mut remarks = Remarks::default();
+        let mut all = Inventory::of(Vec::new(), &mut remarks);
+        let value = |all: &Inventory| {
+            let found = all.find("PriorityClass", "", "build")?;
+            found.json()["value"].as_i64()
+        };
+        assert_eq!(value(&all), Some(100));
+        let theirs = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": {"name": "build", "uid": "u1"}, "value": 200});
+        all.put(theirs.clone(), &mut remarks);
+        assert_eq!(value(&all), Some(200));
+        all.remove(&theirs);
+        assert_eq!(value(&all), Some(100));
+    }
 }
