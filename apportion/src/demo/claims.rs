@@ -22,12 +22,16 @@ const DRIVERS_OWN: u64 = 64;
 /// What the driver says at the limit.
 const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
 
-/// The agent's list, once it holds what NVML says of every program.
+/// The agent's list, once it holds what every program took: a look at NVML while a program still took memory
+/// is too old.
 pub(super) fn settled(instance: &Instance, programs: &[Program]) -> Result<ListReply, Failure> {
+    let is_seen = |list: &ListReply, program: &Program| {
+        let taken = program.report.as_ref().map(|report| report.taken_bytes);
+        let seen = grant(list, program).map(|grant| grant.nvml_bytes.min(grant.used_bytes));
+        seen.zip(taken).is_some_and(|(seen, taken)| seen >= taken)
+    };
     eventually(instance, "see the programs' memory", |list| {
-        programs
-            .iter()
-            .all(|program| grant(list, program).is_some_and(|g| g.nvml_bytes > 0))
+        programs.iter().all(|program| is_seen(list, program))
     })
 }
 
