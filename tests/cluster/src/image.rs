@@ -13,6 +13,7 @@ use crate::up::Wanted;
 
 mod archive;
 mod files;
+mod stand_ins;
 
 pub use files::Files;
 
@@ -71,6 +72,7 @@ pub fn images(staged: &Path, victims: &Path) -> Result<Vec<Image>> {
         }
     }
 
+    let stand_ins = stand_ins::images(victim.clone());
     let mut agent = userland()?;
     for name in ["apportion-agent", "apportion"] {
         agent.program(
@@ -79,7 +81,7 @@ pub fn images(staged: &Path, victims: &Path) -> Result<Vec<Image>> {
         )?;
     }
     agent.tree(&staged.join("lib"), Path::new("/usr/lib"))?;
-    Ok(vec![
+    let mut all = vec![
         Image {
             name: PAUSE,
             entrypoint: &["/bin/sleep", "infinity"],
@@ -104,7 +106,9 @@ pub fn images(staged: &Path, victims: &Path) -> Result<Vec<Image>> {
             env: ENV,
             files: agent,
         },
-    ])
+    ];
+    all.extend(stand_ins);
+    Ok(all)
 }
 
 /// Packs `image` and loads it into the cluster's containerd, over one of the same name.

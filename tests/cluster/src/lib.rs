@@ -13,6 +13,7 @@ pub mod binaries;
 pub mod image;
 pub mod managed;
 pub mod missing;
+pub mod programs;
 
 mod certificates;
 mod cluster;
@@ -24,6 +25,7 @@ mod kubeconfig;
 mod kubelet;
 mod leftovers;
 mod node;
+mod pods;
 mod ports;
 mod restart;
 mod room;

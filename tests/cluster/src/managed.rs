@@ -1,7 +1,7 @@
 //! A node that the agent manages, for the suites: the agent as a process in the node's room, on simulated
 //! cards, and pods with shares on it.
 //!
-//! The agent places pods by itself, so that a suite needs nothing but it. What it says is read as people
+//! The agent places pods by itself unless it is told otherwise, so that a suite needs nothing but it. What it says is read as people
 //! read it: from the node, the pods' events, its metrics and its log.
 
 use std::fs::{self, File};
@@ -63,10 +63,13 @@ impl Node {
         let log = File::options().create(true).append(true).open(self.log());
         let mut command = self.agent_command();
         command
-            .args(["--unplaced", "local-fit", "--slots", SLOTS])
+            .args(["--slots", SLOTS])
             .args(["--metrics-address", "127.0.0.1:0", "--log-format", "json"])
             .args(options)
             .stderr(log.expect("the folder is writable"));
+        if !options.contains(&"--unplaced") {
+            command.args(["--unplaced", "local-fit"]);
+        }
         self.agent = Some(command.spawn().expect("util-linux is there"));
         eventually("the node offers slots", || self.offered() == SLOTS);
     }

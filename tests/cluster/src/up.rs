@@ -20,7 +20,7 @@ use crate::ports::Ports;
 use crate::server::Server;
 use crate::servers::Plan;
 use crate::sysctls::Sysctls;
-use crate::{certificates, containerd, image, kubeconfig, kubelet, node, room, snapshotter};
+use crate::{certificates, containerd, image, kubeconfig, kubelet, node, pods, room, snapshotter};
 
 /// How long a server may take until it serves, on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -92,6 +92,7 @@ impl Start<'_> {
         self.wait("kube-apiserver", || {
             Ok(cluster.kubectl(&["get", "--raw", "/readyz"]).is_ok())
         })?;
+        pods::adapt(&cluster)?;
         self.start("kube-controller-manager", plan.controller_manager())?;
         self.start("kube-scheduler", plan.scheduler())?;
         self.wait("containerd", || {

@@ -1,82 +1,11 @@
 //! The webhook on a real API server: what `kubectl apply` says, and who waits for whom.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
-use std::env;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
+use apportion_cluster::programs::{self, Webhook};
 use apportion_cluster::{Cluster, eventually};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "admission-suite";
-
-/// The webhook process, which ends with the test.
-struct Webhook {
-    process: Child,
-    port: u16,
-}
-
-impl Webhook {
-    fn start(cluster: &Cluster, port: u16) -> Self {
-        let staged = env::var_os("APPORTION_STAGED").unwrap();
-        let mut process = Command::new(Path::new(&staged).join("bin/apportion-scheduler"))
-            .args(["webhook", "--name", "127.0.0.1", "--health", "127.0.0.1:0"])
-            .args([
-                "--namespace",
-                NAMESPACE,
-                "--runtime-class",
-                "suite",
-                "--listen",
-            ])
-            .arg(format!("127.0.0.1:{port}"))
-            .env("KUBECONFIG", cluster.folder().kubeconfig())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut lines = BufReader::new(process.stdout.take().unwrap());
-        lines.read_line(&mut line).unwrap();
-        let port = line.trim().rsplit(':').next().unwrap().parse().unwrap();
-        Self { process, port }
-    }
-}
-
-impl Drop for Webhook {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// The objects of a manifest of the scheduler.
-fn manifest(name: &str) -> Vec<Value> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scheduler-shim/manifests");
-    let text = std::fs::read_to_string(folder.join(name)).unwrap();
-    let documents = serde_norway::Deserializer::from_str(&text);
-    documents
-        .map(|one| Value::deserialize(one).unwrap())
-        .collect()
-}
-
-/// The configurations as they are installed, but that the API server calls this machine: it has no network
-/// in which a service could be.
-fn configurations(port: u16) -> Vec<Value> {
-    let mut all = manifest("webhook.yaml");
-    all.retain(|one| one["webhooks"].is_array());
-    for webhook in all
-        .iter_mut()
-        .flat_map(|one| one["webhooks"].as_array_mut().unwrap())
-    {
-        let path = webhook["clientConfig"]["service"]["path"]
-            .as_str()
-            .unwrap()
-            .to_owned();
-        webhook["clientConfig"] = json!({"url": format!("https://127.0.0.1:{port}{path}")});
-    }
-    all
-}
 
 fn pod(name: &str, scheduler: &str, annotations: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
@@ -89,33 +18,19 @@ fn refusal(cluster: &Cluster, object: &Value) -> String {
     format!("{:#}", cluster.apply(object).unwrap_err())
 }
 
+fn start(cluster: &Cluster, port: u16) -> Webhook {
+    Webhook::start(cluster, NAMESPACE, port, &["--runtime-class", "suite"])
+}
+
 fn prepare(cluster: &Cluster) -> Webhook {
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     cluster.apply(&namespace).unwrap();
     let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "suite"}, "handler": "runc"});
     cluster.apply(&class).unwrap();
-    for kind in [
-        "queues.scheduling.run.ai",
-        "podgroups.scheduling.run.ai",
-        "topologies.kai.scheduler",
-    ] {
-        cluster
-            .apply(&manifest(&format!("crds/{kind}.yaml"))[0])
-            .unwrap();
-        cluster
-            .kubectl(&[
-                "wait",
-                "--for=condition=Established",
-                &format!("crd/{kind}"),
-                "--timeout=60s",
-            ])
-            .unwrap();
-    }
-    let webhook = Webhook::start(cluster, 0);
-    for configuration in configurations(webhook.port) {
-        cluster.apply(&configuration).unwrap();
-    }
+    programs::install_kinds(cluster);
+    let webhook = start(cluster, 0);
+    webhook.install(cluster);
     eventually("the API server trusts the webhook", || {
         cluster
             .apply(&pod(
@@ -138,8 +53,7 @@ fn kais_manifests_are_completed_refused_and_left_alone() {
     survives_a_new_authority(&cluster);
 
     let port = webhook.port;
-    webhook.process.kill().unwrap();
-    webhook.process.wait().unwrap();
+    webhook.process.kill();
     // Nobody waits for a webhook that isn't there, but who asks for a share.
     cluster
         .apply(&pod("plain", "kai-scheduler", json!({})))
@@ -156,7 +70,7 @@ fn kais_manifests_are_completed_refused_and_left_alone() {
         &pod("late", "kai-scheduler", json!({"gpu-fraction": "0.5"})),
     );
     assert!(said.contains("failed calling webhook"), "{said}");
-    let _again = Webhook::start(&cluster, port);
+    let _again = start(&cluster, port);
     eventually("shares are taken again", || {
         cluster
             .apply(&pod(
@@ -166,12 +80,7 @@ fn kais_manifests_are_completed_refused_and_left_alone() {
             ))
             .is_ok()
     });
-    for configuration in configurations(port) {
-        let kind = configuration["kind"].as_str().unwrap();
-        cluster
-            .kubectl(&["delete", kind, "apportion-admission"])
-            .unwrap();
-    }
+    programs::uninstall_webhook(&cluster);
     cluster
         .kubectl(&["delete", "namespace", NAMESPACE, "--wait=false"])
         .unwrap();

@@ -65,6 +65,12 @@ fn layer(files: &Files) -> Result<Vec<u8>> {
         let path = below_root(path);
         match source {
             Source::Text(text) => append(&mut tar, path, 0o644, text.as_bytes())?,
+            Source::Script(text) => append(
+                &mut tar,
+                path,
+                0o755,
+                format!("#!/bin/sh\n{text}\n").as_bytes(),
+            )?,
             Source::Link(to) => {
                 tar.append_link(&mut header(EntryType::Symlink, 0o777, 0), path, to)?;
             }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 pub(super) enum Source {
     Copy(PathBuf),
     Text(&'static str),
+    Script(&'static str),
     Link(PathBuf),
 }
 
@@ -45,6 +46,11 @@ impl Files {
     /// Puts `text` at `to`.
     pub fn text(&mut self, to: &Path, text: &'static str) {
         self.0.insert(to.into(), Source::Text(text));
+    }
+
+    /// Puts a program of one line of shell at `to`.
+    pub fn script(&mut self, to: &Path, text: &'static str) {
+        self.0.insert(to.into(), Source::Script(text));
     }
 
     /// Puts everything below `from` below `to`, links as links.

@@ -1,0 +1,169 @@
+//! Our programs as processes beside a cluster, where a test needs to stop and start them at will. They end
+//! with the value that started them.
+//!
+//! There is no network in which a service could be, so the API server is told to ask the webhook at this
+//! machine's own address.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::Cluster;
+use crate::wait::eventually;
+
+/// The folder of KAI's kinds.
+const KAIS: &str = "../../scheduler-shim/manifests/crds";
+
+/// A program of the staged tree that runs.
+pub struct Program(Child);
+
+impl Program {
+    /// Starts a command of `apportion-scheduler`, which finds the cluster by its environment.
+    ///
+    /// # Panics
+    /// If nothing was staged.
+    #[must_use]
+    pub fn scheduler(cluster: &Cluster, arguments: &[&str]) -> Self {
+        Self(
+            command(cluster, arguments)
+                .spawn()
+                .expect("the scheduler starts"),
+        )
+    }
+
+    /// Kills it at once.
+    ///
+    /// # Panics
+    /// If it cannot be waited for.
+    pub fn kill(&mut self) {
+        let _ = self.0.kill();
+        self.0.wait().expect("a child can be waited for");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The webhook, and the port of this machine at which it answers.
+pub struct Webhook {
+    /// The process.
+    pub process: Program,
+    /// Its port.
+    pub port: u16,
+}
+
+impl Webhook {
+    /// Starts the webhook; port 0 is any that is free. Its secret lies in `namespace`.
+    ///
+    /// # Panics
+    /// If it does not say where it listens.
+    #[must_use]
+    pub fn start(cluster: &Cluster, namespace: &str, port: u16, more: &[&str]) -> Self {
+        let listen = format!("127.0.0.1:{port}");
+        let mut arguments = vec!["webhook", "--name", "127.0.0.1", "--health", "127.0.0.1:0"];
+        arguments.extend(["--namespace", namespace, "--listen", &listen]);
+        arguments.extend(more);
+        let mut process = command(cluster, &arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the webhook starts");
+        let mut line = String::new();
+        let mut lines = BufReader::new(process.stdout.take().expect("it is piped"));
+        lines.read_line(&mut line).expect("it is text");
+        let port = line.trim().rsplit(':').next().map(str::parse);
+        let port = port.expect("a line").expect("it ends with the port");
+        Self {
+            process: Program(process),
+            port,
+        }
+    }
+
+    /// Makes the API server ask it.
+    ///
+    /// # Panics
+    /// If the API server does not take a configuration.
+    pub fn install(&self, cluster: &Cluster) {
+        for configuration in configurations(self.port) {
+            cluster.apply(&configuration).expect("it is taken");
+        }
+    }
+}
+
+/// Takes the webhook's configurations away.
+///
+/// # Panics
+/// If they are not there.
+pub fn uninstall_webhook(cluster: &Cluster) {
+    for configuration in configurations(0) {
+        let kind = configuration["kind"].as_str().unwrap_or_default();
+        let name = configuration["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default();
+        cluster
+            .kubectl(&["delete", kind, name])
+            .expect("it is there");
+    }
+}
+
+/// Makes the API server know KAI's kinds and ours.
+///
+/// # Panics
+/// If it does not take one.
+pub fn install_kinds(cluster: &Cluster) {
+    let ours = "../../runtime-class/chart/apportion-agent/crds";
+    for (folder, kind) in [
+        (KAIS, "queues.scheduling.run.ai"),
+        (KAIS, "podgroups.scheduling.run.ai"),
+        (KAIS, "topologies.kai.scheduler"),
+        (ours, "gpunodes.apportion.dev"),
+    ] {
+        for object in manifest(folder, &format!("{kind}.yaml")) {
+            cluster.apply(&object).expect("the kind is taken");
+        }
+        let known = format!("crd/{kind}");
+        eventually(kind, || {
+            let wait = ["wait", "--for=condition=Established", &known];
+            cluster.kubectl(&wait).is_ok()
+        });
+    }
+}
+
+fn command(cluster: &Cluster, arguments: &[&str]) -> Command {
+    let staged = env::var_os("APPORTION_STAGED").expect("APPORTION_STAGED names the staged tree");
+    let mut command = Command::new(Path::new(&staged).join("bin/apportion-scheduler"));
+    command
+        .args(arguments)
+        .env("KUBECONFIG", cluster.folder().kubeconfig())
+        .stdin(Stdio::null());
+    command
+}
+
+/// The objects of a manifest of the repository.
+fn manifest(folder: &str, name: &str) -> Vec<Value> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let text = std::fs::read_to_string(folder.join(name)).expect("the manifest can be read");
+    serde_norway::Deserializer::from_str(&text)
+        .map(|one| Value::deserialize(one).expect("the manifest is YAML"))
+        .collect()
+}
+
+fn configurations(port: u16) -> Vec<Value> {
+    let mut all = manifest("../../scheduler-shim/manifests", "webhook.yaml");
+    all.retain(|one| one["webhooks"].is_array());
+    let webhooks = all
+        .iter_mut()
+        .flat_map(|one| one["webhooks"].as_array_mut().into_iter().flatten());
+    for webhook in webhooks {
+        let path = webhook["clientConfig"]["service"]["path"].as_str();
+        let url = format!("https://127.0.0.1:{port}{}", path.unwrap_or_default());
+        webhook["clientConfig"] = json!({ "url": url });
+    }
+    all
+}
