@@ -6,8 +6,7 @@
 //! Memory with the driver's reserve apart (`nvmlDeviceGetMemoryInfo_v2`) came with driver 510; an older
 //! one is refused by name. A card that has no memory of its own (it uses the machine's) says nothing of it;
 //! its size is what the settings say ([`Sizes`]), and what is used of it is what its processes are said to
-//! use. Process lists fall back from version 3 to 2. A card in MIG mode is left
-//! alone: its instances are not given out yet.
+//! use. A card in MIG mode is left alone: its instances are not given out yet.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,14 +15,13 @@ use std::time::{Duration, Instant};
 
 use apportion_abi::{Bytes, Capacity, CardUuid};
 use apportion_ledger::Health;
-use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::struct_wrappers::device::ProcessInfo;
-use nvml_wrapper::{Device, Nvml};
 use tokio::sync::mpsc as channel;
 use tracing::warn;
 
 mod near;
+mod processes;
 
 pub(crate) use near::{Near, topology};
 
@@ -31,8 +29,6 @@ pub(crate) use near::{Near, topology};
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait between attempts to start a driver that went away, as in an upgrade.
 const RESTART_WAIT: Duration = Duration::from_secs(2);
-/// How often a process list that grew between its two calls is read again.
-const LIST_ATTEMPTS: usize = 3;
 
 /// Why there is no driver.
 #[derive(Debug, thiserror::Error)]
@@ -356,7 +352,7 @@ fn try_read(nvml: &Nvml, card: &FoundCard) -> Result<Reading, NvmlError> {
     let device = nvml.device_by_uuid(card.uuid.to_string())?;
     // The list comes first: a process that starts in between is then unexplained memory for one
     // sample, and not memory of nobody that is taken from the card's total.
-    let processes = processes(&device)?;
+    let processes = processes::of(&device)?;
     let used = match card.is_measured {
         true => Bytes(device.memory_info()?.used),
         false => processes.values().flatten().copied().sum(),
@@ -369,54 +365,4 @@ fn try_read(nvml: &Nvml, card: &FoundCard) -> Result<Reading, NvmlError> {
         utilisation,
         processes,
     })
-}
-
-/// Compute, graphics and MPS processes; one that stands in several lists uses the most that any says.
-fn processes(device: &Device<'_>) -> Result<BTreeMap<u32, Option<Bytes>>, NvmlError> {
-    let compute = list(|| {
-        let newest = device.running_compute_processes();
-        or_older(newest, || device.running_compute_processes_v2())
-    })?;
-    // Not every card and driver has the other two; a card that has no graphics has no such processes.
-    let graphics = list(|| {
-        let newest = device.running_graphics_processes();
-        or_older(newest, || device.running_graphics_processes_v2())
-    });
-    let shared = list(|| device.mps_running_compute_processes());
-    let mut all = BTreeMap::new();
-    for process in compute
-        .into_iter()
-        .chain(graphics.unwrap_or_default())
-        .chain(shared.unwrap_or_default())
-    {
-        let used = match process.used_gpu_memory {
-            UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
-            UsedGpuMemory::Unavailable => None,
-        };
-        let most = all.entry(process.pid).or_insert(used);
-        *most = used.max(*most);
-    }
-    Ok(all)
-}
-
-fn or_older(
-    newest: Result<Vec<ProcessInfo>, NvmlError>,
-    older: impl FnOnce() -> Result<Vec<ProcessInfo>, NvmlError>,
-) -> Result<Vec<ProcessInfo>, NvmlError> {
-    match newest {
-        Err(NvmlError::FailedToLoadSymbol(_)) => older(),
-        answer => answer,
-    }
-}
-
-fn list(
-    read: impl Fn() -> Result<Vec<ProcessInfo>, NvmlError>,
-) -> Result<Vec<ProcessInfo>, NvmlError> {
-    for _ in 1..LIST_ATTEMPTS {
-        match read() {
-            Err(NvmlError::InsufficientSize(_)) => {}
-            answer => return answer,
-        }
-    }
-    read()
 }

@@ -12,6 +12,7 @@ mod answers;
 mod checkpoint;
 mod counts;
 mod covered;
+mod lists;
 mod local_fit;
 mod look;
 mod plugin;

@@ -12,17 +12,17 @@ use apportion_ledger::SlotId;
 use apportion_proto::deviceplugin::device_plugin_server::DevicePlugin;
 use apportion_proto::deviceplugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest, Device, DevicePluginOptions,
-    Empty, ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse,
-    PreferredAllocationRequest, PreferredAllocationResponse,
+    Empty, PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
+    PreferredAllocationResponse,
 };
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
 use super::Offers;
 use super::answers::Answers;
 use super::counts::News;
+use super::lists::{Lists, health, lists};
 use super::local_fit::LocalFit;
 use super::look::{Holder, Kubelet};
 use crate::failure::chain;
@@ -53,31 +53,15 @@ impl DevicePlugin for Plugin {
         Ok(Response::new(OPTIONS))
     }
 
-    type ListAndWatchStream = ReceiverStream<Result<ListAndWatchResponse, Status>>;
+    type ListAndWatchStream = Lists;
 
     async fn list_and_watch(
         &self,
         _: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let (replies, unread) = mpsc::channel(1);
-        let mut offers = self.offers.clone();
-        tokio::spawn(async move {
-            loop {
-                let devices = offers.borrow_and_update().iter().map(device).collect();
-                if replies
-                    .send(Ok(ListAndWatchResponse { devices }))
-                    .await
-                    .is_err()
-                {
-                    return;
-                }
-                tokio::select! {
-                    () = replies.closed() => return,
-                    changed = offers.changed() => if changed.is_err() { return },
-                }
-            }
-        });
-        Ok(Response::new(ReceiverStream::new(unread)))
+        Ok(Response::new(lists(self.offers.clone(), |offers| {
+            offers.iter().map(device).collect()
+        })))
     }
 
     async fn get_preferred_allocation(
@@ -174,10 +158,9 @@ pub(super) fn leaving() -> Status {
 }
 
 fn device((slot, is_offered): &(SlotId, bool)) -> Device {
-    let health = if *is_offered { "Healthy" } else { "Unhealthy" };
     Device {
         id: slot.to_string(),
-        health: health.to_owned(),
+        health: health(*is_offered),
         topology: None,
     }
 }

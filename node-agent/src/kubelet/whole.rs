@@ -15,17 +15,16 @@ use apportion_proto::deviceplugin::device_plugin_server::DevicePlugin;
 use apportion_proto::deviceplugin::{
     AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse,
     ContainerPreferredAllocationRequest, ContainerPreferredAllocationResponse, Device,
-    DevicePluginOptions, Empty, ListAndWatchResponse, NumaNode, PreStartContainerRequest,
-    PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
-    TopologyInfo,
+    DevicePluginOptions, Empty, NumaNode, PreStartContainerRequest, PreStartContainerResponse,
+    PreferredAllocationRequest, PreferredAllocationResponse, TopologyInfo,
 };
 use apportion_runtime_class::cdi;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 use tracing::{info, warn};
 
+use super::lists::{Lists, health, lists};
 use super::look::Kubelet;
 use super::plugin::leaving;
 use crate::failure::chain;
@@ -66,28 +65,15 @@ impl DevicePlugin for WholePlugin {
         Ok(Response::new(OPTIONS))
     }
 
-    type ListAndWatchStream = ReceiverStream<Result<ListAndWatchResponse, Status>>;
+    type ListAndWatchStream = Lists;
 
     async fn list_and_watch(
         &self,
         _: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let (replies, unread) = mpsc::channel(1);
-        let mut offers = self.offers.clone();
-        tokio::spawn(async move {
-            loop {
-                let devices = devices(&offers.borrow_and_update());
-                let list = ListAndWatchResponse { devices };
-                if replies.send(Ok(list)).await.is_err() {
-                    return;
-                }
-                tokio::select! {
-                    () = replies.closed() => return,
-                    changed = offers.changed() => if changed.is_err() { return },
-                }
-            }
-        });
-        Ok(Response::new(ReceiverStream::new(unread)))
+        Ok(Response::new(lists(self.offers.clone(), |offers| {
+            devices(offers)
+        })))
     }
 
     async fn get_preferred_allocation(
@@ -222,12 +208,7 @@ fn devices(of: &WholeOffers) -> Vec<Device> {
         let node = |id: u32| NumaNode { id: id.into() };
         Device {
             id: offer.id.to_string(),
-            health: if offer.is_offered {
-                "Healthy"
-            } else {
-                "Unhealthy"
-            }
-            .to_owned(),
+            health: health(offer.is_offered),
             topology: numa.map(|id| TopologyInfo {
                 nodes: vec![node(id)],
             }),
