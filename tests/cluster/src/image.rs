@@ -118,15 +118,17 @@ pub fn images(staged: &Path, victims: &Path) -> Result<Vec<Image>> {
 pub fn import(cluster: &Cluster, image: &Image) -> Result<()> {
     let tar = archive::pack(image, &cluster.folder().path().join("images"))?;
     let loading = || format!("failed to load {}", image.name);
-    let mut ctr = cluster.ctr_command();
-    ctr.args([
-        "images",
-        "import",
-        "--local",
-        "--snapshotter",
-        cluster.snapshotter(),
-    ])
-    .arg(tar);
+    let import = || {
+        let mut ctr = cluster.ctr_command();
+        ctr.args(["images", "import"]);
+        ctr
+    };
+    let mut ctr = import();
+    // From 1.7 containerd's transfer service would unpack for its own snapshotter; 1.6 has no such service.
+    if output(import().arg("--help"), "")?.contains("--local") {
+        ctr.arg("--local");
+    }
+    ctr.args(["--snapshotter", cluster.snapshotter()]).arg(tar);
     output(&mut ctr, "").with_context(loading)?;
     Ok(())
 }
