@@ -19,6 +19,7 @@ mod plugin;
 mod pods;
 mod registration;
 mod rival;
+mod voices;
 mod whole;
 mod wholes;
 

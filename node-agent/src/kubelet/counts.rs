@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::look::{LookError, Seen};
+use super::look::{Dispute, LookError, Seen};
 
 /// Bounds of how long the kubelet waits for its answer, in seconds: it goes on for thirty.
 const BOUNDS: [f64; 12] = [
@@ -40,13 +40,17 @@ impl News {
     /// What came of a look.
     pub(super) fn of(looked: &Result<Seen, LookError>) -> Self {
         match looked {
-            Ok(seen) if seen.is_listed => Self::Looked("both", "ok"),
-            Ok(_) => Self::Looked("checkpoint", "ok"),
-            Err(LookError::Checkpoint(_)) => Self::Looked("checkpoint", "unreadable"),
-            Err(LookError::TwoPods(_) | LookError::TwoPodsWhole(_)) => {
-                Self::Looked("checkpoint", "two_pods")
+            Ok(seen) => {
+                let source = if seen.is_listed { "both" } else { "checkpoint" };
+                let result = match seen.disputed.values().next() {
+                    Some(Dispute::TwoPods) => "two_pods",
+                    Some(Dispute::Disagree) => "disagree",
+                    None => "ok",
+                };
+                Self::Looked(source, result)
             }
-            Err(LookError::Disagree(_)) => Self::Looked("both", "disagree"),
+            Err(LookError::Checkpoint(_)) => Self::Looked("checkpoint", "unreadable"),
+            Err(LookError::TwoPodsWhole(_)) => Self::Looked("checkpoint", "two_pods"),
             Err(LookError::Leaving) => Self::Looked("both", "leaving"),
         }
     }

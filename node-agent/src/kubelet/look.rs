@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use apportion_abi::names::RESOURCE_SLOT;
 use apportion_ledger::{SlotId, WholeId};
 use apportion_proto::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use apportion_proto::podresources::{ListPodResourcesRequest, PodResources};
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
-use super::checkpoint::{self, CheckpointError, Record};
+use super::checkpoint::{self, CheckpointError};
 use super::counts::News;
 use super::pods::Pods;
+use super::voices::{agreed, in_use, on_record, only};
 use super::wholes::{self, WholeHolder};
 use crate::failure::chain;
 use crate::request::Request;
@@ -54,6 +54,8 @@ pub(crate) struct Seen {
     pub(crate) held: BTreeMap<SlotId, Holder>,
     /// Whether the kubelet's service spoke, beside its record.
     pub(crate) is_listed: bool,
+    /// The slots of which it cannot be said who holds them, and why not.
+    pub(crate) disputed: BTreeMap<SlotId, Dispute>,
     /// The pods with whole cards, by UID.
     pub(crate) whole: BTreeMap<String, WholeHolder>,
     /// Whether a slot that is not there is held by nobody.
@@ -72,14 +74,19 @@ pub(crate) struct Seen {
 pub(crate) enum LookError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    #[error("the kubelet's checkpoint gives slot {0} to two pods")]
-    TwoPods(SlotId),
     #[error("the kubelet's checkpoint gives whole GPU {0} to two pods")]
     TwoPodsWhole(WholeId),
-    #[error("the kubelet's checkpoint and its pod resources disagree on who holds slot {0}")]
-    Disagree(SlotId),
     #[error("apportion's agent is leaving")]
     Leaving,
+}
+
+/// Why it cannot be said who holds one slot. The others are as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Dispute {
+    #[error("the kubelet has given it to two pods; one of them must end")]
+    TwoPods,
+    #[error("the kubelet's checkpoint and its pod resources disagree on who holds it")]
+    Disagree,
 }
 
 impl Kubelet {
@@ -116,11 +123,13 @@ impl Kubelet {
             .ok()
             .flatten();
         let record = checkpoint::read(&self.plugins())?;
-        let mut seen = agreed(&record, listed.as_deref())?;
+        let mut seen = agreed(&record, listed.as_deref(), |uid| self.name(uid));
         seen.is_complete &= self.is_settled();
         if let Some(pods) = &self.pods {
             let pods = pods.borrow();
-            for (slot, (pod, containers)) in on_record(&record)? {
+            let settled = on_record(&record).into_iter();
+            let settled = settled.filter(|(slot, _)| !seen.disputed.contains_key(slot));
+            for (slot, (pod, containers)) in settled.filter_map(only).collect::<Vec<_>>() {
                 // The service lists no container that runs before the others.
                 if pods.are_init(&pod, &containers) {
                     let name = pods.get(&pod).map(|pod| pod.name.clone());
@@ -139,6 +148,26 @@ impl Kubelet {
         }
         seen.whole = wholes::seen(&record, listed.as_deref(), &seen.live)?;
         Ok(seen)
+    }
+
+    /// The name of the pod whose running container holds a slot that the kubelet gives out as free.
+    ///
+    /// # A slot that is given twice
+    /// While the kubelet waits for our answer for one pod, a list that it makes for anybody forgets that the
+    /// slot is taken, and the next pod gets it too. Whoever is refused fails at admission and comes again.
+    pub(super) async fn holder_of_given(&self, slot: SlotId) -> Option<String> {
+        let record = checkpoint::read(&self.plugins()).ok()?;
+        // A slot that is not on record is free, and of most that are the pod has ended.
+        on_record(&record).get(&slot)?;
+        let listed = tokio::time::timeout(PATIENCE, list(&self.dir)).await;
+        let holders = in_use(&listed.ok()??).remove(&slot)?;
+        holders.into_keys().next()
+    }
+
+    /// The name of a pod, as far as the API server has told of it.
+    fn name(&self, uid: &str) -> Option<String> {
+        let pods = self.pods.as_ref()?.borrow();
+        Some(pods.get(uid)?.name.clone())
     }
 
     /// What a pod mounts over our files, as far as the API server has told of it.
@@ -166,9 +195,18 @@ impl Kubelet {
 /// Tells the agent what is so, until the agent leaves.
 pub(crate) async fn keep_looking(kubelet: Arc<Kubelet>) {
     let mut problem = None;
+    let mut disputed = BTreeMap::new();
     loop {
         match kubelet.look().await {
-            Ok(_) => problem = None,
+            Ok(seen) => {
+                problem = None;
+                if disputed != seen.disputed {
+                    for (slot, dispute) in &seen.disputed {
+                        warn!(%slot, %dispute, "It cannot be said who holds a slot");
+                    }
+                    disputed = seen.disputed;
+                }
+            }
             Err(LookError::Leaving) => return,
             Err(error) => {
                 let error = chain(&error);
@@ -194,174 +232,5 @@ async fn list(dir: &Path) -> Option<Vec<PodResources>> {
             debug!(%status, "The kubelet does not list its pods");
             None
         }
-    }
-}
-
-/// What both of the kubelet's voices say; the record alone where the service does not speak.
-fn agreed(record: &Record, listed: Option<&[PodResources]>) -> Result<Seen, LookError> {
-    let on_record = on_record(record)?;
-    let Some(listed) = listed else {
-        let held = on_record.into_iter().map(|(slot, (pod, containers))| {
-            let name = None;
-            (
-                slot,
-                Holder {
-                    pod,
-                    name,
-                    containers,
-                },
-            )
-        });
-        return Ok(Seen {
-            held: held.collect(),
-            ..Seen::default()
-        });
-    };
-    let mut held = BTreeMap::new();
-    for (slot, name, containers) in in_use(listed) {
-        // One that is not on record yet is still being given out.
-        if let Some((pod, known)) = on_record.get(&slot) {
-            if !containers.is_subset(known) {
-                return Err(LookError::Disagree(slot));
-            }
-            let (pod, name) = (pod.clone(), Some(name));
-            held.insert(
-                slot,
-                Holder {
-                    pod,
-                    name,
-                    containers,
-                },
-            );
-        }
-    }
-    Ok(Seen {
-        held,
-        is_listed: true,
-        is_complete: true,
-        ..Seen::default()
-    })
-}
-
-type Recorded = BTreeMap<SlotId, (String, BTreeSet<String>)>;
-
-/// Each slot with its pod's UID and its containers. An init container leaves its slot to another one.
-fn on_record(record: &Record) -> Result<Recorded, LookError> {
-    let mut slots = Recorded::new();
-    let ours = record
-        .entries
-        .iter()
-        .filter(|entry| entry.resource == RESOURCE_SLOT);
-    for entry in ours {
-        for slot in entry.devices().filter_map(|id| id.parse().ok()) {
-            let (pod, containers) = slots
-                .entry(slot)
-                .or_insert_with(|| (entry.pod.clone(), BTreeSet::new()));
-            if *pod != entry.pod {
-                return Err(LookError::TwoPods(slot));
-            }
-            containers.insert(entry.container.clone());
-        }
-    }
-    Ok(slots)
-}
-
-/// Each slot with its pod's name and the containers that hold it.
-fn in_use(listed: &[PodResources]) -> Vec<(SlotId, String, BTreeSet<String>)> {
-    let mut all: BTreeMap<SlotId, (String, BTreeSet<String>)> = BTreeMap::new();
-    for pod in listed {
-        for container in &pod.containers {
-            let ours = container
-                .devices
-                .iter()
-                .filter(|of| of.resource_name == RESOURCE_SLOT);
-            for slot in ours
-                .flat_map(|of| &of.device_ids)
-                .filter_map(|id| id.parse().ok())
-            {
-                let name = format!("{}/{}", pod.namespace, pod.name);
-                let (_, containers) = all.entry(slot).or_insert_with(|| (name, BTreeSet::new()));
-                containers.insert(container.name.clone());
-            }
-        }
-    }
-    let flat = all
-        .into_iter()
-        .map(|(slot, (name, containers))| (slot, name, containers));
-    flat.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use apportion_proto::podresources::{ContainerDevices, ContainerResources};
-
-    fn record(entries: &[(&str, &str, &str)]) -> Record {
-        let entry = |(pod, container, slot): &(&str, &str, &str)| {
-            serde_json::from_value(serde_json::json!({
-                "PodUID": pod, "ContainerName": container, "ResourceName": RESOURCE_SLOT,
-                "DeviceIDs": {"-1": [slot]},
-            }))
-            .unwrap()
-        };
-        Record {
-            entries: entries.iter().map(entry).collect(),
-            ..Record::default()
-        }
-    }
-
-    fn listed(name: &str, container: &str, slot: &str) -> PodResources {
-        let devices = vec![ContainerDevices {
-            resource_name: RESOURCE_SLOT.into(),
-            device_ids: vec![slot.into()],
-        }];
-        PodResources {
-            name: name.into(),
-            namespace: "team".into(),
-            containers: vec![ContainerResources {
-                name: container.into(),
-                devices,
-            }],
-        }
-    }
-
-    #[test]
-    fn a_slot_is_held_by_the_pod_that_both_name() {
-        let record = record(&[
-            ("u1", "init", "s-0001"),
-            ("u1", "main", "s-0001"),
-            ("u2", "main", "s-0002"),
-        ]);
-        let seen = agreed(&record, Some(&[listed("a", "main", "s-0001")])).unwrap();
-        let holder = Holder {
-            pod: "u1".into(),
-            name: Some("team/a".into()),
-            containers: ["main".to_owned()].into(),
-        };
-        assert_eq!(seen.held, [(SlotId(1), holder)].into());
-        assert!(seen.is_complete);
-    }
-
-    #[test]
-    fn a_name_that_was_given_to_another_pod_is_not_taken_for_the_old_one() {
-        let record = record(&[("u1", "main", "s-0001")]);
-        let other = agreed(&record, Some(&[listed("a", "trainer", "s-0001")]));
-        assert!(matches!(other, Err(LookError::Disagree(SlotId(1)))));
-    }
-
-    #[test]
-    fn one_slot_of_two_pods_is_nobodys() {
-        let record = record(&[("u1", "main", "s-0001"), ("u2", "main", "s-0001")]);
-        assert!(matches!(
-            agreed(&record, None),
-            Err(LookError::TwoPods(SlotId(1)))
-        ));
-    }
-
-    #[test]
-    fn the_record_alone_says_who_holds_a_slot_and_not_who_has_left() {
-        let seen = agreed(&record(&[("u1", "main", "s-0001")]), None).unwrap();
-        assert_eq!(seen.held[&SlotId(1)].pod, "u1");
-        assert!(!seen.is_complete);
     }
 }

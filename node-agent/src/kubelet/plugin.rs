@@ -79,6 +79,12 @@ impl DevicePlugin for Plugin {
         for container in request.into_inner().container_requests {
             let ContainerAllocateRequest { devices_ids } = container;
             let slot = the_slot(&devices_ids)?;
+            if let Some(pod) = self.kubelet.holder_of_given(slot).await {
+                warn!(%slot, pod, "The kubelet gives a slot twice");
+                return Err(Status::failed_precondition(format!(
+                    "slot {slot} is held by pod {pod} already"
+                )));
+            }
             let handed = request::Request::Handed(slot);
             self.requests.send(handed).await.map_err(|_| leaving())?;
             container_responses.push(self.answers.of(&slot.to_string()));
@@ -118,9 +124,10 @@ impl Plugin {
         let looked = self.kubelet.look().await;
         let seen = looked.map_err(|error| Status::failed_precondition(chain(&error)))?;
         let holder = seen.held.get(&slot).cloned().ok_or_else(|| {
-            Status::failed_precondition(format!(
-                "the kubelet does not say which pod holds slot {slot}"
-            ))
+            Status::failed_precondition(match seen.disputed.get(&slot) {
+                Some(dispute) => format!("no pod may use slot {slot}: {dispute}"),
+                None => format!("the kubelet does not say which pod holds slot {slot}"),
+            })
         })?;
         let covered = self.kubelet.covered(&holder.pod);
         if let Some(what) = covered.filter(|_| self.answers.can_be_covered()) {

@@ -218,6 +218,23 @@ impl Kubelet {
         let no_device = || Status::resource_exhausted("no device is free");
         let device = self.shared.books().free(RESOURCE_SLOT).into_iter().next();
         let device = device.ok_or_else(no_device)?;
+        self.admit_to(uid, name, containers, device).await
+    }
+
+    /// The same to this device, whether it is free or not.
+    ///
+    /// # Errors
+    /// If the plugin refuses: the pod fails.
+    ///
+    /// # Panics
+    /// If the folder cannot be written.
+    pub async fn admit_to(
+        &self,
+        uid: &str,
+        name: &str,
+        containers: &[&str],
+        device: String,
+    ) -> Result<String, Status> {
         let no_plugin = || Status::unavailable("no plugin answers");
         let mut client = self.client(RESOURCE_SLOT).await.ok_or_else(no_plugin)?;
         let mut pod = PodOf {
@@ -241,10 +258,18 @@ impl Kubelet {
             self.shared.books().answers.insert(uid.to_owned(), response);
             pod.devices.push(((*container).to_owned(), device.clone()));
         }
-        let mut books = self.shared.books();
-        books.pods.insert(uid.to_owned(), pod);
-        books.save(&self.plugins());
+        self.enter(pod);
         Ok(device)
+    }
+
+    /// A pod is on the books, whatever a plugin says to it.
+    ///
+    /// # Panics
+    /// If the folder cannot be written.
+    pub fn enter(&self, pod: PodOf) {
+        let mut books = self.shared.books();
+        books.pods.insert(pod.uid.clone(), pod);
+        books.save(&self.plugins());
     }
 
     /// Asks before a container of the pod starts.

@@ -8,4 +8,5 @@ mod memory;
 mod mounts;
 mod node;
 mod storm;
+mod twice;
 mod whole;
