@@ -25,7 +25,7 @@ pub use pod::Pod;
 pub const MIB: u64 = 1 << 20;
 /// What each pod's share is.
 pub const LIMIT: u64 = 2000 * MIB;
-const SLOTS: &str = "8";
+const SLOTS: u16 = 8;
 
 /// One agent at a time: the node has one kubelet.
 static TURN: Mutex<()> = Mutex::new(());
@@ -35,6 +35,7 @@ pub struct Node {
     /// The cluster of the node.
     pub cluster: Cluster,
     agent: Option<Child>,
+    slots: String,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -43,10 +44,18 @@ impl Node {
     #[must_use]
     #[track_caller]
     pub fn with(options: &[&str]) -> Self {
+        Self::with_slots(SLOTS, options)
+    }
+
+    /// The same with another number of slots than the few that most suites need.
+    #[must_use]
+    #[track_caller]
+    pub fn with_slots(slots: u16, options: &[&str]) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let mut node = Self {
             cluster: Cluster::of_tests(),
             agent: None,
+            slots: slots.to_string(),
             _turn: turn,
         };
         let _ = fs::remove_file(node.log());
@@ -59,11 +68,26 @@ impl Node {
     pub fn start_agent(&mut self, options: &[&str]) {
         // What the node says of an agent before is not taken for this one's word: the kubelet refuses pods
         // for good while nobody answers for its devices.
-        eventually("the node offers nothing", || self.offered() != SLOTS);
+        eventually("the node offers nothing", || self.offered() != self.slots);
+        self.spawn_agent(options);
+        self.offers_slots();
+    }
+
+    /// Waits until the node has all of its slots to give.
+    #[track_caller]
+    pub fn offers_slots(&self) {
+        eventually("the node offers slots", || self.offered() == self.slots);
+    }
+
+    /// Starts an agent and does not wait for it.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn spawn_agent(&mut self, options: &[&str]) {
         let log = File::options().create(true).append(true).open(self.log());
         let mut command = self.agent_command();
         command
-            .args(["--slots", SLOTS])
+            .args(["--slots", &self.slots])
             .args(["--metrics-address", "127.0.0.1:0", "--log-format", "json"])
             .args(options)
             .stderr(log.expect("the folder is writable"));
@@ -71,7 +95,6 @@ impl Node {
             command.args(["--unplaced", "local-fit"]);
         }
         self.agent = Some(command.spawn().expect("util-linux is there"));
-        eventually("the node offers slots", || self.offered() == SLOTS);
     }
 
     fn agent_command(&self) -> Command {

@@ -1,0 +1,182 @@
+//! A crowd of pods through fifty slots of a real kubelet, in random order, the agent killed at random: each
+//! finds its own grant, and at the end the agent's books are the kubelet's.
+//!
+//! Each pod asks for a size that no other asks for and says what size it sees, so a grant on the wrong pod
+//! shows. While no agent answers the kubelet refuses pods for good; those come again, as a controller would
+//! have them. `APPORTION_CROWD_PODS=1000` makes it a thousand pods.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use apportion_cluster::eventually;
+use apportion_cluster::managed::Node;
+
+mod books;
+mod crowd;
+#[path = "../../../kubelet/tests/suite/dice.rs"]
+mod dice;
+
+use books::{MEMORY, granted, kept_by_the_kubelet};
+use crowd::{Crowd, Life, Member, State, bytes};
+use dice::Dice;
+
+const SLOTS: u16 = 50;
+/// So many pods wait beside those that have slots, so that no slot is left empty.
+const WAITING: usize = 20;
+/// How many pods live on until the books have been compared.
+const LAST: usize = 10;
+/// How long the crowd may stand still on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(180);
+const GLANCE: Duration = Duration::from_millis(500);
+
+fn pods() -> usize {
+    let asked = std::env::var("APPORTION_CROWD_PODS").ok();
+    asked.and_then(|count| count.parse().ok()).unwrap_or(120)
+}
+
+#[test]
+fn a_crowd_finds_its_own_grants_whatever_dies_and_the_books_agree_at_the_end() {
+    let mut node = Node::with_slots(SLOTS, &[]);
+    let mut storm = Storm::new(&node);
+    let started = Instant::now();
+    let mut progress = (0, Instant::now());
+    while storm.ended < pods() {
+        let there = storm.crowd.look();
+        storm.count(&there);
+        storm.fill(there.len());
+        if storm.dice.roll(15) == 0 {
+            node.kill_agent();
+            node.spawn_agent(&[]);
+            storm.kills += 1;
+        }
+        if progress.0 < storm.ended {
+            progress = (storm.ended, Instant::now());
+        }
+        assert!(
+            progress.1.elapsed() < PATIENCE,
+            "it stands still: {there:?}"
+        );
+        thread::sleep(GLANCE);
+    }
+    println!("{storm}, in {:.0?}", started.elapsed());
+    assert!(storm.kills > 0, "nothing was killed");
+    agree(&mut node, &storm.crowd);
+}
+
+/// The crowd, and how far it has come.
+struct Storm {
+    crowd: Crowd,
+    dice: Dice,
+    /// The numbers that wait for room.
+    waiting: Vec<usize>,
+    ended: usize,
+    kills: usize,
+    refused: usize,
+}
+
+impl Storm {
+    fn new(node: &Node) -> Self {
+        let mut dice = Dice(20_261_121);
+        let mut waiting: Vec<usize> = (0..pods()).collect();
+        for place in (1..waiting.len()).rev() {
+            waiting.swap(place, dice.roll(place + 1));
+        }
+        Self {
+            crowd: Crowd::new(node),
+            dice,
+            waiting,
+            ended: 0,
+            kills: 0,
+            refused: 0,
+        }
+    }
+
+    /// Enters who has come to an end, and lets some end before their time.
+    fn count(&mut self, there: &[Member]) {
+        let mut over = Vec::new();
+        for pod in there {
+            let said = self.crowd.said(&pod.name);
+            let is_right = said.is_none_or(|said| said == bytes(pod.number));
+            assert!(is_right, "{pod:?} has another's grant: {said:?}");
+            match (&pod.state, said) {
+                (State::Ended, None) => panic!("{pod:?} has ended and seen nothing"),
+                (State::Ended, Some(_)) => self.ended += 1,
+                (State::Live, Some(_)) if self.dice.roll(40) == 0 => self.ended += 1,
+                (State::Refused, _) => {
+                    self.refused += 1;
+                    self.waiting.insert(0, pod.number);
+                }
+                (State::Live | State::Leaving, _) => continue,
+            }
+            over.push(pod);
+        }
+        self.crowd.remove(&over);
+    }
+
+    /// Lets new pods in where there is room.
+    fn fill(&mut self, there: usize) {
+        let room = (usize::from(SLOTS) + WAITING).saturating_sub(there);
+        let next = self.waiting.len().saturating_sub(room);
+        let next = self.waiting.split_off(next);
+        let dice = &mut self.dice;
+        self.crowd.create(&next, || Life::Seconds(dice.roll(20)));
+    }
+}
+
+impl std::fmt::Display for Storm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            ended,
+            kills,
+            refused,
+            ..
+        } = self;
+        write!(
+            f,
+            "{ended} pods, {kills} kills of the agent, {refused} pods that came again"
+        )
+    }
+}
+
+/// Pods that live on: all books have them, and nothing else.
+fn agree(node: &mut Node, crowd: &Crowd) {
+    eventually("all others have gone", || crowd.look().is_empty());
+    node.offers_slots();
+    crowd.create(&(pods()..pods() + LAST).collect::<Vec<_>>(), || Life::Stays);
+    let mut last = crowd.look();
+    eventually("the last have said what they see", || {
+        last = crowd.look();
+        last.iter()
+            .all(|pod| crowd.said(&pod.name) == Some(bytes(pod.number)))
+    });
+    assert_eq!(last.len(), LAST);
+    node.kill_agent();
+    node.start_agent(&[]);
+    let uids: BTreeSet<_> = last.iter().map(|pod| pod.uid.clone()).collect();
+    let kubelet = kept_by_the_kubelet(node);
+    assert_eq!(kubelet.values().cloned().collect::<BTreeSet<_>>(), uids);
+    assert_eq!(kubelet.len(), LAST);
+    if node.has_cdi() {
+        eventually("the grants are those of the kubelet's checkpoint", || {
+            granted(node) == kubelet
+        });
+    }
+    eventually("the ledger has them and nothing else", || {
+        let booked = last
+            .iter()
+            .map(|pod| node.metric(MEMORY, &[&format!("pod=\"{}\"", pod.name)]));
+        let mut all = 0.0;
+        let mut are_booked = true;
+        for (booked, pod) in booked.zip(&last) {
+            are_booked &= booked == Some(exact(bytes(pod.number)));
+            all += exact(bytes(pod.number));
+        }
+        are_booked && node.metric(MEMORY, &[]) == Some(all)
+    });
+}
+
+/// A number of whole mebibytes as a metric says it.
+fn exact(bytes: u64) -> f64 {
+    bytes.to_string().parse().expect("digits")
+}
