@@ -18,7 +18,7 @@
 //!
 //! # What counts
 //! `used = Σ claimed + overhead`. `claimed` is what programs asked for, and the reserve for their
-//! contexts; `overhead` is what the driver was seen to use beyond that, measured by the agent.
+//! contexts; memory that several processes hold counts once (`shares`); `overhead` is what the driver was seen to use beyond that, measured by the agent.
 //!
 //! The code that charges is generic over nothing and runs unchanged under `loom`
 //! (`--cfg loom`, see `tests/loom.rs`).
@@ -29,6 +29,7 @@ mod layout;
 mod limits;
 #[cfg(not(loom))]
 mod map;
+mod shares;
 mod slot;
 mod usage;
 
@@ -36,5 +37,6 @@ pub use layout::{CardLimit, CardUse, LAYOUT_VERSION, MAX_CARDS, SLOTS, SlotCard,
 pub use limits::Limits;
 #[cfg(not(loom))]
 pub use map::{LimitsMap, NewCard, OpenError, UsageMap};
+pub use shares::{Join, Share};
 pub use slot::{Owner, Process, Registration};
 pub use usage::{Charge, Usage, Used};

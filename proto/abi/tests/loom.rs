@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use apportion_abi::account::{
-    CardLimit, CardUse, Charge, Owner, Registration, SLOTS, SlotCard, SlotHead, Usage,
+    CardLimit, CardUse, Charge, Join, Owner, Registration, SLOTS, SlotCard, SlotHead, Usage,
 };
 use apportion_abi::{Bytes, CardUuid};
 use loom::sync::Arc;
@@ -134,5 +134,46 @@ fn two_newcomers_never_share_a_slot() {
         let mine = pages.enter(1).slot();
         assert_ne!(mine, rival.join().unwrap());
         assert_eq!(pages.slots_used.load(Ordering::Acquire), 2);
+    });
+}
+
+#[test]
+fn memory_that_is_given_up_while_another_joins_is_never_uncounted() {
+    model(|| {
+        let pages = Pages::new(10);
+        let (maker, taker) = (pages.enter(1), pages.enter(2));
+        assert_eq!(pages.charge(maker, 6), Charge::Granted);
+        let offered = pages.usage().offer(maker, 0, 7, Bytes(6)).unwrap();
+        let other = pages.clone();
+        let rival = thread::spawn(move || {
+            let usage = other.usage();
+            usage.leave(offered);
+            usage.uncharge(maker, 0, Bytes(6));
+            other.charge(maker, 6) == Charge::Granted
+        });
+        let joined = pages.usage().join(taker, 7, |_| Some(&pages.limits));
+        let holds = matches!(joined, Join::Joined(_));
+        let charged = rival.join().unwrap();
+        assert!(!(holds && charged), "twelve of ten");
+        let held = 6 * (u64::from(holds) + u64::from(charged));
+        assert_eq!(pages.usage().claimed(0), Bytes(held));
+    });
+}
+
+#[test]
+fn what_a_dead_maker_leaves_to_another_counts_at_every_moment() {
+    model(|| {
+        let pages = Pages::new(10);
+        let (maker, taker) = (pages.enter(1), pages.enter(2));
+        assert_eq!(pages.charge(maker, 6), Charge::Granted);
+        assert!(pages.usage().offer(maker, 0, 7, Bytes(6)).is_some());
+        let joined = pages.usage().join(taker, 7, |_| Some(&pages.limits));
+        assert!(matches!(joined, Join::Joined(_)));
+        let other = pages.clone();
+        let rival = thread::spawn(move || other.usage().retire(maker));
+        assert_eq!(pages.charge(taker, 5), Charge::Refused);
+        rival.join().unwrap();
+        assert_eq!(pages.usage().claimed(0), Bytes(6));
+        assert_eq!(pages.usage().claimed_by(taker, 0).0, Bytes(6));
     });
 }

@@ -5,7 +5,7 @@
 //!
 //! # Decision: one version so far
 //! A word that was always zero can get a meaning without a new version, if zero means what was so before, as
-//! `further_reserve` did; so agent and library of different releases understand each other. A new version is
+//! `further_reserve` and the words of shares did; so agent and library of different releases understand each other. A new version is
 //! for what cannot be said that way. An agent that meets one which it does not read leaves the account to its
 //! programs, who keep their limits, and says so; accounts of version 1 are recorded in `tests/files` and
 //! read for ever.
@@ -86,9 +86,12 @@ pub struct CardUse {
     pub(super) denied_bytes: AtomicU64,
     /// Bytes of the last refusal. Written by: refusals. Read by: agent. Relaxed.
     pub(super) last_denied: AtomicU64,
+    /// One above the highest place that a share of memory on this card ever had.
+    /// Written by: who enters shares (max). Read by: every sum. AcqRel.
+    pub(super) shares: AtomicU64,
 }
 
-/// Who owns a slot.
+/// Who owns a slot, and one share, which has nothing to do with that slot: see `shares`.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct SlotHead {
@@ -102,6 +105,14 @@ pub struct SlotHead {
     /// Generation and inode of the owner's pid namespace; a pid means nothing outside it. Written and
     /// read as `start_time`.
     pub(super) pid_namespace: AtomicU64,
+    /// Who holds the share, 0 = free. It is void once the slot that it names has another generation.
+    /// Written by: who takes or leaves the place (compare-exchange). Read by: every sum. AcqRel.
+    pub(super) holder: AtomicU64,
+    /// What the shared memory is known by.
+    /// Written by: the holder, before it says that it holds. Read by: sums. Ordered by `holder`.
+    pub(super) key: AtomicU64,
+    /// The card (high 16 bits) and the bytes (low 48 bits). Written and read as `key`.
+    pub(super) amount: AtomicU64,
 }
 
 /// What one process holds on one card.

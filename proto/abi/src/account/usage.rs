@@ -85,7 +85,7 @@ impl<'a> Usage<'a> {
             .take(cards)
     }
 
-    fn claim_word(&self, slot: usize, card: usize) -> Option<&'a SlotCard> {
+    pub(super) fn claim_word(&self, slot: usize, card: usize) -> Option<&'a SlotCard> {
         (card < self.cards.len())
             .then(|| slot.checked_mul(self.cards.len())?.checked_add(card))
             .flatten()
@@ -99,12 +99,14 @@ impl<'a> Usage<'a> {
         self.claims.iter().skip(card).step_by(cards).take(used)
     }
 
-    /// The sum of what all processes have claimed on a card.
+    /// The sum of what all processes have claimed on a card, and of what they hold there and nobody's claim
+    /// stands for.
     #[must_use]
     pub fn claimed(&self, card: usize) -> Bytes {
-        self.on_card(card)
-            .map(|claim| Bytes(bytes_of(claim.claimed.load(Acquire))))
-            .sum()
+        let claims = self.on_card(card);
+        let claims = claims.map(|claim| Bytes(bytes_of(claim.claimed.load(Acquire))));
+        let claimed: Bytes = claims.sum();
+        claimed.plus(self.orphaned(card, None))
     }
 
     /// Claims `ask` on a card if everything claimed, the overhead and `ask` together stay within the
@@ -198,7 +200,8 @@ impl<'a> Usage<'a> {
         }
     }
 
-    /// What one process has claimed on a card, and the part of it that is a reserve for contexts.
+    /// What one process has claimed on a card, with what counts for it of memory whose maker is gone, and
+    /// the part of it that is a reserve for contexts.
     #[must_use]
     pub fn claimed_by(&self, owner: Owner, card: usize) -> (Bytes, Bytes) {
         self.claim_word(owner.slot, card)
@@ -209,7 +212,8 @@ impl<'a> Usage<'a> {
                 } else {
                     0
                 };
-                (Bytes(bytes), Bytes(claim.reserve.load(Acquire)))
+                let bytes = Bytes(bytes).plus(self.orphaned(card, Some(owner)));
+                (bytes, Bytes(claim.reserve.load(Acquire)))
             })
     }
 
