@@ -9,7 +9,11 @@ use apportion_gate::Reserve;
 
 use crate::{errno, spin::Spin};
 
+mod marks;
 mod peers;
+mod shared;
+
+pub(crate) use shared::Joined;
 
 /// Whether a limit applies to this process.
 #[expect(clippy::large_enum_variant, reason = "a process has one")]

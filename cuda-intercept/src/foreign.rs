@@ -52,6 +52,11 @@ pub(crate) const GRAPHS_RESERVED: u32 = 2;
 /// `CU_MODULE_LAZY_LOADING`.
 pub(crate) const LAZY_LOADING: u32 = 2;
 
+/// `CUipcMemHandle`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct IpcHandle(pub(crate) [u8; 64]);
+
 /// `CUmemLocation`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]

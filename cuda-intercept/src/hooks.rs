@@ -17,4 +17,5 @@ pub(crate) mod pool;
 pub(crate) mod query;
 pub(crate) mod resolve;
 pub(crate) mod setting;
+pub(crate) mod share;
 pub(crate) mod vmm;

@@ -122,9 +122,8 @@ left_alone! {
         cuDeviceGetMemPool cuDeviceSetMemPool cuMemSetMemPool cuMemPoolGetAccess cuMemPoolSetAccess
         cuMemPoolGetAttribute cuMemPoolSetAttribute cuMemPoolExportPointer
         cuMemPoolExportToShareableHandle";
-    Cuda TakesNothing "opens what another process shares, which that process pays for": "
-        cuIpcGetMemHandle cuIpcOpenMemHandle cuIpcCloseMemHandle cuMemPoolImportFromShareableHandle
-        cuMemPoolImportPointer";
+    Cuda TakesNothing "opens a pool of another process, which that process pays for while it lives": "
+        cuMemPoolImportFromShareableHandle cuMemPoolImportPointer";
     Cuda TakesNothing "moves a whole process to the host and back; it stays charged all the while": "
         cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState
         cuCheckpointProcessLock cuCheckpointProcessRestore cuCheckpointProcessUnlock
@@ -222,8 +221,8 @@ left_alone! {
         cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph cuStreamEndCapture";
     Cuda Gap "a mapping into a sparse array is not counted: it keeps memory that was released": "
         cuMemMapArrayAsync";
-    Cuda Gap "what is shared by a handle is uncharged on release, though the handle keeps it": "
-        cuMemExportToShareableHandle cuMemGetHandleForAddressRange";
+    Cuda Gap "memory is uncharged on release, though a buffer that was made of it for other devices keeps it": "
+        cuMemGetHandleForAddressRange";
     Cuda Gap "may bring pages of the host's own memory to a card, uncharged; managed memory is charged": "
         cuMemAdvise cuMemPrefetchAsync cuMemPrefetchBatchAsync cuMemDiscardBatchAsync
         cuMemDiscardAndPrefetchBatchAsync cuStreamAttachMemAsync";

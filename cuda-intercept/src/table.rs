@@ -146,7 +146,13 @@ rows! {
     Cuda cuMemMap(address: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: u64) = "cuMemMap" @ 10020 => vmm::map, "counts a mapping of physical memory";
     Cuda cuMemUnmap(address: DevicePointer, bytes: usize) = "cuMemUnmap" @ 10020 => vmm::unmap, "drops mappings; uncharges with the last handle and mapping";
     Cuda cuMemRetainAllocationHandle(handle: *mut Handle, address: Opaque) = "cuMemRetainAllocationHandle" @ 11000 => vmm::retain, "counts a handle of mapped memory";
-    Cuda cuMemImportFromShareableHandle(handle: *mut Handle, shared: Opaque, kind: u32) = "cuMemImportFromShareableHandle" @ 10020 => vmm::import, "counts a handle that another process pays for";
+    Cuda cuMemImportFromShareableHandle(handle: *mut Handle, shared: Opaque, kind: u32) = "cuMemImportFromShareableHandle" @ 10020 => share::import, "counts a handle that another process pays for, and holds it on after that one";
+    Cuda cuMemExportToShareableHandle(shared: Opaque, handle: Handle, kind: u32, flags: u64) = "cuMemExportToShareableHandle" @ 10020 => share::export, "offers physical memory, which stays charged while any process of the account holds it";
+    // Memory for other processes.
+    Cuda cuIpcGetMemHandle(handle: *mut IpcHandle, address: DevicePointer) = "cuIpcGetMemHandle" @ 4010 => share::get_handle, "offers linear memory, which stays charged while any process of the account holds it";
+    Cuda cuIpcOpenMemHandle(address: *mut DevicePointer, handle: IpcHandle, flags: u32) = "cuIpcOpenMemHandle" @ 4010 => share::open_handle, "holds memory that another process pays for";
+    Cuda cuIpcOpenMemHandle_v2(address: *mut DevicePointer, handle: IpcHandle, flags: u32) = "cuIpcOpenMemHandle" @ 11000 => share::open_handle, "holds memory that another process pays for";
+    Cuda cuIpcCloseMemHandle(address: DevicePointer) = "cuIpcCloseMemHandle" @ 4010 => share::close_handle, "gives up memory of another process";
     // Stream-ordered memory.
     Cuda cuMemAllocAsync(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges what the pool grows by";
     Cuda cuMemAllocAsync_ptsz(address: *mut DevicePointer, bytes: usize, stream: Stream) = "cuMemAllocAsync" @ 11020 => pool::alloc_async, "charges what the pool grows by";

@@ -93,6 +93,16 @@ impl AllocationProperties {
     }
 }
 
+impl AllocationProperties {
+    /// Those of memory that can be exported as a descriptor.
+    pub(crate) fn shareable(location: Location) -> Self {
+        Self {
+            handle_types: 1,
+            ..Self::at(location)
+        }
+    }
+}
+
 impl Access {
     pub(crate) fn read_write(location: Location) -> Self {
         Self { location, flags: 3 }

@@ -10,6 +10,7 @@ mod memory;
 mod nvml;
 mod objects;
 mod script;
+mod shared;
 
 /// The linked functions by name.
 mod linked {

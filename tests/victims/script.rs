@@ -133,6 +133,7 @@ impl Victim {
             .or_else(|| self.card_step(verb, words))
             .or_else(|| self.code_step(verb, words))
             .or_else(|| self.graph_step(verb, words))
+            .or_else(|| self.shared_step(verb, words))
             .or_else(|| self.memory_step(verb, words));
         outcome.unwrap_or_else(|| misused(&format!("{verb} is not a step")))
     }

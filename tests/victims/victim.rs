@@ -12,6 +12,7 @@ mod memory;
 mod nvml;
 mod objects;
 mod script;
+mod shared;
 mod symbols;
 
 fn main() {

@@ -4,12 +4,13 @@ use crate::Card;
 use crate::arrays::{Array, Arrays, TakenArray};
 use crate::contexts::{ContextId, Contexts, Ended, Reserve};
 use crate::graphs::Graphs;
-use crate::handles::{Dropped, Handles, Released, Unmapped};
+use crate::handles::{Dropped, Handles, PhysicalId, Released, Unmapped};
 use crate::late::LateFrees;
 use crate::linear::{Linear, Taken};
 use crate::loads::Loads;
 use crate::pools::{Pooled, Pools};
 use crate::settings::Settings;
+use crate::shares::{Hold, Memory, Shares};
 
 /// What an address that is to be freed is.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +38,8 @@ pub struct Books {
     pub loads: Loads,
     /// What was set of contexts.
     pub settings: Settings,
+    /// Memory that other processes may hold too.
+    pub shares: Shares,
 }
 
 impl Books {
@@ -90,6 +93,7 @@ impl Books {
         while let Some(taken) = self.linear.take_of(ended.id) {
             freed = freed.saturating_add(taken.cost);
         }
+        self.shares.ended(ended.id);
         while let Some(taken) = self.arrays.take_of(ended.id) {
             freed = freed.saturating_add(taken.cost);
         }
@@ -156,12 +160,36 @@ impl Books {
 
     /// Enters a new handle, charged or not.
     pub fn create_handle(&mut self, handle: u64, charged: Option<(Card, u64)>) {
-        self.handles.create(handle, charged);
+        let _ = self.handles.create(handle, charged);
     }
 
-    /// Enters a handle that came from outside.
-    pub fn import_handle(&mut self, handle: u64) {
-        self.handles.import(handle);
+    /// Enters a handle that came from outside. Returns its memory, unless that was known.
+    pub fn import_handle(&mut self, handle: u64) -> Option<PhysicalId> {
+        self.handles.import(handle)
+    }
+
+    /// The memory behind a handle, and where it is charged.
+    #[must_use]
+    pub fn memory_of(&self, handle: u64) -> Option<(PhysicalId, Option<(Card, u64)>)> {
+        self.handles.memory(handle)
+    }
+
+    /// The allocation that an address lies in: where it starts, its bytes, its card and its context.
+    #[must_use]
+    pub fn allocation_at(&self, address: u64) -> Option<(u64, u64, Card, ContextId)> {
+        self.linear.at(address)
+    }
+
+    /// Enters memory under a key by which others know it, with what stands in the account. False if it was
+    /// given up meanwhile, or there is no room. What was opened is in the context that is `current`.
+    pub fn share(&mut self, memory: Memory, current: Option<u64>, key: u64, hold: Hold) -> bool {
+        let context = match memory {
+            Memory::Physical(id) => self.handles.refers_to(id).then_some(None),
+            Memory::Linear(address) => self.linear.at(address).map(|found| Some(found.3)),
+            Memory::Opened(_) => Some(current.and_then(|handle| Some(self.context(handle)?.0))),
+            Memory::Ended => None,
+        };
+        context.is_some_and(|context| self.shares.enter((memory, context), key, hold))
     }
 
     /// Enters the handle that the driver returned for what is mapped at `address`.

@@ -12,7 +12,8 @@
 use crate::Card;
 use crate::map::Map;
 
-type PhysicalId = u64;
+/// The number that a physical memory has in the books.
+pub type PhysicalId = u64;
 
 #[derive(Clone, Copy, Debug)]
 struct Physical {
@@ -38,6 +39,8 @@ struct Mapping {
 pub struct Dropped {
     /// The card and the bytes.
     pub charge: Option<(Card, u64)>,
+    /// The memory, if this was the last reference of this process to it.
+    pub last_of: Option<PhysicalId>,
 }
 
 /// A handle reference that is being released.
@@ -64,8 +67,8 @@ pub(crate) struct Handles {
 }
 
 impl Handles {
-    /// Enters a new handle on new physical memory.
-    pub(crate) fn create(&mut self, handle: u64, charged: Option<(Card, u64)>) {
+    /// Enters a new handle on new physical memory, and says which that is.
+    pub(crate) fn create(&mut self, handle: u64, charged: Option<(Card, u64)>) -> PhysicalId {
         let id = self.next;
         self.next = self.next.wrapping_add(1);
         let physical = Physical {
@@ -79,14 +82,30 @@ impl Handles {
             };
             self.handles.enter(handle, handle_entry);
         }
+        id
     }
 
-    /// Enters a handle that came from outside: one more reference if the value is known.
-    pub(crate) fn import(&mut self, handle: u64) {
+    /// Enters a handle that came from outside: one more reference if the value is known. Otherwise returns
+    /// the new memory.
+    pub(crate) fn import(&mut self, handle: u64) -> Option<PhysicalId> {
         match self.handles.get(handle).map(|known| known.physical) {
-            Some(physical) => self.refer(handle, physical),
-            None => self.create(handle, None),
+            Some(physical) => {
+                self.refer(handle, physical);
+                None
+            }
+            None => Some(self.create(handle, None)),
         }
+    }
+
+    /// The memory behind a handle, and where it is charged.
+    pub(crate) fn memory(&self, handle: u64) -> Option<(PhysicalId, Option<(Card, u64)>)> {
+        let id = self.handles.get(handle)?.physical;
+        Some((id, self.physical.get(id)?.charged))
+    }
+
+    /// Whether this process refers to a memory.
+    pub(crate) fn refers_to(&self, id: PhysicalId) -> bool {
+        self.physical.get(id).is_some()
     }
 
     /// Enters the handle that the driver returned for what is mapped at `address`.
@@ -100,7 +119,9 @@ impl Handles {
         };
         match found {
             Some(physical) => self.refer(handle, physical),
-            None => self.import(handle),
+            None => {
+                self.import(handle);
+            }
         }
     }
 
@@ -193,15 +214,20 @@ impl Handles {
     }
 
     fn drop_reference(&mut self, id: PhysicalId) -> Dropped {
+        let nothing = Dropped {
+            charge: None,
+            last_of: None,
+        };
         let Some(memory) = self.physical.get_mut(id) else {
-            return Dropped { charge: None };
+            return nothing;
         };
         memory.references = memory.references.saturating_sub(1);
         if memory.references > 0 {
-            return Dropped { charge: None };
+            return nothing;
         }
         let charge = self.physical.remove(id).and_then(|memory| memory.charged);
-        Dropped { charge }
+        let last_of = Some(id);
+        Dropped { charge, last_of }
     }
 }
 
@@ -210,19 +236,17 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
-    const PAID: Dropped = Dropped {
-        charge: Some((0, 2 * MIB)),
-    };
-    const HELD: Dropped = Dropped { charge: None };
+    const PAID: Option<(Card, u64)> = Some((0, 2 * MIB));
+    const HELD: Option<(Card, u64)> = None;
 
-    fn release(handles: &mut Handles, handle: u64) -> Option<Dropped> {
+    fn release(handles: &mut Handles, handle: u64) -> Option<Option<(Card, u64)>> {
         let released = handles.release(handle)?;
-        Some(handles.released(released))
+        Some(handles.released(released).charge)
     }
 
-    fn unmap(handles: &mut Handles, address: u64, bytes: u64) -> Option<Dropped> {
+    fn unmap(handles: &mut Handles, address: u64, bytes: u64) -> Option<Option<(Card, u64)>> {
         let unmapped = handles.unmap(address, bytes)?;
-        Some(handles.unmapped(unmapped))
+        Some(handles.unmapped(unmapped).charge)
     }
 
     #[test]
@@ -242,10 +266,7 @@ mod tests {
         release(&mut handles, 7);
         handles.create(7, Some((1, 4 * MIB)));
         assert_eq!(unmap(&mut handles, 0x1000, 2 * MIB), Some(PAID));
-        let other = Dropped {
-            charge: Some((1, 4 * MIB)),
-        };
-        assert_eq!(release(&mut handles, 7), Some(other));
+        assert_eq!(release(&mut handles, 7), Some(Some((1, 4 * MIB))));
     }
 
     #[test]

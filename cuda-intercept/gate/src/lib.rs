@@ -29,17 +29,19 @@ mod loads;
 mod map;
 mod pools;
 mod settings;
+mod shares;
 
 pub use arrays::{Array, TakenArray, format_bytes};
 pub use books::{Books, Held};
 pub use contexts::{ContextId, Ended, Reserve};
 pub use graphs::{Graphs, Need, device_of_graphs, graph_pool};
-pub use handles::{Dropped, Released, Unmapped};
+pub use handles::{Dropped, PhysicalId, Released, Unmapped};
 pub use late::{Free, LateFrees};
 pub use linear::{BLOCK, Taken, worst_case};
 pub use loads::{Loads, Module};
 pub use pools::{Doomed, GROWTH, Growth, Pooled, Pools, Settled, worst_growth};
 pub use settings::Settings;
+pub use shares::{Hold, Memory, Shares};
 
 /// A card by its position in the account.
 pub type Card = usize;

@@ -86,6 +86,16 @@ impl Linear {
         Some(self.close(address, entry))
     }
 
+    /// The allocation that an address lies in: where it starts, its bytes, its card and its context.
+    pub(crate) fn at(&self, address: u64) -> Option<(u64, u64, Card, ContextId)> {
+        let is_in = |(start, entry): &(u64, &Entry)| {
+            (*start..start.saturating_add(entry.bytes)).contains(&address)
+        };
+        let exact = self.entries.get(address).map(|entry| (address, entry));
+        let found = exact.or_else(|| self.entries.iter().find(is_in));
+        found.map(|(start, entry)| (start, entry.bytes, entry.card, entry.context))
+    }
+
     /// Takes out one allocation of a context.
     pub(crate) fn take_of(&mut self, context: ContextId) -> Option<Taken> {
         let (address, entry) = self

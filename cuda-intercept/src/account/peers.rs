@@ -85,7 +85,7 @@ fn namespace() -> u64 {
     unsafe { status.assume_init() }.st_ino
 }
 
-fn read<'a>(path: &core::ffi::CStr, into: &'a mut [u8]) -> Option<&'a [u8]> {
+pub(super) fn read<'a>(path: &core::ffi::CStr, into: &'a mut [u8]) -> Option<&'a [u8]> {
     // SAFETY: the path is a string.
     let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if file < 0 {
@@ -98,14 +98,14 @@ fn read<'a>(path: &core::ffi::CStr, into: &'a mut [u8]) -> Option<&'a [u8]> {
     into.get(..usize::try_from(length).ok()?)
 }
 
-fn number(digits: &[u8]) -> Option<u64> {
+pub(super) fn number(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0_u64, |number, digit| {
         let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
         number.checked_mul(10)?.checked_add(u64::from(digit))
     })
 }
 
-fn decimal(mut number: u32, digits: &mut [u8; 10]) -> Option<&[u8]> {
+pub(super) fn decimal(mut number: u32, digits: &mut [u8; 10]) -> Option<&[u8]> {
     let mut used = 0_usize;
     for place in digits.iter_mut().rev() {
         *place = b'0'.wrapping_add((number % 10) as u8);
@@ -118,7 +118,7 @@ fn decimal(mut number: u32, digits: &mut [u8; 10]) -> Option<&[u8]> {
     digits.get(digits.len().checked_sub(used)?..)
 }
 
-fn concatenate<'a>(buffer: &'a mut [u8; 32], parts: &[&[u8]]) -> Option<&'a [u8]> {
+pub(super) fn concatenate<'a>(buffer: &'a mut [u8; 32], parts: &[&[u8]]) -> Option<&'a [u8]> {
     let mut end = 0_usize;
     for part in parts {
         let next = end.checked_add(part.len())?;

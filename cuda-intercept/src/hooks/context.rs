@@ -5,7 +5,7 @@
 //! charged before the driver is asked. So it does for each further context of a process on the same card,
 //! which costs less. Libraries, which are in every context, are charged with it.
 
-use apportion_gate::Reserve;
+use apportion_gate::{Memory, Reserve};
 
 use crate::driver;
 use crate::foreign::{Context, Device, OUT_OF_MEMORY, Opaque, SUCCESS, Status};
@@ -110,6 +110,7 @@ fn close(
         let mut books = process.books.lock();
         (books.context_ended(ended), books.reserves(card))
     };
+    super::share::leave(process, Memory::Ended);
     process.uncharge(card, freed);
     if let Some(account) = process.account() {
         account.set_reserve(card, reserves);

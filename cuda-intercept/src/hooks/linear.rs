@@ -3,7 +3,7 @@
 //! Managed memory is charged in full although it is on the card only while it is used there: a program
 //! on a smaller card could not have all of it resident either, and nothing else about it can be seen.
 
-use apportion_gate::{Held, Settled, worst_case};
+use apportion_gate::{Held, Memory, Settled, worst_case};
 
 use crate::foreign::{DevicePointer, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::process::{self, Ground, Process, Site};
@@ -61,7 +61,10 @@ pub(super) fn give(
     };
     let status = ask();
     match (held, status) {
-        (Held::Linear(taken), SUCCESS) => process.uncharge(taken.card, taken.cost),
+        (Held::Linear(taken), SUCCESS) => {
+            super::share::leave(process, Memory::Linear(taken.address));
+            process.uncharge(taken.card, taken.cost);
+        }
         (Held::Linear(taken), _) => {
             let cost = {
                 let mut books = process.books.lock();

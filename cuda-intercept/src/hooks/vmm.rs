@@ -2,9 +2,10 @@
 //! mapping.
 //!
 //! It is charged on the card of its location, whatever context is current, and not at all where the
-//! location is the host. Reserving addresses costs nothing. A handle that was imported is paid for by
-//! the process that exported it; a process that imports what it exported itself, and gives up all that it
-//! had of it before, holds memory that only the agent sees.
+//! location is the host. Reserving addresses costs nothing. A handle that was imported is followed like one
+//! of our own, and paid for by the process that made it; see `share`.
+
+use apportion_gate::{Dropped, Memory};
 
 use crate::foreign::{
     AllocationProperties, DevicePointer, Handle, OUT_OF_MEMORY, Opaque, SUCCESS, Status,
@@ -16,7 +17,16 @@ type Release = unsafe extern "C" fn(Handle) -> Status;
 type Map = unsafe extern "C" fn(DevicePointer, usize, usize, Handle, u64) -> Status;
 type Unmap = unsafe extern "C" fn(DevicePointer, usize) -> Status;
 type Retain = unsafe extern "C" fn(*mut Handle, Opaque) -> Status;
-type Import = unsafe extern "C" fn(*mut Handle, Opaque, u32) -> Status;
+
+/// Gives back what hung on a reference, if it was the last: first what others know, then the charge.
+fn give_back(process: &Process, dropped: Dropped) {
+    if let Some(id) = dropped.last_of {
+        super::share::leave(process, Memory::Physical(id));
+    }
+    if let Some((card, bytes)) = dropped.charge {
+        process.uncharge(card, bytes);
+    }
+}
 
 /// This process, if anything of it is counted.
 fn counted() -> Option<&'static Process> {
@@ -79,9 +89,7 @@ pub(crate) unsafe fn release(real: Release, handle: Handle) -> Status {
         return status;
     }
     let dropped = process.books.lock().handle_released(released);
-    if let Some((card, bytes)) = dropped.charge {
-        process.uncharge(card, bytes);
-    }
+    give_back(process, dropped);
     status
 }
 
@@ -122,9 +130,7 @@ pub(crate) unsafe fn unmap(real: Unmap, address: DevicePointer, bytes: usize) ->
     let mut next = Some(first);
     while let Some(unmapped) = next {
         let dropped = process.books.lock().unmapped(unmapped);
-        if let Some((card, bytes)) = dropped.charge {
-            process.uncharge(card, bytes);
-        }
+        give_back(process, dropped);
         next = process.books.lock().unmap(address, bytes as u64);
     }
     status
@@ -139,24 +145,6 @@ pub(crate) unsafe fn retain(real: Retain, handle: *mut Handle, address: Opaque) 
         && let Some(handle) = unsafe { handle.as_ref() }
     {
         process.books.lock().retain_handle(*handle, address as u64);
-    }
-    status
-}
-
-pub(crate) unsafe fn import(
-    real: Import,
-    handle: *mut Handle,
-    shared: Opaque,
-    kind: u32,
-) -> Status {
-    // SAFETY: the arguments are the caller's own.
-    let status = unsafe { real(handle, shared, kind) };
-    if status == SUCCESS
-        && let Some(process) = counted()
-        // SAFETY: the driver accepted the pointer and wrote the handle.
-        && let Some(handle) = unsafe { handle.as_ref() }
-    {
-        process.books.lock().import_handle(*handle);
     }
     status
 }

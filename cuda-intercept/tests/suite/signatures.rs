@@ -106,6 +106,10 @@ compare! {
     cuMemUnmap = cuMemUnmap(a, b);
     cuMemRetainAllocationHandle = cuMemRetainAllocationHandle(a, b);
     cuMemImportFromShareableHandle = cuMemImportFromShareableHandle(a, b, c);
+    cuMemExportToShareableHandle = cuMemExportToShareableHandle(a, b, c, d);
+    cuIpcGetMemHandle = cuIpcGetMemHandle(a, b);
+    cuIpcOpenMemHandle_v2 = cuIpcOpenMemHandle_v2(a, b, c);
+    cuIpcCloseMemHandle = cuIpcCloseMemHandle(a);
     cuMemAllocAsync = cuMemAllocAsync(a, b, c);
     cuMemAllocAsync_ptsz = cuMemAllocAsync(a, b, c);
     cuMemAllocFromPoolAsync = cuMemAllocFromPoolAsync(a, b, c, d);
@@ -160,6 +164,7 @@ written! {
     cuMemFree(a: c_uint);
     cuArrayCreate(a: *mut *mut c_void, b: *const c_void);
     cuArray3DCreate(a: *mut *mut c_void, b: *const c_void);
+    cuIpcOpenMemHandle(a: *mut u64, b: sys::CUipcMemHandle, c: c_uint);
     cuCtxCreate(a: *mut *mut c_void, b: c_uint, c: c_int);
     cuCtxCreate_v2(a: *mut *mut c_void, b: c_uint, c: c_int);
     cuCtxCreate_v3(a: *mut *mut c_void, b: *mut c_void, c: c_int, d: c_uint, e: c_int);

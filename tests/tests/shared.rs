@@ -1,0 +1,123 @@
+//! Memory that processes of one program hold together counts once, and for as long as any of them holds it:
+//! the driver never holds more than the limit, and nothing that is over stays charged.
+//!
+//! PyTorch's workers pass tensors around like this. Whoever is killed, at whichever end, the others keep what
+//! they hold, and what nobody holds is there again.
+
+use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Victim, eventually};
+
+const LIMIT: u64 = 2000 * MIB;
+const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
+const SHARED: u64 = 1000 * MIB;
+
+/// A victim with a context, on a machine whose high-water mark is that of the victim alone.
+fn started(host: &Host) -> Victim {
+    let mut victim = host.victim(OPTIONS);
+    victim.step("init").ok();
+    eventually(PATIENCE, "nobody else holds memory", || host.used() == 0);
+    let _ = host.high_water();
+    victim.step("start").ok();
+    victim
+}
+
+fn free(victim: &mut Victim) -> u64 {
+    victim.step("info").numbers[0]
+}
+
+/// Makes memory that others can have, and a descriptor of it.
+fn make(victim: &mut Victim) -> (u64, u64) {
+    let made = victim.step("shareable 1000M").value();
+    (made, victim.step(&format!("export {made}")).value())
+}
+
+fn all_is_over(host: &Host, victim: &mut Victim) {
+    eventually(PATIENCE, "the driver has all back", || {
+        host.used() == CONTEXT
+    });
+    // Queries do not look for the dead; the agent does, and every charge that would be refused.
+    eventually(PATIENCE, "nothing is charged for the dead", || {
+        free(victim) == LIMIT - CONTEXT
+    });
+    let all = victim.step(&format!("alloc {}", LIMIT - CONTEXT)).value();
+    victim.step(&format!("free {all}")).ok();
+    assert!(host.high_water() <= LIMIT);
+}
+
+#[test]
+fn memory_that_its_maker_gave_up_counts_while_another_holds_it() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let (made, descriptor) = make(&mut victim);
+    victim
+        .step(&format!("spawn init start import {descriptor} map 0"))
+        .ok();
+    let left = LIMIT - 2 * CONTEXT - SHARED;
+    assert_eq!(free(&mut victim), left, "both hold it, once");
+    let rest = victim.step(&format!("alloc {left}")).value();
+    victim.step(&format!("free {rest}")).ok();
+    victim.step(&format!("free {made}")).ok();
+    assert_eq!(host.used(), 2 * CONTEXT + SHARED, "the other holds it");
+    assert_eq!(free(&mut victim), left);
+    victim.step("alloc 500M").refused();
+    let rest = victim.step(&format!("alloc {left}")).value();
+    victim.step(&format!("free {rest}")).ok();
+    victim.step("reap").ok();
+    all_is_over(&host, &mut victim);
+}
+
+#[test]
+fn memory_of_a_maker_that_was_killed_counts_while_another_holds_it() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let said = victim.say("spawn init start shareable 1000M export 0");
+    let number = |verb: &str| {
+        let answer = said.iter().find(|answer| answer.verb == verb);
+        answer.map_or(0, apportion_tests::Answer::value)
+    };
+    let (child, descriptor) = (number("spawn"), number("export"));
+    let fetched = victim.step(&format!("fetch {child} {descriptor}")).value();
+    let held = victim.step(&format!("import {fetched}")).value();
+    victim.step("reap").ok();
+    eventually(PATIENCE, "the driver saw the maker die", || {
+        host.used() == CONTEXT + SHARED
+    });
+    victim.step("alloc 800M").refused();
+    let left = LIMIT - CONTEXT - SHARED;
+    let rest = victim.step(&format!("alloc {left}")).value();
+    assert_eq!((host.used(), free(&mut victim)), (LIMIT, 0));
+    victim.step(&format!("free {held}")).ok();
+    victim.step(&format!("free {rest}")).ok();
+    all_is_over(&host, &mut victim);
+}
+
+#[test]
+fn workers_that_share_and_let_go_in_turn_never_lose_room() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    for _ in 0..5 {
+        let (made, descriptor) = make(&mut victim);
+        let child = format!("spawn init start import {descriptor} map 0 free 1 free 0");
+        victim.step(&child).ok();
+        victim.step(&format!("free {made}")).ok();
+        victim.step(&format!("close {descriptor}")).ok();
+        eventually(PATIENCE, "nobody holds it", || {
+            free(&mut victim) == LIMIT - 2 * CONTEXT
+        });
+        victim.step("reap").ok();
+        eventually(PATIENCE, "the child is gone", || host.used() == CONTEXT);
+    }
+    all_is_over(&host, &mut victim);
+}
+
+#[test]
+fn a_process_that_imports_what_it_made_holds_it_once() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let (made, descriptor) = make(&mut victim);
+    let again = victim.step(&format!("import {descriptor}")).value();
+    victim.step(&format!("free {made}")).ok();
+    assert_eq!(free(&mut victim), LIMIT - CONTEXT - SHARED);
+    victim.step("alloc 800M").refused();
+    victim.step(&format!("free {again}")).ok();
+    all_is_over(&host, &mut victim);
+}

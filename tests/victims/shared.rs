@@ -1,0 +1,81 @@
+//! The steps of memory that processes hold together. A descriptor passes to a child with its birth, and from
+//! another process by `fetch`, as PyTorch does it.
+
+use crate::driver::{AllocationProperties, Location};
+use crate::memory::UNTOUCHED;
+use crate::objects::Object;
+use crate::script::{Outcome, Victim, Words};
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const DESCRIPTOR: u32 = 1;
+
+impl Victim {
+    /// A step that concerns shared memory; `None` for other verbs.
+    pub(crate) fn shared_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+        let done = match verb {
+            "shareable" => self.create_shareable(words.bytes()),
+            "export" => self.export(words.number()),
+            "import" => self.import(words.number()),
+            "fetch" => Ok(fetch(words.number(), words.number())),
+            "close" => Ok(close(words.number())),
+            _ => return None,
+        };
+        Some(done.unwrap_or_else(Outcome::of))
+    }
+
+    fn create_shareable(&mut self, bytes: usize) -> Result<Outcome, i32> {
+        let properties = AllocationProperties::shareable(Location::card(self.device));
+        let mut handle = UNTOUCHED;
+        let code = self
+            .driver()?
+            .cuMemCreate(Some(&mut handle), bytes, &properties, 0);
+        Ok(self.kept(code, handle, Object::Handle(handle, bytes)))
+    }
+
+    /// Gets a descriptor, which children inherit.
+    fn export(&mut self, number: u64) -> Result<Outcome, i32> {
+        let Object::Handle(handle, _) = self.objects.get(number) else {
+            return Err(-1);
+        };
+        let mut descriptor = -1;
+        let code = self.driver()?.cuMemExportToShareableHandle(
+            Some(&mut descriptor),
+            handle,
+            DESCRIPTOR,
+            0,
+        );
+        // SAFETY: the call touches no memory, and a descriptor that is not open is an error.
+        unsafe { libc::fcntl(descriptor, libc::F_SETFD, 0) };
+        Ok(Outcome::with(code, [u64::from(descriptor.unsigned_abs())]))
+    }
+
+    fn import(&mut self, descriptor: u64) -> Result<Outcome, i32> {
+        let mut handle = UNTOUCHED;
+        let descriptor = usize::try_from(descriptor).map_err(|_| -1)?;
+        let code = self.driver()?.cuMemImportFromShareableHandle(
+            Some(&mut handle),
+            descriptor,
+            DESCRIPTOR,
+        );
+        Ok(self.kept(code, handle, Object::Handle(handle, 0)))
+    }
+}
+
+/// Gets a copy of another process's descriptor.
+fn fetch(pid: u64, descriptor: u64) -> Outcome {
+    // SAFETY: the call takes two numbers.
+    let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    // SAFETY: the call takes three numbers.
+    let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process, descriptor, 0) };
+    close(process.unsigned_abs());
+    match u64::try_from(copy) {
+        Ok(copy) => Outcome::with(0, [copy]),
+        Err(_) => Outcome::of(-1),
+    }
+}
+
+fn close(descriptor: u64) -> Outcome {
+    let descriptor = i32::try_from(descriptor).unwrap_or(-1);
+    // SAFETY: the script names a descriptor that it got and uses no more.
+    Outcome::of(unsafe { libc::close(descriptor) })
+}
