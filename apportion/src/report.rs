@@ -76,6 +76,7 @@ struct Grant {
     peak_bytes: u64,
     denied_count: u64,
     denied_bytes: u64,
+    last_denied_bytes: u64,
     nvml_bytes: u64,
     enforcement: String,
 }
@@ -92,6 +93,7 @@ struct ProcessUse {
     card: String,
     claimed_bytes: u64,
     nvml_bytes: Option<u64>,
+    utilisation_percent: Option<u32>,
 }
 
 /// The name of an enum's value without what all values begin with, in lower case.
@@ -187,6 +189,7 @@ impl From<v1::Grant> for Grant {
             peak_bytes: grant.peak_bytes,
             denied_count: grant.denied_count,
             denied_bytes: grant.denied_bytes,
+            last_denied_bytes: grant.last_denied_bytes,
             nvml_bytes: grant.nvml_bytes,
         }
     }
@@ -198,6 +201,7 @@ impl From<v1::Process> for Process {
             card: used.card,
             claimed_bytes: used.claimed_bytes,
             nvml_bytes: used.nvml_bytes,
+            utilisation_percent: used.utilisation_percent,
         });
         Self {
             pid: process.pid,

@@ -20,9 +20,11 @@ use nvml_wrapper::error::NvmlError;
 use tokio::sync::mpsc as channel;
 use tracing::warn;
 
+mod loads;
 mod near;
 mod processes;
 
+use loads::Loads;
 pub(crate) use near::{Near, topology};
 
 /// How long the driver may take to start. A card without persistence mode needs seconds.
@@ -78,6 +80,8 @@ pub(crate) struct Reading {
     /// As the driver says, or what its processes use together where it says only that.
     pub(crate) used: Bytes,
     pub(crate) utilisation: Option<u32>,
+    /// Of the card's time in per cent, by pid; `None` where the card does not say.
+    pub(crate) loads: Option<BTreeMap<u32, u32>>,
     /// By pid; `None` where the card does not say how much.
     pub(crate) processes: BTreeMap<u32, Option<Bytes>>,
 }
@@ -128,6 +132,7 @@ impl Driver {
                     nvml,
                     cards,
                     count,
+                    loads: BTreeMap::new(),
                     restarted: Instant::now(),
                 }
                 .run(&asked, &answers);
@@ -269,6 +274,7 @@ struct Answering {
     nvml: Nvml,
     cards: Vec<FoundCard>,
     count: u32,
+    loads: BTreeMap<CardUuid, Loads>,
     restarted: Instant,
 }
 
@@ -293,11 +299,10 @@ impl Answering {
         }
     }
 
-    fn read(&self) -> Vec<Reading> {
-        self.cards
-            .iter()
-            .map(|card| read(&self.nvml, card))
-            .collect()
+    fn read(&mut self) -> Vec<Reading> {
+        let (nvml, loads) = (&self.nvml, &mut self.loads);
+        let mut of = |card: &FoundCard| read(nvml, card, loads.entry(card.uuid).or_default());
+        self.cards.iter().map(&mut of).collect()
     }
 
     /// Whether the driver went away, or has cards that it did not have.
@@ -328,8 +333,8 @@ impl Answering {
     }
 }
 
-fn read(nvml: &Nvml, card: &FoundCard) -> Reading {
-    try_read(nvml, card).unwrap_or_else(|error| {
+fn read(nvml: &Nvml, card: &FoundCard, loads: &mut Loads) -> Reading {
+    try_read(nvml, card, loads).unwrap_or_else(|error| {
         let health = match error {
             NvmlError::GpuLost
             | NvmlError::NotFound
@@ -343,12 +348,13 @@ fn read(nvml: &Nvml, card: &FoundCard) -> Reading {
             health,
             used,
             utilisation: None,
+            loads: None,
             processes,
         }
     })
 }
 
-fn try_read(nvml: &Nvml, card: &FoundCard) -> Result<Reading, NvmlError> {
+fn try_read(nvml: &Nvml, card: &FoundCard, loads: &mut Loads) -> Result<Reading, NvmlError> {
     let device = nvml.device_by_uuid(card.uuid.to_string())?;
     // The list comes first: a process that starts in between is then unexplained memory for one
     // sample, and not memory of nobody that is taken from the card's total.
@@ -363,6 +369,7 @@ fn try_read(nvml: &Nvml, card: &FoundCard) -> Result<Reading, NvmlError> {
         health: Health::Healthy,
         used,
         utilisation,
+        loads: loads.of(&device),
         processes,
     })
 }

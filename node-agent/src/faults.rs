@@ -42,7 +42,8 @@ pub(crate) enum Heard {
     /// The driver was asked.
     Checked {
         card: CardUuid,
-        needs_recovery: bool,
+        /// What the driver says that it needs; zero is nothing.
+        action: u64,
     },
 }
 
@@ -162,7 +163,7 @@ impl Watched<'_> {
         };
         let _ = told.send(Heard::Checked {
             card: self.uuid,
-            needs_recovery: action != 0,
+            action,
         });
         true
     }

@@ -19,10 +19,11 @@ use crate::view::View;
 
 mod facts;
 mod rows;
+mod samples;
 
 use facts::Facts;
-pub(crate) use rows::{FAILED, reason};
 use rows::{Kind, ROWS, Row};
+pub(crate) use samples::{FAILED, reason};
 
 /// How many shares of cards are shown. A node has fewer; more are a mistake, and not Prometheus'.
 const MOST_SHARES: usize = 1024;

@@ -38,6 +38,10 @@ pub(crate) struct Counts {
     pub(crate) notices: BTreeMap<NoticeKind, u64>,
     /// What cards reported, by what it means.
     pub(crate) faults: BTreeMap<(CardUuid, Fault), u64>,
+    /// What each card needs, as the driver says by number.
+    pub(crate) recoveries: BTreeMap<CardUuid, u64>,
+    /// Whether cards reach containers by CDI; `None` until the runtime is known.
+    pub(crate) has_cdi: Option<bool>,
     pub(crate) kubelet: kubelet::Counts,
     /// How many slots have come how far; none where there is no kubelet.
     pub(crate) slots: BTreeMap<&'static str, usize>,
@@ -127,6 +131,7 @@ fn grant(grant: &Grant, account: Option<&Account>) -> v1::Grant {
         denied_bytes: used.denied_bytes.0,
         nvml_bytes: grant.nvml.0,
         enforcement: wire::enforcement(grant.enforcement).into(),
+        last_denied_bytes: used.last_denied.0,
     }
 }
 

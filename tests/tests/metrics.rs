@@ -26,6 +26,10 @@ fn every_metric_of_the_readme_is_served_and_no_other() {
     let _victim = host.victim(&["--gpu-memory", "2000"]).step("start");
     let mut victim = host.victim(&["--gpu-memory", "2000"]);
     victim.step("alloc 1M").ok();
+    eventually(PATIENCE, "it is known who takes the card's time", || {
+        let parts = host.metric("apportion_container_utilisation_ratio", &[]);
+        parts.is_some()
+    });
     let text = host.http("/metrics");
     let mut served: Vec<String> = text
         .lines()
@@ -39,6 +43,7 @@ fn every_metric_of_the_readme_is_served_and_no_other() {
     // Here are no container runtime and no kubelet, and no card fails; in other suites they are.
     let parts = [
         "_nri_",
+        "_cdi_",
         "_errors_",
         "_kubelet_",
         "_slots",

@@ -61,6 +61,7 @@ impl Agent {
     pub(super) fn settle(&mut self, facts: &Facts) -> Result<Answers, Status> {
         let delivery = self.delivery.as_mut();
         let delivery = delivery.ok_or_else(|| Status::internal("no kubelet is served"))?;
+        self.counts.has_cdi = Some(facts.has_cdi);
         let settled = delivery.settle(facts);
         settled.map_err(|error| Status::failed_precondition(chain(&error)))
     }

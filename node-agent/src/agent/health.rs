@@ -15,13 +15,13 @@ impl Agent {
                 self.apply_quietly(Event::CardFault { card, xid });
                 self.show();
             }
-            Heard::Checked {
-                card,
-                needs_recovery,
-            } => self.apply_quietly(Event::CardChecked {
-                card,
-                needs_recovery,
-            }),
+            Heard::Checked { card, action } => {
+                self.counts.recoveries.insert(card, action);
+                self.apply_quietly(Event::CardChecked {
+                    card,
+                    needs_recovery: action != 0,
+                });
+            }
         }
     }
 }

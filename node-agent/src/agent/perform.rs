@@ -206,6 +206,8 @@ impl Agent {
                     card: reading.uuid.to_string(),
                     claimed_bytes: claimed.unwrap_or_default().0,
                     nvml_bytes: nvml.unwrap_or(Some(Bytes::ZERO)).map(|bytes| bytes.0),
+                    utilisation_percent: (reading.loads.as_ref())
+                        .map(|loads| loads.get(&process.pid).copied().unwrap_or_default()),
                 }
             })
         };

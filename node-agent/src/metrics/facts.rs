@@ -43,6 +43,9 @@ pub(super) struct Share {
     pub(super) overhead: u64,
     pub(super) denied: u64,
     pub(super) denied_bytes: u64,
+    pub(super) last_denied: u64,
+    /// Of the card's time, in per cent.
+    pub(super) utilisation: Option<u32>,
     /// The allocations' states.
     pub(super) states: Vec<v1::EnforcementState>,
 }
@@ -88,15 +91,24 @@ pub(super) fn shares(
             if all.len() >= most && !all.contains_key(&name) {
                 left_out += 1;
             } else {
-                all.entry(name).or_default().add(grant);
+                let utilisation = utilisation(&grant.card, allocation);
+                all.entry(name).or_default().add(grant, utilisation);
             }
         }
     }
     (all.into_iter().collect(), left_out)
 }
 
+/// What the processes of `allocation` take together of the card's time; `None` where nobody says it.
+fn utilisation(card: &str, allocation: &v1::Allocation) -> Option<u32> {
+    let uses = allocation.processes.iter().flat_map(|of| &of.uses);
+    let here = uses.filter(|used| used.card == card);
+    here.filter_map(|used| used.utilisation_percent)
+        .reduce(|a, b| a + b)
+}
+
 impl Share {
-    fn add(&mut self, grant: &v1::Grant) {
+    fn add(&mut self, grant: &v1::Grant, utilisation: Option<u32>) {
         self.limit += grant.limit_bytes;
         self.used += grant.used_bytes;
         self.nvml += grant.nvml_bytes;
@@ -105,6 +117,10 @@ impl Share {
         self.overhead += grant.overhead_bytes;
         self.denied += grant.denied_count;
         self.denied_bytes += grant.denied_bytes;
+        self.last_denied = grant.last_denied_bytes;
+        // Processes' parts are rounded each by itself.
+        let sum = self.utilisation.into_iter().chain(utilisation);
+        self.utilisation = sum.reduce(|a, b| (a + b).min(100));
         self.states.push(grant.enforcement());
     }
 }

@@ -153,6 +153,7 @@ fn no_label_is_a_pid_or_a_sentence() {
         "state",
         "verdict",
         "fault",
+        "action",
         "resource",
     ];
     for row in ROWS {

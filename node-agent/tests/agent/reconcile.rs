@@ -144,22 +144,28 @@ async fn refusals_and_context_reserves_are_shown() {
     let (usage, slot) = claim(&allocation.account_dir, &program, 400 * MIB);
     usage.usage().set_reserve(slot, 0, Bytes(300 * MIB));
     usage.usage().deny(0, Bytes(700 * MIB));
+    usage.usage().deny(0, Bytes(50 * MIB));
     commit(&mut client, &allocation.id, program.pid()).await;
     let grant = eventually("the refusal shows", async || {
         let grant = find(&mut client, &allocation.id)
             .await?
             .grants
             .swap_remove(0);
-        (grant.denied_count == 1).then_some(grant)
+        (grant.denied_count == 2).then_some(grant)
     })
     .await;
     assert_eq!(
-        (grant.denied_bytes, grant.context_bytes),
-        (700 * MIB, 300 * MIB)
+        (
+            grant.denied_bytes,
+            grant.context_bytes,
+            grant.last_denied_bytes
+        ),
+        (750 * MIB, 300 * MIB, 50 * MIB)
     );
     let metric = |name: &str| host.metric(&format!("apportion_container_memory_{name}"), "tight");
-    assert_eq!(metric("denied_total"), Some(1.0));
-    assert_eq!(metric("denied_bytes_total"), Some((700 * MIB) as f64));
+    assert_eq!(metric("denied_total"), Some(2.0));
+    assert_eq!(metric("denied_bytes_total"), Some((750 * MIB) as f64));
+    assert_eq!(metric("last_denied_bytes"), Some((50 * MIB) as f64));
     assert_eq!(metric("context_bytes"), Some((300 * MIB) as f64));
 }
 
@@ -224,6 +230,10 @@ async fn a_lost_card_gives_nothing_and_comes_back() {
 async fn utilisation_is_shown() {
     let host = Host::new(1);
     let (_agent, mut client) = host.agent(&[]).await;
+    let allocation = allocate(&mut client, "busy", 1000).await.unwrap();
+    let program = host.context(Some(Path::new(&allocation.account_dir)), "0");
+    let _stranger = host.context(None, "0");
+    commit(&mut client, &allocation.id, program.pid()).await;
     host.play(
         "{\"Nvml\":{\"Control\":{\"Utilisation\":{\"card\":0,\"utilisation\":{\"gpu\":40,\"memory\":1,\"encoder\":0,\"decoder\":0}}}}}",
     );
@@ -235,6 +245,18 @@ async fn utilisation_is_shown() {
         host.metric("apportion_gpu_utilisation_ratio", ""),
         Some(0.4)
     );
+    // The simulated card divides its time equally among the processes that use it.
+    eventually("the container's part shows", async || {
+        let part = host.metric("apportion_container_utilisation_ratio", "busy");
+        (part == Some(0.2)).then_some(())
+    })
+    .await;
+    drop(program);
+    eventually("nobody's part is no series", async || {
+        let part = host.metric("apportion_container_utilisation_ratio", "busy");
+        part.is_none().then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

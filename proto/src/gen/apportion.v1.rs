@@ -320,6 +320,9 @@ pub struct Grant {
     pub nvml_bytes: u64,
     #[prost(enumeration = "EnforcementState", tag = "11")]
     pub enforcement: i32,
+    /// The charge that was refused last.
+    #[prost(uint64, tag = "12")]
+    pub last_denied_bytes: u64,
 }
 /// One live process of an allocation.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -345,6 +348,9 @@ pub struct ProcessUse {
     /// What NVML says it uses; absent where the card does not say.
     #[prost(uint64, optional, tag = "3")]
     pub nvml_bytes: ::core::option::Option<u64>,
+    /// Time in which a kernel of it ran, in per cent; absent where the card does not say.
+    #[prost(uint32, optional, tag = "4")]
+    pub utilisation_percent: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {}

@@ -94,6 +94,8 @@ async fn what_happens_at_the_kubelet_shows_in_metrics() {
         .host
         .metric("apportion_kubelet_registered", &registered);
     assert_eq!(registered, Some(1.0));
+    let has_cdi = node.host.metric("apportion_cdi_enabled", &[]);
+    assert_eq!(has_cdi, Some(1.0));
     let looks = ["source=\"both\"", "result=\"ok\""];
     let looks = node.host.metric("apportion_identity_lookups_total", &looks);
     assert!(looks > Some(1.0), "{looks:?}");

@@ -1,0 +1,249 @@
+//! What the rows say: numbers and labels out of the facts. Labels are of a fixed set of words, or name a card
+//! or a container; never a pid, never free text.
+
+use std::collections::BTreeMap;
+
+use apportion_abi::CardUuid;
+use apportion_ledger::{Fault, NoticeKind, Refusal};
+use apportion_proto::v1;
+
+use super::facts::{self, Facts, Share};
+use super::rows::Sample;
+
+const ENFORCEMENT: [(&str, v1::EnforcementState); 6] = [
+    ("pending", v1::EnforcementState::Pending),
+    ("whole", v1::EnforcementState::Whole),
+    ("attached", v1::EnforcementState::Attached),
+    ("missing", v1::EnforcementState::Missing),
+    ("bypassed", v1::EnforcementState::Bypassed),
+    ("overlimit", v1::EnforcementState::Overlimit),
+];
+
+/// What a card may need, by the numbers of `nvmlDeviceGpuRecoveryAction_t`.
+const RECOVERIES: [(&str, u64); 5] = [
+    ("none", 0),
+    ("gpu_reset", 1),
+    ("node_reboot", 2),
+    ("drain_p2p", 3),
+    ("drain_and_reset", 4),
+];
+
+const OFFENCES: [(&str, NoticeKind); 5] = [
+    ("bypassed", NoticeKind::Bypassed),
+    ("overlimit", NoticeKind::Overlimit),
+    ("ungranted", NoticeKind::Ungranted),
+    ("killed", NoticeKind::Killed),
+    ("evicted", NoticeKind::Evicted),
+];
+
+/// Why a request for an allocation was refused, in one of few words.
+pub(crate) fn reason(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::Shortfall(_) => "shortfall",
+        Refusal::Malformed(_) => "malformed",
+        Refusal::UnknownCard(_) => "unknown_card",
+        Refusal::Unhealthy(_) => "unhealthy",
+        Refusal::Sizeless(_) => "sizeless",
+        Refusal::UnknownAllocation(_) => "unknown_allocation",
+        Refusal::KeyReused(_) => "key_reused",
+        Refusal::Committed(_) => "committed",
+        Refusal::Draining(_) => "draining",
+        Refusal::NotGranted { .. } => "not_granted",
+        Refusal::Whole(_) => "whole",
+    }
+}
+
+/// The reason where the agent could not carry out what the ledger had granted.
+pub(crate) const FAILED: &str = "failed";
+
+pub(super) fn node(facts: &Facts) -> v1::Node {
+    facts.view.list.node.clone().unwrap_or_default()
+}
+
+pub(super) fn node_info(facts: &Facts) -> Vec<Sample> {
+    let node = node(facts);
+    let policy = match node.policy() {
+        v1::OffenderPolicy::Unspecified => "unknown",
+        v1::OffenderPolicy::Observe => "observe",
+        v1::OffenderPolicy::Kill => "kill",
+        v1::OffenderPolicy::Evict => "evict",
+    };
+    let simulated = node.simulated.to_string();
+    vec![(vec![node.driver_version, simulated, policy.to_owned()], 1.0)]
+}
+
+pub(super) fn grants(facts: &Facts) -> Vec<Sample> {
+    let counts = &facts.view.counts;
+    let labels = |result: &str, reason: &str| vec![result.to_owned(), reason.to_owned()];
+    let mut refused = BTreeMap::from([("shortfall", 0), (FAILED, 0)]);
+    refused.extend(&counts.refused);
+    let refused = refused.into_iter();
+    let mut samples = vec![(labels("accepted", ""), number(counts.accepted))];
+    samples.extend(refused.map(|(reason, count)| (labels("refused", reason), number(count))));
+    samples
+}
+
+pub(super) fn offences(facts: &Facts) -> Vec<Sample> {
+    let notices = &facts.view.counts.notices;
+    let of = |(word, kind): &(&str, NoticeKind)| {
+        let count = notices.get(kind).copied().unwrap_or_default();
+        (vec![(*word).to_owned()], number(count))
+    };
+    OFFENCES.iter().map(of).collect()
+}
+
+pub(super) fn slots(facts: &Facts) -> Vec<Sample> {
+    let slots = facts.view.counts.slots.iter();
+    let of = |(state, count): (&&str, &usize)| (vec![(*state).to_owned()], count_of(*count));
+    slots.map(of).collect()
+}
+
+pub(super) fn registered(facts: &Facts) -> Vec<Sample> {
+    let known = facts.view.counts.kubelet.registered.iter();
+    let of = |(resource, is): (&&str, &bool)| (vec![(*resource).to_owned()], flag(*is));
+    known.map(of).collect()
+}
+
+pub(super) fn lookups(facts: &Facts) -> Vec<Sample> {
+    let looks = facts.view.counts.kubelet.looks.iter();
+    let of = |((source, result), count): (&(&str, &str), &u64)| {
+        let labels = vec![(*source).to_owned(), (*result).to_owned()];
+        (labels, number(*count))
+    };
+    looks.map(of).collect()
+}
+
+pub(super) fn nri_connected(facts: &Facts) -> Vec<Sample> {
+    let lock = facts.view.counts.second_lock.iter();
+    lock.map(|lock| (Vec::new(), flag(lock.is_connected)))
+        .collect()
+}
+
+pub(super) fn nri_verdicts(facts: &Facts) -> Vec<Sample> {
+    let lock = facts.view.counts.second_lock.iter();
+    let of = |((verdict, reason), count): (&(&str, &str), &u64)| {
+        (
+            vec![(*verdict).to_owned(), (*reason).to_owned()],
+            number(*count),
+        )
+    };
+    lock.flat_map(|lock| lock.verdicts.iter().map(of)).collect()
+}
+
+pub(super) fn faults(facts: &Facts) -> Vec<Sample> {
+    let faults = facts.view.counts.faults.iter();
+    let of = |((card, fault), count): (&(CardUuid, Fault), &u64)| {
+        (
+            vec![card.to_string(), fault.word().to_owned()],
+            number(*count),
+        )
+    };
+    faults.map(of).collect()
+}
+
+/// One series is one, the others of the card are zero. An action that came with a later driver is "other".
+pub(super) fn recoveries(facts: &Facts) -> Vec<Sample> {
+    let told = facts.view.counts.recoveries.iter();
+    let of = |(card, action): (&CardUuid, &u64)| {
+        let is_other = !RECOVERIES.iter().any(|(_, number)| number == action);
+        let known = RECOVERIES.map(|(word, number)| (word, number == *action));
+        let words = known.into_iter().chain([("other", is_other)]);
+        let labels = |word: &str| vec![card.to_string(), word.to_owned()];
+        words
+            .map(|(word, is)| (labels(word), flag(is)))
+            .collect::<Vec<_>>()
+    };
+    told.flat_map(of).collect()
+}
+
+pub(super) fn cdi_enabled(facts: &Facts) -> Vec<Sample> {
+    let known = facts.view.counts.has_cdi.iter();
+    known.map(|has| (Vec::new(), flag(*has))).collect()
+}
+
+pub(super) fn gpu_info(facts: &Facts) -> Vec<Sample> {
+    let labels = |card: &v1::Card| {
+        vec![
+            card.uuid.clone(),
+            card.model.clone(),
+            card.index.to_string(),
+        ]
+    };
+    let cards = facts.view.list.cards.iter();
+    cards.map(|card| (labels(card), 1.0)).collect()
+}
+
+/// What the driver says is used, less what the accounts and the processes of no allocation explain.
+/// Negative where accounts hold more than is used: charges in flight, contexts that cost less.
+pub(super) fn drift(facts: &Facts) -> Vec<Sample> {
+    // Of a card that does not say what is used, it is not known.
+    let cards = (facts.view.list.cards.iter()).filter(|card| !card.memory_unknown);
+    let of = |card: &v1::Card| {
+        let shares = facts
+            .shares
+            .iter()
+            .filter(|(name, _)| name.gpu_uuid == card.uuid);
+        let charged: u64 = shares.map(|(_, share)| share.used).sum();
+        let explained = number(charged) + number(card.unmanaged_bytes);
+        (vec![card.uuid.clone()], number(card.used_bytes) - explained)
+    };
+    cards.map(of).collect()
+}
+
+pub(super) fn container_info(facts: &Facts) -> Vec<Sample> {
+    let of = |allocation: &v1::Allocation| {
+        let name = facts::container(allocation);
+        let uid = match allocation
+            .holder
+            .as_ref()
+            .and_then(|holder| holder.kind.as_ref())
+        {
+            Some(v1::holder::Kind::PodUid(uid)) => uid.clone(),
+            Some(v1::holder::Kind::Pid(_)) | None => String::new(),
+        };
+        let id = allocation.id.clone();
+        (vec![name.namespace, name.pod, name.container, id, uid], 1.0)
+    };
+    facts.shown().map(of).collect()
+}
+
+pub(super) fn processes(facts: &Facts) -> Vec<Sample> {
+    let mut counts: BTreeMap<_, usize> = BTreeMap::new();
+    for allocation in facts.shown() {
+        *counts.entry(facts::container(allocation)).or_default() += allocation.processes.len();
+    }
+    let of = |(name, count): (facts::ContainerName, usize)| {
+        (
+            vec![name.namespace, name.pod, name.container],
+            count_of(count),
+        )
+    };
+    counts.into_iter().map(of).collect()
+}
+
+pub(super) fn states(share: &Share) -> Vec<(&'static str, f64)> {
+    ENFORCEMENT
+        .map(|(word, state)| (word, flag(share.states.contains(&state))))
+        .to_vec()
+}
+
+pub(super) fn ratio(percent: u32) -> f64 {
+    f64::from(percent) / 100.0
+}
+
+pub(super) fn some(bytes: u64) -> Option<f64> {
+    Some(number(bytes))
+}
+
+/// Exact below 2^53: 8 PiB.
+pub(super) fn number(number: u64) -> f64 {
+    number as f64
+}
+
+pub(super) fn count_of(count: usize) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+pub(super) fn flag(flag: bool) -> f64 {
+    f64::from(u8::from(flag))
+}
