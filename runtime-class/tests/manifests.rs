@@ -7,9 +7,11 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Every preset, and whether its agent may open all devices of the host.
-const PRESETS: [(&str, bool); 6] = [
+/// Every manifest, and whether its agent may open all devices of the host.
+const PRESETS: [(&str, bool); 8] = [
     ("default", false),
+    ("agent-only", false),
+    ("in-place-of-kai", false),
     ("eks", false),
     ("gke", true),
     ("k3s", false),
@@ -139,12 +141,16 @@ fn there_are_never_two_agents_on_a_node() {
 fn the_agent_reads_no_secret_and_writes_no_pod() {
     for (preset, _) in PRESETS {
         for role in of_kind(preset, "ClusterRole") {
+            if role["metadata"]["name"] != "apportion-agent" {
+                continue;
+            }
             for rule in role["rules"].as_array().unwrap() {
                 let (resources, verbs) = (strings(&rule["resources"]), strings(&rule["verbs"]));
                 let reads = BTreeSet::from(["get", "list", "watch"]);
                 let is_ours = strings(&rule["apiGroups"]) == ["apportion.dev"].into();
                 let is_allowed = match resources.iter().next() {
                     Some(&"pods" | &"nodes") => verbs.is_subset(&reads),
+                    Some(&"certificatesigningrequests") => !verbs.contains("patch"),
                     Some(&"nodes/status") => verbs == ["patch"].into(),
                     Some(&"events") => verbs == ["create", "patch"].into(),
                     _ => is_ours && !verbs.contains("delete"),
@@ -154,6 +160,46 @@ fn the_agent_reads_no_secret_and_writes_no_pod() {
                     !verbs.contains("*") && !resources.contains("*"),
                     "{preset}: {rule}"
                 );
+            }
+        }
+    }
+}
+
+#[test]
+fn scheduler_and_webhook_need_nothing_of_the_host() {
+    for (preset, _) in PRESETS {
+        let deployments = of_kind(preset, "Deployment");
+        let expected = if preset == "agent-only" { 0 } else { 2 };
+        assert_eq!(deployments.len(), expected, "{preset}");
+        for deployment in deployments {
+            let name = &deployment["metadata"]["name"];
+            let spec = &deployment["spec"];
+            assert_eq!(spec["replicas"], 2, "{preset} {name}");
+            assert_eq!(spec["strategy"]["rollingUpdate"]["maxUnavailable"], 0);
+            let pod = &spec["template"]["spec"];
+            assert_eq!(
+                pod["securityContext"]["runAsNonRoot"], true,
+                "{preset} {name}"
+            );
+            for unset in ["volumes", "hostPID", "hostNetwork", "initContainers"] {
+                assert!(pod[unset].is_null(), "{preset} {name} {unset}");
+            }
+            let context = &pod["containers"][0]["securityContext"];
+            assert_eq!(context["readOnlyRootFilesystem"], true, "{preset} {name}");
+            assert_eq!(strings(&context["capabilities"]["drop"]), ["ALL"].into());
+            assert!(context["capabilities"]["add"].is_null(), "{preset} {name}");
+        }
+    }
+}
+
+#[test]
+fn kais_objects_wait_for_nobody_where_kai_runs() {
+    for (preset, policy) in [("default", "Ignore"), ("in-place-of-kai", "Fail")] {
+        for configuration in of_kind(preset, "ValidatingWebhookConfiguration") {
+            for webhook in configuration["webhooks"].as_array().unwrap() {
+                let is_pods = webhook["rules"][0]["resources"][0] == "pods";
+                let expected = if is_pods { "Fail" } else { policy };
+                assert_eq!(webhook["failurePolicy"], expected, "{webhook}");
             }
         }
     }

@@ -9,6 +9,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+#[cfg(test)]
+mod chart;
 mod failure;
 mod live;
 mod objects;

@@ -1,4 +1,4 @@
-//! The chart of the agent: that it is well-formed for every preset, that wrong values are refused, that the
+//! The chart: that it is well-formed for every preset, that wrong values are refused, that the
 //! plain manifests beside it are what it renders, and that Prometheus takes its rules and proves them.
 //!
 //! `helm` and `promtool` are other people's programs: `HELM` and `PROMTOOL` name them, or the `PATH` has
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use crate::steps::{run, succeeds, typed};
 use crate::workspace::Workspace;
 
-const CHART: &str = "runtime-class/chart/apportion-agent";
+const CHART: &str = "runtime-class/chart/apportion";
 const MANIFESTS: &str = "runtime-class/manifests";
 /// For which Kubernetes the manifests are rendered; nothing in them depends on it.
 const KUBERNETES: &str = "1.36.0";
@@ -27,12 +27,39 @@ const WRONG: &[&str] = &[
     "metrics.port=0",
     "tcp.port=0",
     "cardMemory.GB10=0",
+    "schedulerNames={default-scheduler}",
+    "schedulerNames={}",
+    "scheduler.replicas=0",
+    "scheduler.leaseDuration=1",
+    "scheduler.queueDepth.guess=1",
+    "webhook.url=http://example.org",
+    "webhook.port=70000",
+    "networkPolicy.on=true",
     "nosuch=1",
 ];
 /// Everything that is off unless asked for.
 const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,\
                         metrics.dashboards.enabled=true,openshift.enabled=true,hostNetwork=true,\
-                        tcp.enabled=true,cardMemory.GB10=98304";
+                        tcp.enabled=true,cardMemory.GB10=98304,networkPolicy.enabled=true,\
+                        webhook.url=https://admission.example.org:9443,webhook.hostNetwork=true,\
+                        scheduler.queueDepth.reclaim=10";
+/// Manifests that are no preset: their names, and with which values.
+const MORE: &[(&str, &[&str])] = &[
+    ("default", &[]),
+    (
+        "in-place-of-kai",
+        &[
+            "--set",
+            "schedulerNames={apportion-scheduler,kai-scheduler}",
+        ],
+    ),
+    (
+        "agent-only",
+        &["--set", "scheduler.enabled=false,webhook.enabled=false"],
+    ),
+];
+/// Made with the installation, once; the one file that is not all of the chart.
+const QUEUES: &str = "queues";
 /// The namespace of the plain manifests. The agent sees the host's processes and folders.
 const NAMESPACE: &str = "apportion-system";
 
@@ -47,15 +74,13 @@ pub(crate) fn check(workspace: &Workspace, is_update: bool) -> Result<()> {
             .args(["lint", "--strict", "--quiet"])
             .arg(&chart)
             .args(values))?;
-        let fresh = render(
-            helm()
-                .args(template(&chart))
-                .arg("--include-crds")
-                .args(values),
-        )?;
-        let path = workspace.root.join(MANIFESTS).join(format!("{name}.yaml"));
-        compare(&path, &format!("{}{fresh}", namespace()), is_update)?;
+        let fresh = render(helm().args(template(&chart)).arg("--no-hooks").args(values))?;
+        let fresh = format!("{}{fresh}", namespace());
+        compare(&manifest(workspace, name), &fresh, is_update)?;
     }
+    let queues = ["--show-only", "templates/queues.yaml"];
+    let queues = render(helm().args(template(&chart)).args(queues))?;
+    compare(&manifest(workspace, QUEUES), &queues, is_update)?;
     render(helm().args(template(&chart)).args(["--set", OPTIONAL]))?;
     for wrong in WRONG {
         if succeeds(helm().args(template(&chart)).args(["--set", wrong])) {
@@ -64,7 +89,7 @@ pub(crate) fn check(workspace: &Workspace, is_update: bool) -> Result<()> {
     }
     check_rules(&chart.join("rules"))?;
     println!(
-        "chart: {} presets, {} wrong values refused",
+        "chart: {} manifests, {} wrong values refused",
         presets.len(),
         WRONG.len()
     );
@@ -86,19 +111,26 @@ fn helm(workspace: &Workspace) -> Result<OsString> {
     if env::var_os("HELM").is_some() || succeeds(Command::new(&named).arg("version")) {
         return Ok(named);
     }
-    let built =
-        apportion_cluster::binaries::find(&workspace.root.join("tests/kubernetes"), None, None)?;
-    Ok(built.path("helm").into())
+    let modules = workspace.root.join("tests/kubernetes");
+    Ok(apportion_cluster::binaries::tool(&modules, "helm")?.into())
+}
+
+fn manifest(workspace: &Workspace, name: &str) -> PathBuf {
+    workspace.root.join(MANIFESTS).join(format!("{name}.yaml"))
 }
 
 fn named(variable: &str, usual: &str) -> OsString {
     env::var_os(variable).unwrap_or_else(|| usual.into())
 }
 
-/// Each set of values with the name of its manifest; the first is the chart's own.
+/// Each set of values with the name of its manifest.
 fn presets(chart: &Path) -> Result<Vec<(String, Vec<OsString>)>> {
     let folder = chart.join("presets");
-    let mut presets = vec![("default".to_owned(), Vec::new())];
+    let more = MORE.iter().map(|(name, values)| {
+        let values = values.iter().map(OsString::from).collect();
+        ((*name).to_owned(), values)
+    });
+    let mut presets: Vec<(String, Vec<OsString>)> = more.collect();
     let mut paths: Vec<PathBuf> = fs::read_dir(&folder)
         .and_then(|entries| entries.map(|entry| entry.map(|e| e.path())).collect())
         .with_context(|| format!("failed to read {}", folder.display()))?;

@@ -208,8 +208,7 @@ fn the_readme_has_the_table_of_the_rows() {
 /// Dashboards and alerts ask for what is served.
 #[test]
 fn every_metric_that_the_chart_asks_for_is_a_row() {
-    let chart =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime-class/chart/apportion-agent");
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime-class/chart/apportion");
     for file in [
         "rules/apportion.yaml",
         "dashboards/node.json",

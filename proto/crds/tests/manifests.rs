@@ -7,16 +7,15 @@ use apportion_crds::{GpuNode, kai};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 
-/// Each kind, and from where it is installed.
+/// From where the kinds are installed.
+const FOLDER: &str = "../../runtime-class/chart/apportion/crds";
+
+/// Each kind, and its file.
 fn manifests() -> Vec<(CustomResourceDefinition, String)> {
-    let agent = "../../runtime-class/chart/apportion-agent/crds";
-    let scheduler = "../../scheduler-shim/manifests/crds";
-    let ours = [(GpuNode::crd(), agent)];
-    let kais = kai::manifests().into_iter().map(|kind| (kind, scheduler));
-    let all = ours.into_iter().chain(kais);
-    all.map(|(kind, folder)| {
+    let all = std::iter::once(GpuNode::crd()).chain(kai::manifests());
+    all.map(|kind| {
         let name = kind.metadata.name.clone().unwrap_or_default();
-        (kind, format!("{folder}/{name}.yaml"))
+        (kind, format!("{FOLDER}/{name}.yaml"))
     })
     .collect()
 }

@@ -2,9 +2,12 @@
 //!
 //! Questions about the cluster go to the scheduler's loop and are answered from its model, so an answer is
 //! about one moment. `/snapshot` is what `simulate` reads.
+//!
+//! In a pod the address is open to every other pod. Numbers may be seen by all; objects of all namespaces are
+//! shown only to who asks from the same machine or pod, as `kubectl exec` and `kubectl port-forward` do.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use apportion_groups::Object;
 use hyper::body::Incoming;
@@ -110,8 +113,8 @@ pub(crate) async fn open(
 
 async fn serve(listener: TcpListener, questions: mpsc::Sender<Question>) {
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, asker) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(problem) => {
                 warn!(%problem, "Failed to accept a connection");
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
@@ -121,7 +124,7 @@ async fn serve(listener: TcpListener, questions: mpsc::Sender<Question>) {
         let questions = questions.clone();
         let service = service_fn(move |request| {
             let questions = questions.clone();
-            async move { Ok::<_, Infallible>(respond(&request, &questions).await) }
+            async move { Ok::<_, Infallible>(respond(&request, asker.ip(), &questions).await) }
         });
         tokio::spawn(async move {
             let mut server = http1::Builder::new();
@@ -135,11 +138,21 @@ async fn serve(listener: TcpListener, questions: mpsc::Sender<Question>) {
     }
 }
 
+/// Whether somebody with this address is told what is at a path.
+fn is_for(path: &str, asker: IpAddr) -> bool {
+    asker.to_canonical().is_loopback() || ["/healthz", "/metrics"].contains(&path)
+}
+
 async fn respond(
     request: &Request<Incoming>,
+    asker: IpAddr,
     questions: &mpsc::Sender<Question>,
 ) -> Response<String> {
     let path = request.uri().path();
+    if !is_for(path, asker) {
+        let text = "ask from inside the pod: kubectl exec, or kubectl port-forward\n".to_owned();
+        return response(StatusCode::FORBIDDEN, text);
+    }
     let what = match (request.method(), path.split_once("/explain/")) {
         (&Method::GET, Some(("", pod))) => {
             What::Explain(pod.to_owned(), request.uri().query() == Some("json"))
@@ -171,4 +184,27 @@ fn response(status: StatusCode, text: String) -> Response<String> {
     let mut response = Response::new(text);
     *response.status_mut() = status;
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_shown_to_the_own_machine_and_numbers_to_all() {
+        let near = ["127.0.0.1", "::1", "::ffff:127.0.0.1"];
+        for (asker, is_near) in near
+            .map(|near| (near, true))
+            .into_iter()
+            .chain([("10.0.0.7", false)])
+        {
+            let asker = asker.parse().unwrap();
+            for path in ["/healthz", "/metrics"] {
+                assert!(is_for(path, asker));
+            }
+            for path in ["/snapshot", "/explain/a/b", "/explain//metrics"] {
+                assert_eq!(is_for(path, asker), is_near, "{path} {asker}");
+            }
+        }
+    }
 }

@@ -164,15 +164,15 @@ impl Inventory {
     }
 }
 
+/// The kinds that decide something in a running cluster, by API group.
+pub(crate) fn kinds() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let owners = TABLE.iter().map(|row| (row.api_group, row.kind));
+    CLUSTER_WIDE.iter().chain(NAMESPACED).copied().chain(owners)
+}
+
 /// Whether objects of a kind decide anything in a running cluster.
 pub(crate) fn is_read(group: &str, kind: &str) -> bool {
-    let is = |known: &(&str, &str)| *known == (group, kind);
-    let owns_pods = || {
-        TABLE
-            .iter()
-            .any(|row| (row.api_group, row.kind) == (group, kind))
-    };
-    CLUSTER_WIDE.iter().chain(NAMESPACED).any(is) || owns_pods()
+    kinds().any(|known| known == (group, kind))
 }
 
 /// How remarks name an object.

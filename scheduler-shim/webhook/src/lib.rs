@@ -6,7 +6,7 @@
 //!
 //! ## Who is asked about
 //! A webhook that is down refuses whatever it is asked about, so it must be asked about little: the configuration in
-//! `manifests/webhook.yaml` has conditions that the API server checks by itself, and only a pod of our schedulers that
+//! the chart has conditions that the API server checks by itself, and only a pod of our schedulers that
 //! says something about shares of cards ever waits for us. Such a pod is refused while nobody answers: let in
 //! without a slot, it would start without its limit.
 #![forbid(unsafe_code)]

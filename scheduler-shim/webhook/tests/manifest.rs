@@ -1,4 +1,4 @@
-//! The configurations in `manifests/webhook.yaml` ask exactly the questions that are answered.
+//! The configurations of the chart ask exactly the questions that are answered.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use apportion_webhook::judge::PATHS;
 use serde::Deserialize;
 use serde_json::Value;
 
-const MANIFEST: &str = include_str!("../../manifests/webhook.yaml");
+const MANIFEST: &str = include_str!("../../../runtime-class/manifests/default.yaml");
 
 fn webhooks() -> Vec<Value> {
     let documents = serde_norway::Deserializer::from_str(MANIFEST);

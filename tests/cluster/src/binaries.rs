@@ -127,25 +127,15 @@ pub fn find(modules: &Path, minor: Option<&str>, containerd: Option<&Path>) -> R
         known.join(", ")
     );
     let version = version(&modules.join(&chosen))?;
-    let cache = cache()?;
     let assets = env::var_os(ASSETS).filter(|_| minor.is_none());
     let kubernetes = Source {
         module: modules.join(&chosen),
-        made: cache.join("kubernetes").join(&version),
+        made: cache()?.join("kubernetes").join(&version),
         offers: assets.map(PathBuf::from).into_iter().collect(),
         flags: stamp(&version),
     };
-    let tools = modules.join(TOOLS);
-    let others = Source {
-        made: cache.join(TOOLS).join(fingerprint(&tools)?),
-        offers: containerd
-            .map(PathBuf::from)
-            .into_iter()
-            .chain(kubernetes.offers.clone())
-            .collect(),
-        module: tools,
-        flags: "-s -w".into(),
-    };
+    let offers = containerd.map(PathBuf::from).into_iter();
+    let others = tools(modules, offers.chain(kubernetes.offers.clone()).collect())?;
     let mut paths = BTreeMap::new();
     for (source, programs) in [(&kubernetes, KUBERNETES), (&others, OTHERS)] {
         for program in programs {
@@ -155,6 +145,31 @@ pub fn find(modules: &Path, minor: Option<&str>, containerd: Option<&Path>) -> R
     Ok(Binaries {
         kubernetes: version,
         paths,
+    })
+}
+
+/// Finds one of the programs that are of no Kubernetes minor, or builds it.
+///
+/// # Errors
+/// If it cannot be built.
+///
+/// # Panics
+/// If no row of this file names it.
+pub fn tool(modules: &Path, name: &str) -> Result<PathBuf> {
+    let assets = env::var_os(ASSETS).map(PathBuf::from);
+    let mut rows = OTHERS.iter();
+    let row = rows.find(|program| program.name == name);
+    tools(modules, assets.into_iter().collect())?.find(row.expect("every program has a row"))
+}
+
+/// Where the programs are that are of no Kubernetes minor.
+fn tools(modules: &Path, offers: Vec<PathBuf>) -> Result<Source> {
+    let module = modules.join(TOOLS);
+    Ok(Source {
+        made: cache()?.join(TOOLS).join(fingerprint(&module)?),
+        offers,
+        module,
+        flags: "-s -w".into(),
     })
 }
 

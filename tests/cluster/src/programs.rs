@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use crate::Cluster;
 use crate::wait::eventually;
 
-/// The folder of KAI's kinds.
-const KAIS: &str = "../../scheduler-shim/manifests/crds";
+/// The folder of KAI's kinds and ours.
+const KINDS: &str = "../../runtime-class/chart/apportion/crds";
 
 /// A program of the staged tree that runs.
 pub struct Program(Child);
@@ -117,14 +117,13 @@ pub fn uninstall_webhook(cluster: &Cluster) {
 /// # Panics
 /// If it does not take one.
 pub fn install_kinds(cluster: &Cluster) {
-    let ours = "../../runtime-class/chart/apportion-agent/crds";
-    for (folder, kind) in [
-        (KAIS, "queues.scheduling.run.ai"),
-        (KAIS, "podgroups.scheduling.run.ai"),
-        (KAIS, "topologies.kai.scheduler"),
-        (ours, "gpunodes.apportion.dev"),
+    for kind in [
+        "queues.scheduling.run.ai",
+        "podgroups.scheduling.run.ai",
+        "topologies.kai.scheduler",
+        "gpunodes.apportion.dev",
     ] {
-        for object in manifest(folder, &format!("{kind}.yaml")) {
+        for object in manifest(KINDS, &format!("{kind}.yaml")) {
             cluster.apply(&object).expect("the kind is taken");
         }
         let known = format!("crd/{kind}");
@@ -155,7 +154,7 @@ fn manifest(folder: &str, name: &str) -> Vec<Value> {
 }
 
 fn configurations(port: u16) -> Vec<Value> {
-    let mut all = manifest("../../scheduler-shim/manifests", "webhook.yaml");
+    let mut all = manifest("../../runtime-class/manifests", "in-place-of-kai.yaml");
     all.retain(|one| one["webhooks"].is_array());
     let webhooks = all
         .iter_mut()

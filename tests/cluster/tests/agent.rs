@@ -1,4 +1,4 @@
-//! The agent as its chart installs it: it finds its cards, says what they have, and may say no more.
+//! The agent as the chart installs it: it finds its cards, says what they have, and may say no more.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -30,11 +30,12 @@ impl Release {
         drop(listener);
         let release = Self { cluster, port };
         let chart =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../runtime-class/chart/apportion-agent");
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../runtime-class/chart/apportion");
         let (repository, tag) = image::AGENT.rsplit_once(':').expect("the image has a tag");
         let apiserver = release.cluster.apiserver_port();
         let values = format!(
-            "simulatedGpus=2,slots.unplaced=local-fit,hostNetwork=true,stateDir={STATE},metrics.port={port},\
+            "scheduler.enabled=false,webhook.enabled=false,\
+             simulatedGpus=2,slots.unplaced=local-fit,hostNetwork=true,stateDir={STATE},metrics.port={port},\
              image.repository={repository},image.tag={tag},image.pullPolicy=Never"
         );
         // There is no network in which the cluster's own address would lead anywhere.

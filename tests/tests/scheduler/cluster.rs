@@ -18,7 +18,7 @@ const SCHEDULER: &str = "kai-scheduler";
 const AGENTS: &str = "apportion-agent";
 const GPU_NODES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../runtime-class/chart/apportion-agent/crds/gpunodes.apportion.dev.yaml"
+    "/../runtime-class/chart/apportion/crds/gpunodes.apportion.dev.yaml"
 );
 
 /// A node: its machine and its agent.

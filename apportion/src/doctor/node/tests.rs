@@ -198,8 +198,8 @@ fn a_machine_that_is_no_node_is_told_so() {
 /// What is known here of the chart's presets is what they set.
 #[test]
 fn the_presets_are_those_of_the_chart() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../runtime-class/chart/apportion-agent/presets");
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime-class/chart/apportion/presets");
     assert_eq!(fs::read_dir(&folder).unwrap().count(), PRESETS.len());
     for preset in &PRESETS {
         let text = fs::read_to_string(folder.join(format!("{}.yaml", preset.name))).unwrap();

@@ -1,0 +1,167 @@
+//! The chart, as this program sees it: it starts it with options that it has, and lets it do what it does and no more.
+//!
+//! What is read follows from the tables of kinds. What is written stands here once more, beside the place
+//! that writes it, because no table of the program says it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use clap::Parser;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::objects::inventory;
+use crate::options::Options;
+
+/// Group, resource and verb.
+type Right = (String, String, String);
+
+/// What is done beside listing and watching.
+const DONE: &[(&str, &str, &[&str])] = &[
+    // live/api.rs
+    ("", "pods", &["get", "patch"]),
+    ("", "pods/binding", &["create"]),
+    ("", "pods/eviction", &["create"]),
+    ("", "pods/status", &["patch"]),
+    ("apportion.dev", "gpunodes/status", &["patch"]),
+    ("scheduling.run.ai", "queues/status", &["patch"]),
+    ("scheduling.run.ai", "podgroups/status", &["patch"]),
+    ("events.k8s.io", "events", &["create", "patch"]),
+    // live/authority/sign.rs
+    (
+        "certificates.k8s.io",
+        "certificatesigningrequests",
+        &["list", "watch"],
+    ),
+    (
+        "certificates.k8s.io",
+        "certificatesigningrequests/approval",
+        &["patch"],
+    ),
+    (
+        "certificates.k8s.io",
+        "certificatesigningrequests/status",
+        &["patch"],
+    ),
+    ("certificates.k8s.io", "signers", &["approve", "sign"]),
+];
+
+/// What is done in the scheduler's own namespace.
+const DONE_AT_HOME: &[(&str, &str, &[&str])] = &[
+    // live/lead.rs
+    (
+        "coordination.k8s.io",
+        "leases",
+        &["create", "get", "update"],
+    ),
+    // live/authority.rs
+    ("", "secrets", &["create", "get", "update"]),
+    ("", "configmaps", &["create", "get", "update"]),
+];
+
+fn objects() -> Vec<Value> {
+    let path = "../runtime-class/manifests/in-place-of-kai.yaml";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let text = std::fs::read_to_string(path).unwrap();
+    let documents = serde_norway::Deserializer::from_str(&text);
+    documents
+        .map(|one| Value::deserialize(one).unwrap())
+        .collect()
+}
+
+fn named(kind: &str, name: &str) -> Value {
+    let mut objects = objects().into_iter();
+    let found = objects.find(|one| one["kind"] == kind && one["metadata"]["name"] == name);
+    found.unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+fn strings(list: &Value) -> impl Iterator<Item = &str> {
+    let list = list.as_array().into_iter().flatten();
+    list.filter_map(Value::as_str)
+}
+
+fn granted(role: &Value) -> BTreeSet<Right> {
+    let mut rights = BTreeSet::new();
+    for rule in role["rules"].as_array().unwrap() {
+        for group in strings(&rule["apiGroups"]) {
+            for resource in strings(&rule["resources"]) {
+                for verb in strings(&rule["verbs"]) {
+                    rights.insert((group.to_owned(), resource.to_owned(), verb.to_owned()));
+                }
+            }
+        }
+    }
+    rights
+}
+
+fn rights<'a>(rows: &'a [(&str, &str, &[&str])]) -> impl Iterator<Item = Right> + 'a {
+    rows.iter().flat_map(|(group, resource, verbs)| {
+        let verbs = verbs.iter();
+        verbs.map(|verb| {
+            (
+                (*group).to_owned(),
+                (*resource).to_owned(),
+                (*verb).to_owned(),
+            )
+        })
+    })
+}
+
+/// As the kinds are called in a path; all that are read follow the rules of English.
+fn plural(kind: &str) -> String {
+    let kind = kind.to_lowercase();
+    match kind.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None if kind.ends_with('s') => format!("{kind}es"),
+        None => format!("{kind}s"),
+    }
+}
+
+#[test]
+fn the_scheduler_may_do_what_it_does_and_no_more() {
+    let read = inventory::kinds().flat_map(|(group, kind)| {
+        let right = move |verb: &str| (group.to_owned(), plural(kind), verb.to_owned());
+        ["list", "watch"].map(right)
+    });
+    let done: BTreeSet<Right> = read.chain(rights(DONE)).collect();
+    let role = granted(&named("ClusterRole", "apportion-scheduler"));
+    let missing: Vec<&Right> = done.difference(&role).collect();
+    assert!(missing.is_empty(), "it may not: {missing:?}");
+    let unused: Vec<&Right> = role.difference(&done).collect();
+    assert!(unused.is_empty(), "it need not: {unused:?}");
+    let at_home = granted(&named("Role", "apportion-scheduler"));
+    assert_eq!(at_home, rights(DONE_AT_HOME).collect());
+}
+
+#[test]
+fn what_can_be_bound_to_a_name_is() {
+    for (kind, name) in [
+        ("ClusterRole", "apportion-webhook"),
+        ("Role", "apportion-webhook"),
+        ("Role", "apportion-scheduler"),
+    ] {
+        let role = named(kind, name);
+        for rule in role["rules"].as_array().unwrap() {
+            let may_create = strings(&rule["verbs"]).eq(["create"]);
+            let only_reads = strings(&rule["verbs"]).eq(["list", "watch"]);
+            let is_bound = strings(&rule["resourceNames"]).count() == 1;
+            assert!(
+                is_bound || may_create || only_reads,
+                "{kind} {name}: {rule}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_programs_have_the_options_that_the_chart_gives_them() {
+    for name in ["apportion-scheduler", "apportion-webhook"] {
+        let deployment = named("Deployment", name);
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        let words = strings(&container["command"]).chain(strings(&container["args"]));
+        let words: Vec<&str> = words.collect();
+        assert!(words.len() > 5, "{words:?}");
+        let parsed = Options::try_parse_from(&words);
+        assert!(parsed.is_ok(), "{}", parsed.unwrap_err());
+    }
+}
