@@ -59,11 +59,18 @@ enum Task {
     },
     /// Check format, lints, documentation, licences and advisories.
     Lint,
-    /// Check the agent's chart, its plain manifests and its alerts (with `helm` and `promtool`).
+    /// Check the chart, its plain manifests and its alerts (with `helm` and `promtool`).
     Chart {
         /// Write the plain manifests anew.
         #[arg(long)]
         update: bool,
+    },
+    /// Build with optimisation and pack the images that the chart names, as files for `docker load`,
+    /// `ctr images import` and `kind load image-archive`.
+    Image {
+        /// The folder that gets the files.
+        #[arg(long, default_value = "target/images")]
+        out: PathBuf,
     },
     /// Run the benches; they print ratios.
     Bench {
@@ -148,6 +155,13 @@ fn perform(task: Task) -> Result<ExitCode> {
             let listed = Deviations::read(&workspace.root.join(DEVIATIONS))?;
             if !oracles::run(&dir, json, &listed)? {
                 return Ok(ExitCode::FAILURE);
+            }
+        }
+        Task::Image { out } => {
+            let staged = stage::build(&workspace, true)?;
+            for image in apportion_cluster::image::released(&staged)? {
+                let path = apportion_cluster::image::pack(&image, &out)?;
+                println!("{}  {}", path.display(), image.name);
             }
         }
         Task::Install { prefix } => {

@@ -15,6 +15,7 @@ mod archive;
 mod files;
 mod stand_ins;
 
+pub use archive::pack;
 pub use files::Files;
 
 /// Holds a pod's namespaces open.
@@ -25,6 +26,11 @@ pub const VICTIM: &str = "apportion.test/victim:latest";
 pub const ALL_CARDS: &str = "apportion.test/all-cards:latest";
 /// The agent with its libraries, and the command.
 pub const AGENT: &str = "apportion.test/agent:latest";
+/// What people install: the agent without a userland, and the scheduler, which is the webhook, too.
+pub const RELEASED: [&str; 2] = [
+    concat!("docker.io/apportion/agent:", env!("CARGO_PKG_VERSION")),
+    concat!("docker.io/apportion/scheduler:", env!("CARGO_PKG_VERSION")),
+];
 
 /// What a person expects of a shell in a container.
 const USERLAND: &[&str] = &[
@@ -41,11 +47,19 @@ pub struct Image {
     pub entrypoint: &'static [&'static str],
     /// Its environment.
     pub env: &'static [&'static str],
+    /// What it says of itself beside its version.
+    pub labels: &'static [(&'static str, &'static str)],
     /// Its root file system.
     pub files: Files,
 }
 
 const ENV: &[&str] = &["PATH=/usr/bin:/bin"];
+const TITLE_OF_AGENT: (&str, &str) = ("org.opencontainers.image.title", "Apportion agent");
+const TITLE_OF_SCHEDULER: (&str, &str) = ("org.opencontainers.image.title", "Apportion scheduler");
+const LICENCE: (&str, &str) = ("org.opencontainers.image.licenses", "Apache-2.0");
+/// What the driver's libraries are linked to, which the runtime or a mount brings into the agent's container
+/// without them. The agent itself needs none of them.
+const NVMLS: &[&str] = &["libpthread.so.0", "libdl.so.2", "libm.so.6", "librt.so.1"];
 
 /// Loads every image of the cluster into its containerd.
 pub(crate) fn load(cluster: &Cluster, wanted: &Wanted) -> Result<()> {
@@ -86,24 +100,28 @@ pub fn images(staged: &Path, victims: &Path) -> Result<Vec<Image>> {
             name: PAUSE,
             entrypoint: &["/bin/sleep", "infinity"],
             env: ENV,
+            labels: &[],
             files: pause,
         },
         Image {
             name: VICTIM,
             entrypoint: &["/bin/sh"],
             env: ENV,
+            labels: &[],
             files: victim,
         },
         Image {
             name: ALL_CARDS,
             entrypoint: &["/bin/sh"],
             env: &["PATH=/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES=all"],
+            labels: &[],
             files: userland()?,
         },
         Image {
             name: AGENT,
             entrypoint: &["/usr/bin/apportion-agent"],
             env: ENV,
+            labels: &[],
             files: agent,
         },
     ];
@@ -111,12 +129,46 @@ pub fn images(staged: &Path, victims: &Path) -> Result<Vec<Image>> {
     Ok(all)
 }
 
+/// The images that people install, of the tree of `cargo xtask build`.
+///
+/// # Errors
+/// If a program is not there.
+pub fn released(staged: &Path) -> Result<[Image; 2]> {
+    let mut agent = Files::default();
+    for name in ["apportion-agent", "apportion"] {
+        let place = Path::new("/usr/bin").join(name);
+        agent.program(&staged.join("bin").join(name), &place)?;
+    }
+    agent.tree(&staged.join("lib"), Path::new("/usr/lib"))?;
+    agent.beside_libc(NVMLS)?;
+    let mut scheduler = Files::default();
+    let name = "bin/apportion-scheduler";
+    scheduler.program(&staged.join(name), &Path::new("/usr").join(name))?;
+    let [agent_name, scheduler_name] = RELEASED;
+    Ok([
+        Image {
+            name: agent_name,
+            entrypoint: &["/usr/bin/apportion-agent"],
+            env: ENV,
+            labels: &[TITLE_OF_AGENT, LICENCE],
+            files: agent,
+        },
+        Image {
+            name: scheduler_name,
+            entrypoint: &["/usr/bin/apportion-scheduler"],
+            env: ENV,
+            labels: &[TITLE_OF_SCHEDULER, LICENCE],
+            files: scheduler,
+        },
+    ])
+}
+
 /// Packs `image` and loads it into the cluster's containerd, over one of the same name.
 ///
 /// # Errors
 /// If it cannot be packed or containerd refuses it.
 pub fn import(cluster: &Cluster, image: &Image) -> Result<()> {
-    let tar = archive::pack(image, &cluster.folder().path().join("images"))?;
+    let tar = pack(image, &cluster.folder().path().join("images"))?;
     let loading = || format!("failed to load {}", image.name);
     let import = || {
         let mut ctr = cluster.ctr_command();

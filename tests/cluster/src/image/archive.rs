@@ -1,14 +1,16 @@
-//! An image as one tar that every container tool reads: a layer, its digest, a configuration and a list.
+//! An image as one tar that every container tool reads: a layer, a configuration, and what names them by their
+//! digests, both as OCI says it (`index.json`) and as Docker does (`manifest.json`).
 //!
 //! The same files give the same bytes: the order is that of the paths, times and owners are zero.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
@@ -19,35 +21,87 @@ use super::files::{Files, Source};
 const FOLDERS: [&str; 5] = ["dev", "proc", "sys", "run", "tmp"];
 
 /// Packs `image` into a file in `folder`; returns the file.
-pub(super) fn pack(image: &Image, folder: &Path) -> Result<PathBuf> {
+///
+/// # Errors
+/// If a file of it cannot be read, or the archive not be written.
+pub fn pack(image: &Image, folder: &Path) -> Result<PathBuf> {
     let packing = || format!("failed to pack {}", image.name);
-    let layer = layer(&image.files).with_context(packing)?;
-    let digest: String = Sha256::digest(&layer)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let name = image.name.trim_start_matches("docker.io/");
+    let path = folder.join(format!("{}.tar", name.replace(['/', ':'], "_")));
+    fs::create_dir_all(folder).with_context(packing)?;
+    write(image, &path).with_context(packing)?;
+    Ok(path)
+}
+
+/// A file of the archive that others name by its digest.
+struct Blob {
+    digest: String,
+    bytes: Vec<u8>,
+}
+
+impl Blob {
+    fn new(bytes: Vec<u8>) -> Self {
+        let digest = digest(&bytes);
+        Self { digest, bytes }
+    }
+
+    fn path(&self) -> String {
+        format!("blobs/sha256/{}", self.digest)
+    }
+
+    /// As another file names it.
+    fn described(&self, kind: &str) -> Value {
+        json!({"mediaType": format!("application/vnd.oci.image.{kind}"), "size": self.bytes.len(),
+            "digest": format!("sha256:{}", self.digest)})
+    }
+}
+
+fn write(image: &Image, path: &Path) -> Result<()> {
+    let layer = Blob::new(layer(&image.files)?);
+    let version = image.name.rsplit(':').next().unwrap_or_default();
+    let mut labels: BTreeMap<&str, &str> = image.labels.iter().copied().collect();
+    labels.insert("org.opencontainers.image.version", version);
     let config = json!({
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Entrypoint": image.entrypoint, "Env": image.env, "WorkingDir": "/"},
-        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
+        "config": {"Entrypoint": image.entrypoint, "Env": image.env, "Labels": labels, "WorkingDir": "/"},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", layer.digest)]},
     });
+    let config = Blob::new(config.to_string().into_bytes());
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": config.described("config.v1+json"),
+        "layers": [layer.described("layer.v1.tar")],
+    });
+    let manifest = Blob::new(manifest.to_string().into_bytes());
+    let mut named = manifest.described("manifest.v1+json");
+    named["annotations"] = json!({"io.containerd.image.name": image.name,
+        "org.opencontainers.image.ref.name": version});
+    let index = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": [named]});
+    // Docker's own list, for tools that know no other.
     let list =
-        json!([{"Config": "config.json", "RepoTags": [image.name], "Layers": ["layer.tar"]}]);
+        json!([{"Config": config.path(), "RepoTags": [image.name], "Layers": [layer.path()]}]);
 
-    fs::create_dir_all(folder).with_context(packing)?;
-    let name = image.name.replace(['/', ':'], "_");
-    let path = folder.join(format!("{name}.tar"));
-    let mut tar = Builder::new(File::create(&path).with_context(packing)?);
-    for (name, bytes) in [
-        ("layer.tar", layer),
-        ("config.json", config.to_string().into_bytes()),
-        ("manifest.json", list.to_string().into_bytes()),
-    ] {
-        append(&mut tar, Path::new(name), 0o644, &bytes).with_context(packing)?;
+    let mut tar = Builder::new(File::create(path)?);
+    for blob in [&layer, &config, &manifest] {
+        append(&mut tar, Path::new(&blob.path()), 0o644, &blob.bytes)?;
     }
-    tar.into_inner().with_context(packing)?;
-    Ok(path)
+    for (name, text) in [
+        ("index.json", index.to_string()),
+        ("manifest.json", list.to_string()),
+        ("oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#.to_owned()),
+    ] {
+        append(&mut tar, Path::new(name), 0o644, text.as_bytes())?;
+    }
+    tar.into_inner()?.flush()?;
+    Ok(())
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn layer(files: &Files) -> Result<Vec<u8>> {
@@ -100,12 +154,7 @@ fn below_root(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
 
-fn append<W: std::io::Write>(
-    tar: &mut Builder<W>,
-    path: &Path,
-    mode: u32,
-    bytes: &[u8],
-) -> Result<()> {
+fn append<W: Write>(tar: &mut Builder<W>, path: &Path, mode: u32, bytes: &[u8]) -> Result<()> {
     let size = u64::try_from(bytes.len())?;
     tar.append_data(&mut header(EntryType::Regular, mode, size), path, bytes)?;
     Ok(())
@@ -117,4 +166,72 @@ fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     header.set_mode(mode);
     header.set_size(size);
     header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An image of one script and a link.
+    fn image() -> Image {
+        let mut files = Files::default();
+        files.script(Path::new("/bin/hello"), "echo hello");
+        files.text(Path::new("/etc/motd"), "hello");
+        Image {
+            name: "docker.io/apportion/hello:1.2.3",
+            entrypoint: &["/bin/hello"],
+            env: &["PATH=/bin"],
+            labels: &[("org.opencontainers.image.title", "Hello")],
+            files,
+        }
+    }
+
+    fn entries(path: &Path) -> BTreeMap<String, Vec<u8>> {
+        let mut tar = tar::Archive::new(File::open(path).unwrap());
+        let entry = |entry: std::io::Result<tar::Entry<'_, File>>| {
+            let mut entry = entry.unwrap();
+            let name = entry.path().unwrap().display().to_string();
+            let mut bytes = Vec::new();
+            std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
+            (name, bytes)
+        };
+        tar.entries().unwrap().map(entry).collect()
+    }
+
+    #[test]
+    fn the_same_files_give_the_same_bytes() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [first, second] = folders.each_ref().map(|folder| {
+            let path = pack(&image(), folder.path()).unwrap();
+            fs::read(path).unwrap()
+        });
+        assert_eq!(first, second);
+    }
+
+    #[test]
+    fn both_lists_name_what_is_there_by_its_digest() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = pack(&image(), folder.path()).unwrap();
+        assert!(path.ends_with("apportion_hello_1.2.3.tar"));
+        let entries = entries(&path);
+        for (name, bytes) in &entries {
+            if let Some(named) = name.strip_prefix("blobs/sha256/") {
+                assert_eq!(named, digest(bytes));
+            }
+        }
+        let json =
+            |name: &str| -> serde_json::Value { serde_json::from_slice(&entries[name]).unwrap() };
+        let at = |digest: &Value| {
+            let digest = digest.as_str().unwrap().trim_start_matches("sha256:");
+            format!("blobs/sha256/{digest}")
+        };
+        let manifest = json(&at(&json("index.json")["manifests"][0]["digest"]));
+        let docker = &json("manifest.json")[0];
+        assert_eq!(docker["Config"], at(&manifest["config"]["digest"]));
+        assert_eq!(docker["Layers"][0], at(&manifest["layers"][0]["digest"]));
+        let config = json(docker["Config"].as_str().unwrap());
+        let labels = &config["config"]["Labels"];
+        assert_eq!(labels["org.opencontainers.image.version"], "1.2.3");
+        assert_eq!(labels["org.opencontainers.image.title"], "Hello");
+    }
 }

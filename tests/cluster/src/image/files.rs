@@ -43,6 +43,25 @@ impl Files {
         Ok(())
     }
 
+    /// Puts these libraries, as far as the machine has them, where the C library is.
+    ///
+    /// # Errors
+    /// If the C library is not there yet.
+    pub(super) fn beside_libc(&mut self, names: &[&str]) -> Result<()> {
+        let mut paths = self.0.keys();
+        let libc = paths.find(|path| path.ends_with("libc.so.6"));
+        let folder = libc.and_then(|path| path.parent());
+        let folder = folder
+            .context("no program brought the C library")?
+            .to_owned();
+        for path in names.iter().map(|name| folder.join(name)) {
+            if let Ok(real) = fs::canonicalize(&path) {
+                self.0.insert(path, Source::Copy(real));
+            }
+        }
+        Ok(())
+    }
+
     /// Puts `text` at `to`.
     pub fn text(&mut self, to: &Path, text: &'static str) {
         self.0.insert(to.into(), Source::Text(text));

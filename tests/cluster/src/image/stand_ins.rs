@@ -35,6 +35,7 @@ pub(super) fn images(mut files: Files) -> impl Iterator<Item = Image> {
         name,
         entrypoint,
         env: ENV,
+        labels: &[],
         files: files.clone(),
     })
 }
