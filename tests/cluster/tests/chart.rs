@@ -1,0 +1,381 @@
+//! The one chart, as people install, upgrade and uninstall it: who has nothing to do with shares does not notice
+//! any of it, and pods that run go on.
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use apportion_cluster::{Cluster, eventually, image};
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "apportion-system";
+/// Not the usual one: there the simulated cards of the cluster itself are served.
+const STATE: &str = "/run/apportion/one-chart";
+/// The pod of examples/fraction.yaml.
+const SHARED: &str = "gpu-sharing";
+/// Pods that nobody places: only whether they are taken matters.
+const OTHERS: &str = "chart-suite-others";
+
+/// The chart, installed or not; all that was made goes when this is dropped.
+struct Release {
+    cluster: Cluster,
+    values: String,
+    /// Where the agent listens.
+    agent: u16,
+}
+
+impl Release {
+    fn prepare() -> Self {
+        let ports: [u16; 5] = std::array::from_fn(|_| free_port());
+        let [metrics, agent, scheduler, webhook, health] = ports;
+        // There is no network of pods and none of services: programs listen at the node, one of each.
+        let values = format!(
+            "simulatedGpus=2,stateDir={STATE},hostNetwork=true,image.pullPolicy=Never,metrics.port={metrics},\
+             tcp.port={agent},scheduler.port={scheduler},scheduler.replicas=1,scheduler.leaseDuration=3,\
+             webhook.port={webhook},webhook.healthPort={health},webhook.url=https://127.0.0.1:{webhook},\
+             webhook.hostNetwork=true,webhook.replicas=1,schedulerNames={{apportion-scheduler,kai-scheduler}}"
+        );
+        let cluster = Cluster::of_tests();
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OTHERS}});
+        cluster.apply(&namespace).unwrap();
+        let staged = std::env::var_os("APPORTION_STAGED").expect("it names the staged tree");
+        for image in image::released(Path::new(&staged)).unwrap() {
+            image::import(&cluster, &image).unwrap();
+        }
+        Self {
+            cluster,
+            values,
+            agent,
+        }
+    }
+
+    fn helm(&self, args: &[&str]) -> Command {
+        let mut helm = self.cluster.helm_command();
+        helm.args(args).args(["--namespace", NAMESPACE]);
+        helm
+    }
+
+    fn install(&self) {
+        let apiserver = self.cluster.apiserver_port();
+        let way = format!(
+            "env[0].name=KUBERNETES_SERVICE_HOST,env[0].value=127.0.0.1,\
+             env[1].name=KUBERNETES_SERVICE_PORT,env[1].value={apiserver}"
+        );
+        let mut helm = self.helm(&["install", "apportion", &chart(), "--create-namespace"]);
+        succeed(helm.args(["--set", &self.values, "--set-string", &way]));
+    }
+
+    fn kubectl(&self, args: &[&str]) -> String {
+        self.cluster.kubectl(args).unwrap()
+    }
+
+    fn at(&self, pod: &str, path: &str) -> String {
+        let path = format!("jsonpath={{{path}}}");
+        let get = ["get", "pod", pod, "--ignore-not-found", "-o", &path];
+        self.cluster.kubectl(&get).unwrap_or_default()
+    }
+
+    fn rolled_out(&self) {
+        for what in [
+            "deployment/apportion-scheduler",
+            "deployment/apportion-webhook",
+            "daemonset/apportion-agent",
+        ] {
+            let wait = ["rollout", "status", what, "-n", NAMESPACE, "--timeout=180s"];
+            self.kubectl(&wait);
+        }
+    }
+
+    /// Waits until a pod that asks for a share is let in.
+    fn shares_are_taken(&self, when: &str) {
+        let ask = ["create", "--dry-run=server", "-f", &example("memory.yaml")];
+        eventually(when, || self.cluster.kubectl(&ask).is_ok());
+    }
+
+    fn reaches(&self, pod: &str, phase: &str) {
+        let mut last = String::new();
+        eventually(&format!("{pod} is {phase}"), || {
+            let now = self.at(pod, ".status.phase");
+            let why = self.at(pod, ".status.conditions[?(@.status==\"False\")].message");
+            if last != why {
+                eprintln!("{pod}: {now} {why}");
+                last = why;
+            }
+            now == phase
+        });
+    }
+
+    /// Waits until the agent that listens at `port` has said that the pod has its share.
+    ///
+    /// The simulated driver is a container of the agent's pod; what ran before has lost it with its agent, so the
+    /// pod itself can't be asked.
+    fn is_kept_by_agent_at(&self, port: u16, share: u64) {
+        let address = json!(format!("127.0.0.1:{port}"));
+        eventually("the new agent knows the share", || {
+            let status = &self.gpu_node()["status"];
+            let cards = status["cards"].as_array().into_iter().flatten();
+            let holders = cards.flat_map(|card| card["holders"].as_array().into_iter().flatten());
+            let mut ours = holders.filter(|holder| holder["pod"] == SHARED);
+            status["agentAddress"] == address
+                && ours
+                    .next()
+                    .is_some_and(|holder| holder["limitBytes"] == share)
+                && ours.next().is_none()
+        });
+        assert_eq!(self.at(SHARED, ".status.phase"), "Running");
+        assert_eq!(
+            self.at(SHARED, ".status.containerStatuses[0].restartCount"),
+            "0"
+        );
+    }
+
+    /// How large the pod's card is, as its driver says.
+    fn told(&self) -> u64 {
+        let log = self.kubectl(&["logs", SHARED]);
+        let line = log.lines().find(|line| line.starts_with("nvml 0 "));
+        line.and_then(|line| line.split_whitespace().nth(2))
+            .unwrap()
+            .parse()
+            .unwrap()
+    }
+
+    fn gpu_node(&self) -> Value {
+        let get = ["get", "gpunode", &self.cluster.node(), "-o", "json"];
+        let text = self.cluster.kubectl(&get).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// What the programs were refused by the API server.
+    fn refusals(&self) -> Vec<String> {
+        let log = |part: &str| {
+            let selector = format!("app.kubernetes.io/name=apportion-{part}");
+            let logs = ["logs", "-n", NAMESPACE, "-l", &selector, "--tail=-1"];
+            self.cluster.kubectl(&logs).unwrap_or_default()
+        };
+        let logs = ["scheduler", "webhook", "agent"].map(log).concat();
+        let lines = logs
+            .lines()
+            .filter(|line| line.to_lowercase().contains("forbidden"));
+        lines.map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for namespace in [NAMESPACE, "default"] {
+                let pods = ["get", "pods,events", "-n", namespace];
+                eprintln!("{}", self.cluster.kubectl(&pods).unwrap_or_default());
+            }
+        }
+        for pod in [SHARED, "gpu-pod"] {
+            let delete = ["delete", "pod", pod, "--now", "--ignore-not-found"];
+            let _ = self.cluster.kubectl(&delete);
+        }
+        let _ = self.helm(&["uninstall", "apportion", "--wait"]).status();
+        for delete in [
+            &["delete", "queues,gpunodes", "--all"][..],
+            &["delete", "namespace", OTHERS, NAMESPACE, "--wait=false"],
+        ] {
+            let _ = self.cluster.kubectl(delete);
+        }
+    }
+}
+
+/// Somebody who creates pods all the time, until asked what was refused.
+struct Load {
+    is_over: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
+    creates: JoinHandle<Vec<String>>,
+}
+
+impl Load {
+    /// Pods of others, and with `shares` pods of ours, too.
+    fn start(shares: bool) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (seen, count) = (is_over.clone(), asked.clone());
+        let creates = std::thread::spawn(move || {
+            let cluster = Cluster::of_tests();
+            let mut refused = Vec::new();
+            let kinds = [
+                ("default-scheduler", json!({})),
+                ("default-scheduler", json!({"gpu-fraction": "0.5"})),
+                ("kai-scheduler", json!({})),
+                ("kai-scheduler", json!({"gpu-fraction": "0.5"})),
+            ];
+            let kinds = &kinds[..if shares { 4 } else { 3 }];
+            for (number, (scheduler, annotations)) in kinds.iter().cycle().enumerate() {
+                if seen.load(Ordering::Relaxed) {
+                    break;
+                }
+                let pod = json!({"apiVersion": "v1", "kind": "Pod",
+                    "metadata": {"name": format!("other-{number}"), "namespace": OTHERS, "annotations": annotations},
+                    "spec": {"schedulerName": scheduler, "nodeSelector": {"nowhere": "true"},
+                        "containers": [{"name": "main", "image": "none"}]}});
+                if let Err(why) = cluster.apply(&pod) {
+                    refused.push(format!("{scheduler} {annotations}: {why:#}"));
+                }
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            refused
+        });
+        Self {
+            is_over,
+            asked,
+            creates,
+        }
+    }
+
+    fn finds_nothing_refused(self) {
+        // Some more of each kind, after what was done.
+        let before = self.asked.load(Ordering::Relaxed);
+        eventually("more pods are created", || {
+            self.creates.is_finished() || self.asked.load(Ordering::Relaxed) >= before + 4
+        });
+        self.is_over.store(true, Ordering::Relaxed);
+        let refused = self.creates.join().unwrap();
+        let cluster = Cluster::of_tests();
+        let all = [
+            "delete",
+            "pods",
+            "--all",
+            "-n",
+            OTHERS,
+            "--force",
+            "--grace-period=0",
+        ];
+        cluster.kubectl(&all).unwrap();
+        assert!(refused.is_empty(), "{refused:?}");
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn chart() -> String {
+    let path = "../../runtime-class/chart/apportion";
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(path)
+        .display()
+        .to_string()
+}
+
+fn example(file: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    folder.join(file).display().to_string()
+}
+
+fn succeed(command: &mut Command) {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {said}");
+}
+
+#[test]
+fn installing_upgrading_and_uninstalling_disturb_nobody() {
+    let release = Release::prepare();
+    release.install();
+    release.kubectl(&["get", "queue", "default-queue"]);
+    release.kubectl(&[
+        "get",
+        "priorityclass",
+        "train",
+        "build-preemptible",
+        "build",
+        "inference",
+    ]);
+    release.rolled_out();
+    release.shares_are_taken("the webhook is trusted");
+    release.kubectl(&["apply", "-f", &example("queues.yaml")]);
+    release.kubectl(&["apply", "-f", &example("fraction.yaml")]);
+    release.reaches(SHARED, "Running");
+    let node = release.gpu_node();
+    let all = node["status"]["cards"][0]["allocatableBytes"]
+        .as_u64()
+        .unwrap();
+    eventually("the pod says how large its card is", || {
+        release.kubectl(&["logs", SHARED]).contains("nvml 0 ")
+    });
+    let half = release.told();
+    assert!(half.abs_diff(all / 2) <= 1 << 20, "{half} of {all}");
+
+    upgrades_under_load(&release, half);
+    lives_without_the_webhook(&release);
+    assert_eq!(release.refusals(), Vec::<String>::new());
+    leaves_what_runs(&release, half);
+}
+
+fn upgrades_under_load(release: &Release, half: u64) {
+    let load = Load::start(true);
+    let agent = free_port();
+    let more = format!("tcp.port={agent},scheduler.port={}", free_port());
+    let upgrade = [
+        "upgrade",
+        "apportion",
+        &chart(),
+        "--reuse-values",
+        "--set",
+        &more,
+    ];
+    succeed(&mut release.helm(&upgrade));
+    release.rolled_out();
+    load.finds_nothing_refused();
+    release.is_kept_by_agent_at(agent, half);
+    release.kubectl(&["apply", "-f", &example("memory.yaml")]);
+    release.reaches("gpu-pod", "Succeeded");
+    release.kubectl(&["delete", "-f", &example("memory.yaml")]);
+}
+
+fn lives_without_the_webhook(release: &Release) {
+    let load = Load::start(false);
+    let selector = [
+        "-l",
+        "app.kubernetes.io/name=apportion-webhook",
+        "-n",
+        NAMESPACE,
+    ];
+    let kill = ["delete", "pod", "--force", "--grace-period=0"];
+    release.kubectl(&[&kill[..], &selector].concat());
+    release.shares_are_taken("another webhook answers");
+
+    let kind = "mutatingwebhookconfiguration";
+    let trusted = "jsonpath={.webhooks[*].clientConfig.caBundle}";
+    let trusted = ["get", kind, "apportion-admission", "-o", trusted];
+    let before = release.kubectl(&trusted);
+    release.kubectl(&["delete", "secret", "apportion-webhook-tls", "-n", NAMESPACE]);
+    eventually("another authority is trusted", || {
+        release.kubectl(&trusted) != before
+    });
+    release.shares_are_taken("the new certificate is shown");
+    load.finds_nothing_refused();
+}
+
+fn leaves_what_runs(release: &Release, half: u64) {
+    let load = Load::start(false);
+    succeed(&mut release.helm(&["uninstall", "apportion", "--wait"]));
+    load.finds_nothing_refused();
+    assert_eq!(release.at(SHARED, ".status.phase"), "Running");
+    let kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,\
+         clusterroles,clusterrolebindings,priorityclasses,all,roles,rolebindings,secrets,configmaps,leases,\
+         serviceaccounts,poddisruptionbudgets";
+    let selector = "app.kubernetes.io/instance=apportion";
+    let left = ["get", kinds, "-A", "-l", selector, "-o", "name"];
+    eventually("nothing is left of the release", || {
+        release.kubectl(&left).is_empty()
+    });
+    let home = ["get", "secrets,leases", "-n", NAMESPACE, "-o", "name"];
+    assert_eq!(release.kubectl(&home), "");
+    release.kubectl(&["get", "queue", "default-queue"]);
+
+    release.install();
+    release.rolled_out();
+    release.is_kept_by_agent_at(release.agent, half);
+}
