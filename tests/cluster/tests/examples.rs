@@ -47,6 +47,16 @@ const EXAMPLES: &[Example] = &[
         },
     },
     Example {
+        file: "whole-card.yaml",
+        shows: |stack| {
+            stack.runs("whole-card");
+            let all = stack.cards()[0]["memoryBytes"].as_u64().unwrap();
+            stack.sees("whole-card", "main", all);
+            let maps = ["exec", "whole-card", "--", "cat", "/proc/1/maps"];
+            assert!(!stack.kubectl(&maps).contains("libapportion_cuda"));
+        },
+    },
+    Example {
         file: "vllm.yaml",
         shows: two_servers_take_most_of_one_card,
     },
@@ -172,7 +182,7 @@ struct Stack {
 
 impl Stack {
     fn start() -> Self {
-        let node = Node::with(&["--unplaced", "deny"]);
+        let node = Node::with(&["--unplaced", "deny", "--whole-cards", "on"]);
         let cluster = &node.cluster;
         programs::install_kinds(cluster);
         let socket = node.instance().join("agent.sock");
