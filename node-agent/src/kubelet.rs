@@ -63,16 +63,13 @@ pub(crate) fn serve(
     offers: Offers,
     whole: Option<watch::Receiver<Arc<WholeOffers>>>,
 ) {
-    let pods = pods::watch(options);
+    let pods = pods::watch(options, &dir);
     let kubelet = Arc::new(Kubelet::new(dir.clone(), pods.clone(), requests.clone()));
     tokio::spawn(look::keep_looking(kubelet.clone()));
     let local_fit = match options.unplaced {
         Unplaced::Deny => None,
         Unplaced::LocalFit => Some(local_fit::LocalFit::new(pods, shown, requests.clone())),
     };
-    if local_fit.is_some() && options.node.is_none() {
-        warn!("Pods cannot be placed here without --node-name, which says whose pods to read");
-    }
     let registration = |resource, prefix, options| Registration {
         dir: dir.clone(),
         resource,

@@ -48,6 +48,18 @@ pub mod podresources {
     include!("gen/podresources/v1.rs");
 }
 
+/// The kubelet's pods API.
+#[expect(
+    missing_docs,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    reason = "generated; the contract is the kubelet's"
+)]
+#[rustfmt::skip]
+pub mod pods {
+    include!("gen/pods/v1alpha1.rs");
+}
+
 /// The container runtime interface.
 #[expect(
     missing_docs,

@@ -13,6 +13,7 @@ const CONTRACTS: &[(&str, &str)] = &[
         "deviceplugin/v1beta1.rs",
     ),
     ("kubelet/podresources/v1/api.proto", "podresources/v1.rs"),
+    ("kubelet/pods/v1alpha1/api.proto", "pods/v1alpha1.rs"),
     ("kubelet/cri/v1/api.proto", "cri/runtime.v1.rs"),
 ];
 

@@ -97,6 +97,7 @@ fn every_mount_of_the_host_is_on_the_list() {
         "/run/apportion",
         "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources",
+        "/var/lib/kubelet/pods-api",
         "/var/lib/kubelet/plugins/apportion",
         "/var/run/cdi",
         "/var/run/nri",
@@ -117,7 +118,7 @@ fn every_mount_of_the_host_is_on_the_list() {
         for mount in pod["containers"][0]["volumeMounts"].as_array().unwrap() {
             let is_written = mount["readOnly"] != true;
             let is_read_only =
-                ["pod-resources", "driver"].contains(&mount["name"].as_str().unwrap());
+                ["pod-resources", "pods-api", "driver"].contains(&mount["name"].as_str().unwrap());
             assert_ne!(is_written, is_read_only, "{preset} {}", mount["name"]);
             assert_ne!(mount["mountPropagation"], "Bidirectional", "{preset}");
         }

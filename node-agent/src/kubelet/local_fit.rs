@@ -16,7 +16,7 @@ use super::pods::{PodFacts, Pods};
 use crate::agent::Shown;
 use crate::request::{Answer, Request};
 
-/// How long the API server's word on a pod that the kubelet already has is waited for.
+/// How long the word on a pod that the kubelet already has is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the reservation waits for its commit, which follows at once.
 const TTL: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ const TTL: Duration = Duration::from_secs(10);
 /// Places pods on this node.
 #[derive(Debug)]
 pub(crate) struct LocalFit {
-    pods: Option<watch::Receiver<Pods>>,
+    pods: watch::Receiver<Pods>,
     shown: Shown,
     requests: mpsc::Sender<Request>,
     /// One pod after the other, so that each sees what the one before has left.
@@ -33,7 +33,7 @@ pub(crate) struct LocalFit {
 
 impl LocalFit {
     pub(crate) fn new(
-        pods: Option<watch::Receiver<Pods>>,
+        pods: watch::Receiver<Pods>,
         shown: Shown,
         requests: mpsc::Sender<Request>,
     ) -> Self {
@@ -77,10 +77,10 @@ impl LocalFit {
 
     async fn facts(&self, uid: &str) -> Result<PodFacts, Status> {
         let unknown = || {
-            let why = "no scheduler of apportion's placed it, and the API server does not say what it asks for";
+            let why = "no scheduler of apportion's placed it, and neither the kubelet nor the API server says what it asks for";
             Status::failed_precondition(format!("pod {uid}: {why}"))
         };
-        let mut pods = self.pods.clone().ok_or_else(unknown)?;
+        let mut pods = self.pods.clone();
         let known = pods.wait_for(|pods| pods.get(uid).is_some());
         let known = tokio::time::timeout(PATIENCE, known).await;
         let pods = known.map_err(|_| unknown())?.map_err(|_| unknown())?;

@@ -31,7 +31,7 @@ const SETTLES_IN: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Kubelet {
     dir: PathBuf,
-    pods: Option<watch::Receiver<Pods>>,
+    pods: watch::Receiver<Pods>,
     requests: mpsc::Sender<Request>,
     /// What was seen first is told first: an older look after a newer one would take a grant away.
     turn: tokio::sync::Mutex<()>,
@@ -60,12 +60,12 @@ pub(crate) struct Seen {
     pub(crate) whole: BTreeMap<String, WholeHolder>,
     /// Whether a slot that is not there is held by nobody.
     pub(crate) is_complete: bool,
-    /// The pods that the API server says have ended or are no more.
+    /// The pods that the kubelet or the API server says have ended or are no more.
     pub(crate) ended: BTreeSet<String>,
-    /// The pods of which, the API server says, nothing starts any more: they are being deleted, or hold a
+    /// The pods of which, it is said there, nothing starts any more: they are being deleted, or hold a
     /// slot and have started for good.
     pub(crate) ending: BTreeSet<String>,
-    /// The pods that the API server says have not ended.
+    /// The pods that are said there not to have ended.
     pub(crate) live: BTreeSet<String>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) enum Dispute {
 impl Kubelet {
     pub(crate) fn new(
         dir: PathBuf,
-        pods: Option<watch::Receiver<Pods>>,
+        pods: watch::Receiver<Pods>,
         requests: mpsc::Sender<Request>,
     ) -> Self {
         Self {
@@ -125,27 +125,25 @@ impl Kubelet {
         let record = checkpoint::read(&self.plugins())?;
         let mut seen = agreed(&record, listed.as_deref(), |uid| self.name(uid));
         seen.is_complete &= self.is_settled();
-        if let Some(pods) = &self.pods {
-            let pods = pods.borrow();
-            let settled = on_record(&record).into_iter();
-            let settled = settled.filter(|(slot, _)| !seen.disputed.contains_key(slot));
-            for (slot, (pod, containers)) in settled.filter_map(only).collect::<Vec<_>>() {
-                // The service lists no container that runs before the others.
-                if pods.are_init(&pod, &containers) {
-                    let name = pods.get(&pod).map(|pod| pod.name.clone());
-                    seen.held.entry(slot).or_insert(Holder {
-                        pod,
-                        name,
-                        containers,
-                    });
-                }
+        let pods = self.pods.borrow();
+        let settled = on_record(&record).into_iter();
+        let settled = settled.filter(|(slot, _)| !seen.disputed.contains_key(slot));
+        for (slot, (pod, containers)) in settled.filter_map(only).collect::<Vec<_>>() {
+            // The service lists no container that runs before the others.
+            if pods.are_init(&pod, &containers) {
+                let name = pods.get(&pod).map(|pod| pod.name.clone());
+                seen.held.entry(slot).or_insert(Holder {
+                    pod,
+                    name,
+                    containers,
+                });
             }
-            seen.ended = pods.ended().cloned().collect();
-            let holds = |uid: &&String| seen.held.values().any(|holder| holder.pod == **uid);
-            let over = pods.started_for_good().filter(holds);
-            seen.ending = pods.ending().chain(over).cloned().collect();
-            seen.live = pods.live().cloned().collect();
         }
+        seen.ended = pods.ended().cloned().collect();
+        let holds = |uid: &&String| seen.held.values().any(|holder| holder.pod == **uid);
+        let over = pods.started_for_good().filter(holds);
+        seen.ending = pods.ending().chain(over).cloned().collect();
+        seen.live = pods.live().cloned().collect();
         seen.whole = wholes::seen(&record, listed.as_deref(), &seen.live)?;
         Ok(seen)
     }
@@ -164,16 +162,14 @@ impl Kubelet {
         holders.into_keys().next()
     }
 
-    /// The name of a pod, as far as the API server has told of it.
+    /// The name of a pod, as far as it is known.
     fn name(&self, uid: &str) -> Option<String> {
-        let pods = self.pods.as_ref()?.borrow();
-        Some(pods.get(uid)?.name.clone())
+        Some(self.pods.borrow().get(uid)?.name.clone())
     }
 
-    /// What a pod mounts over our files, as far as the API server has told of it.
+    /// What a pod mounts over our files, as far as it is known.
     pub(super) fn covered(&self, uid: &str) -> Option<String> {
-        let pods = self.pods.as_ref()?.borrow();
-        pods.get(uid)?.covered.clone()
+        self.pods.borrow().get(uid)?.covered.clone()
     }
 
     /// The folder of device plugins.

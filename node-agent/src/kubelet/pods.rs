@@ -1,25 +1,26 @@
-//! The pods of this node as the API server has them: what a pod asks for, and whether it has ended.
+//! The pods of this node: what a pod asks for, and whether it has ended. The kubelet says so itself where it
+//! serves its pods API (by default since Kubernetes 1.37), the API server elsewhere.
 //!
-//! The kubelet's own services say neither. Without this the agent works where a scheduler places the
-//! pods, and learns of their ends from the kubelet alone.
+//! What else the kubelet serves says neither. Without this the agent works where a scheduler places the
+//! pods, and learns of their ends from the lists of devices alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::names::{ANNOTATION_DEVICES, ANNOTATION_FRACTION, ANNOTATION_MEMORY};
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::watcher;
-use kube::{Api, Client, Config, ResourceExt};
+use kube::ResourceExt;
 use tokio::sync::watch;
-use tokio_stream::StreamExt;
-use tracing::{info, warn};
+
+mod of_api_server;
+mod of_kubelet;
 
 use super::covered::covered;
-use crate::failure::chain;
 use crate::options::Options;
 
-/// How long to wait before the API server is tried again.
+/// How long to wait before who fell silent is tried again.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// How many deleted pods are remembered, for those who look later.
@@ -114,76 +115,30 @@ impl Pods {
     }
 }
 
-/// Watches the pods of the node that the options name; nothing if they name none.
-pub(crate) fn watch(options: &Options) -> Option<watch::Receiver<Pods>> {
-    let node = options.node.clone()?;
+/// Watches the pods of the node: the kubelet's own below `dir` where it serves them, and those that the API
+/// server has for the node that the options name until it does.
+pub(crate) fn watch(options: &Options, dir: &Path) -> watch::Receiver<Pods> {
     let (pods, seen) = watch::channel(Pods::default());
+    let (node, socket) = (options.node.clone(), of_kubelet::socket(dir));
     tokio::spawn(async move {
-        loop {
-            match client().await {
-                Ok(client) => follow(client, &node, &pods).await,
-                Err(error) => warn!(error, "The API server is not to be had"),
-            }
-            if pods.is_closed() {
-                return;
-            }
+        while !pods.is_closed() {
+            follow(node.as_deref(), &socket, &pods).await;
             tokio::time::sleep(RETRY).await;
         }
     });
-    Some(seen)
+    seen
 }
 
-async fn client() -> Result<Client, String> {
-    let config = Config::infer().await.map_err(|error| chain(&error))?;
-    Client::try_from(config).map_err(|error| chain(&error))
-}
-
-async fn follow(client: Client, node: &str, pods: &watch::Sender<Pods>) {
-    let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
-    let mut events = Box::pin(watcher(Api::<Pod>::all(client), config));
-    let mut listed = BTreeMap::new();
-    let mut is_failing = false;
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => {
-                is_failing = false;
-                enter(event, &mut listed, pods);
-            }
-            // The watcher goes on by itself, after a while.
-            Err(error) if !is_failing => {
-                is_failing = true;
-                warn!(error = chain(&error), "The pods of the node cannot be read");
-                tokio::time::sleep(RETRY).await;
-            }
-            Err(_) => tokio::time::sleep(RETRY).await,
-        }
-    }
-}
-
-fn enter(
-    event: watcher::Event<Pod>,
-    listed: &mut BTreeMap<String, Arc<PodFacts>>,
-    pods: &watch::Sender<Pods>,
-) {
-    match event {
-        watcher::Event::Init => listed.clear(),
-        watcher::Event::InitApply(pod) => {
-            if let Some(uid) = pod.uid() {
-                listed.insert(uid, Arc::new(facts(&pod)));
-            }
-        }
-        watcher::Event::InitDone => {
-            let count = listed.len();
-            pods.send_modify(|pods| pods.replace(std::mem::take(listed)));
-            info!(pods = count, "The pods of the node are known");
-        }
-        watcher::Event::Apply(pod) => pods.send_modify(|pods| pods.enter(&pod)),
-        watcher::Event::Delete(pod) => {
-            if let Some(uid) = pod.uid() {
-                pods.send_modify(|pods| pods.leave(uid));
-            }
-        }
-    }
+/// Until who says it falls silent.
+async fn follow(node: Option<&str>, socket: &Path, pods: &watch::Sender<Pods>) {
+    let events = match of_kubelet::open(socket).await {
+        Some(events) => events,
+        None => tokio::select! {
+            () = of_api_server::follow(node, pods) => return,
+            events = of_kubelet::opened(socket) => events,
+        },
+    };
+    of_kubelet::follow(events, pods).await;
 }
 
 fn facts(pod: &Pod) -> PodFacts {

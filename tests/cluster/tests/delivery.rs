@@ -165,3 +165,21 @@ fn without_an_agent_a_container_does_not_start_and_with_the_next_one_it_does() {
     pod.succeeds();
     assert_eq!(said(&pod.logs("main"), "total"), [0, LIMIT]);
 }
+
+#[test]
+fn the_kubelet_itself_says_which_pods_there_are_where_it_can() {
+    let node = Node::with(&[]);
+    // Served by default since 1.37.
+    let source = match node.cluster.kubernetes().starts_with("v1.36.") {
+        true => "api-server",
+        false => "kubelet",
+    };
+    eventually("somebody says which pods there are", || {
+        let log = std::fs::read_to_string(node.log()).unwrap_or_default();
+        let mut lines = log.lines();
+        lines.any(|line| line.contains("pods of the node are known") && line.contains(source))
+    });
+    let pod = node.pod("told", "victim total", |_| {});
+    pod.succeeds();
+    assert_eq!(said(&pod.logs("main"), "total"), [0, LIMIT]);
+}

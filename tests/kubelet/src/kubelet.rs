@@ -338,7 +338,7 @@ fn silence(plugin: &mut Plugin) {
     health.for_each(|is_healthy| *is_healthy = false);
 }
 
-fn listen(socket: &Path) -> UnixListener {
+pub(crate) fn listen(socket: &Path) -> UnixListener {
     let folder = socket.parent().expect("a socket has a folder");
     fs::create_dir_all(folder).expect("the folder is writable");
     let _ = fs::remove_file(socket);

@@ -9,11 +9,13 @@
 
 mod books;
 mod kubelet;
+mod pods;
 mod runtime;
 mod services;
 mod whole;
 
 pub use books::PodOf;
 pub use kubelet::Kubelet;
+pub use pods::PodsApi;
 pub use runtime::Runtime;
 pub use whole::Asking;

@@ -7,6 +7,7 @@ mod dice;
 mod memory;
 mod mounts;
 mod node;
+mod pods;
 mod storm;
 mod twice;
 mod whole;

@@ -1,0 +1,87 @@
+//! The pods that the API server has for a node, followed until it is not to be had.
+
+use std::collections::BTreeMap;
+use std::future;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher;
+use kube::{Api, Client, Config, ResourceExt};
+use tokio::sync::watch;
+use tokio_stream::StreamExt;
+use tracing::{info, warn};
+
+use super::{PodFacts, Pods, RETRY, facts};
+use crate::failure::chain;
+
+/// Follows the pods of the node. Without its name nothing can be asked.
+pub(super) async fn follow(node: Option<&str>, pods: &watch::Sender<Pods>) {
+    let Some(node) = node else {
+        warn!(
+            "What pods ask for is not known: the kubelet does not serve its pods, and without --node-name the API \
+             server cannot be asked"
+        );
+        return future::pending().await;
+    };
+    match client().await {
+        Ok(client) => events(client, node, pods).await,
+        Err(error) => warn!(error, "The API server is not to be had"),
+    }
+}
+
+async fn client() -> Result<Client, String> {
+    let config = Config::infer().await.map_err(|error| chain(&error))?;
+    Client::try_from(config).map_err(|error| chain(&error))
+}
+
+async fn events(client: Client, node: &str, pods: &watch::Sender<Pods>) {
+    let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
+    let mut events = Box::pin(watcher(Api::<Pod>::all(client), config));
+    let mut listed = BTreeMap::new();
+    let mut is_failing = false;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                is_failing = false;
+                enter(event, &mut listed, pods);
+            }
+            // The watcher goes on by itself, after a while.
+            Err(error) if !is_failing => {
+                is_failing = true;
+                warn!(error = chain(&error), "The pods of the node cannot be read");
+                tokio::time::sleep(RETRY).await;
+            }
+            Err(_) => tokio::time::sleep(RETRY).await,
+        }
+    }
+}
+
+fn enter(
+    event: watcher::Event<Pod>,
+    listed: &mut BTreeMap<String, Arc<PodFacts>>,
+    pods: &watch::Sender<Pods>,
+) {
+    match event {
+        watcher::Event::Init => listed.clear(),
+        watcher::Event::InitApply(pod) => {
+            if let Some(uid) = pod.uid() {
+                listed.insert(uid, Arc::new(facts(&pod)));
+            }
+        }
+        watcher::Event::InitDone => {
+            let count = listed.len();
+            pods.send_modify(|pods| pods.replace(std::mem::take(listed)));
+            info!(
+                pods = count,
+                source = "api-server",
+                "The pods of the node are known"
+            );
+        }
+        watcher::Event::Apply(pod) => pods.send_modify(|pods| pods.enter(&pod)),
+        watcher::Event::Delete(pod) => {
+            if let Some(uid) = pod.uid() {
+                pods.send_modify(|pods| pods.leave(uid));
+            }
+        }
+    }
+}
