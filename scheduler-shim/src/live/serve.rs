@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use apportion_groups::Object;
 use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -27,6 +28,8 @@ use crate::failure::Failure;
 use crate::objects::gpu_nodes;
 use crate::objects::remark::Remarks;
 use crate::reasons::{books, explain, report};
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// How long a client may take to say what it wants.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
@@ -167,17 +170,35 @@ async fn respond(
             return response(StatusCode::NOT_FOUND, text);
         }
     };
+    let is_numbers = matches!(what, What::Metrics);
     let (answer, answered) = oneshot::channel();
-    let asked = questions.try_send(Question { what, answer });
-    let waits = "this scheduler does not lead, or does not know the cluster yet\n";
-    if asked.is_err() {
-        return response(StatusCode::SERVICE_UNAVAILABLE, waits.to_owned());
+    if questions.try_send(Question { what, answer }).is_err() {
+        return said(is_numbers, None);
     }
-    match tokio::time::timeout(PATIENCE, answered).await {
-        Ok(Ok(Ok(text))) => response(StatusCode::OK, text),
-        Ok(Ok(Err(text))) => response(StatusCode::NOT_FOUND, text),
-        Ok(Err(_)) | Err(_) => response(StatusCode::SERVICE_UNAVAILABLE, waits.to_owned()),
+    let answer = tokio::time::timeout(PATIENCE, answered).await;
+    said(is_numbers, answer.ok().and_then(Result::ok))
+}
+
+/// What came of a question. Who does not lead has no numbers and is well all the same: to Prometheus it is up.
+fn said(is_numbers: bool, answer: Option<Result<String, String>>) -> Response<String> {
+    match answer {
+        Some(Ok(text)) if is_numbers => numbers(text),
+        None if is_numbers => numbers("# EOF\n".to_owned()),
+        Some(Ok(text)) => response(StatusCode::OK, text),
+        Some(Err(text)) => response(StatusCode::NOT_FOUND, text),
+        None => {
+            let waits = "this scheduler does not lead, or does not know the cluster yet\n";
+            response(StatusCode::SERVICE_UNAVAILABLE, waits.to_owned())
+        }
     }
+}
+
+/// Prometheus reads nothing of which it is not told what it is.
+fn numbers(text: String) -> Response<String> {
+    let mut response = Response::new(text);
+    let kind = HeaderValue::from_static(OPEN_METRICS);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
 }
 
 fn response(status: StatusCode, text: String) -> Response<String> {
@@ -206,5 +227,16 @@ mod tests {
                 assert_eq!(is_for(path, asker), is_near, "{path} {asker}");
             }
         }
+    }
+    #[test]
+    fn a_scheduler_that_does_not_lead_is_up_and_has_no_numbers() {
+        let waits = said(true, None);
+        assert_eq!(waits.status(), StatusCode::OK);
+        assert_eq!(waits.body(), "# EOF\n");
+        for numbers in [waits, said(true, Some(Ok("a 1\n# EOF\n".to_owned())))] {
+            assert_eq!(numbers.headers()[CONTENT_TYPE], OPEN_METRICS);
+        }
+        let explains = said(false, None);
+        assert_eq!(explains.status(), StatusCode::SERVICE_UNAVAILABLE);
     }
 }
