@@ -80,6 +80,11 @@ impl Release {
         self.cluster.kubectl(&get).unwrap_or_default()
     }
 
+    fn has_kais_classes(&self) {
+        let names = ["train", "build-preemptible", "build", "inference"];
+        self.kubectl(&[&["get", "priorityclass"][..], &names].concat());
+    }
+
     fn rolled_out(&self) {
         for what in [
             "deployment/apportion-scheduler",
@@ -284,14 +289,7 @@ fn installing_upgrading_and_uninstalling_disturb_nobody() {
     let release = Release::prepare();
     release.install();
     release.kubectl(&["get", "queue", "default-queue"]);
-    release.kubectl(&[
-        "get",
-        "priorityclass",
-        "train",
-        "build-preemptible",
-        "build",
-        "inference",
-    ]);
+    release.has_kais_classes();
     release.rolled_out();
     release.shares_are_taken("the webhook is trusted");
     release.kubectl(&["apply", "-f", &example("queues.yaml")]);
@@ -327,6 +325,7 @@ fn upgrades_under_load(release: &Release, half: u64) {
     ];
     succeed(&mut release.helm(&upgrade));
     release.rolled_out();
+    release.has_kais_classes();
     load.finds_nothing_refused();
     release.is_kept_by_agent_at(agent, half);
     release.kubectl(&["apply", "-f", &example("memory.yaml")]);

@@ -53,8 +53,11 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 securityContext:
   runAsNonRoot: true
+  {{- if not $root.Values.openshift.enabled }}
+  # OpenShift gives each namespace users of its own.
   runAsUser: 65532
   runAsGroup: 65532
+  {{- end }}
   seccompProfile:
     type: RuntimeDefault
 {{- with $values.nodeSelector }}
