@@ -175,7 +175,7 @@ unsafe fn way(
 /// The hook, if `found` is the driver's function of that row; else `found`.
 fn substitute(place: usize, row: &Row, found: usize) -> usize {
     match found != 0 && driver::real(place, row.library) == Some(found) {
-        true => row.hook(),
+        true => row.hook_or(found),
         false => found,
     }
 }

@@ -15,11 +15,11 @@ use apportion_gate::device_of_graphs;
 use crate::elf::{self, Object};
 use crate::errno;
 use crate::foreign::{
-    AllocationNode, ArrayRequirements, Context, Device, Event, NvmlDevice, Opaque,
+    AllocationNode, ArrayRequirements, Context, Device, Event, KernelNode, NvmlDevice, Opaque,
 };
 use crate::foreign::{
-    GRAPHS_RESERVED, INVALID_HANDLE, INVALID_VALUE, LAZY_LOADING, NOT_READY, POOL_RESERVED, Pool,
-    SUCCESS, Status, Stream, WITHOUT_TIMING,
+    GRAPHS_RESERVED, INVALID_HANDLE, INVALID_VALUE, LAZY_LOADING, LOCAL_BYTES, NOT_READY,
+    POOL_RESERVED, Pool, SUCCESS, Status, Stream, WITHOUT_TIMING,
 };
 use crate::table::{COUNT, Library, ROWS};
 
@@ -193,6 +193,11 @@ needed! {
     Cuda EventQuery event_query = c"cuEventQuery" (event: Event);
     Cuda EventDestroy event_destroy = c"cuEventDestroy_v2" (event: Event);
     Cuda DeviceGetAttribute device_get_attribute = c"cuDeviceGetAttribute" (value: *mut i32, attribute: u32, device: Device);
+    Cuda FunctionAttribute func_get_attribute = c"cuFuncGetAttribute" (value: *mut i32, attribute: u32, function: Opaque);
+    Cuda KernelAttribute kernel_get_attribute = c"cuKernelGetAttribute" (value: *mut i32, attribute: u32, kernel: Opaque, device: Device);
+    Cuda KernelNode kernel_node = c"cuGraphKernelNodeGetParams_v2" (node: Opaque, kernel: *mut KernelNode);
+    Cuda KernelNodeV1 kernel_node_v1 = c"cuGraphKernelNodeGetParams" (node: Opaque, kernel: *mut KernelNode);
+    Cuda KernelCount library_kernels = c"cuLibraryGetKernelCount" (count: *mut u32, library: Opaque);
     Cuda LoadingMode module_loading_mode = c"cuModuleGetLoadingMode" (mode: *mut u32);
     Nvml NvmlUuid nvml_uuid = c"nvmlDeviceGetUUID" (device: NvmlDevice, text: *mut c_char, length: u32);
 }
@@ -300,6 +305,52 @@ pub(crate) fn child_of(node: Opaque) -> Option<Opaque> {
     // SAFETY: as for `node_type`.
     let status = unsafe { child_graph(node, &raw mut graph) }?;
     (status == SUCCESS).then_some(graph)
+}
+
+/// What each thread of a function has in the card's memory; with a device, of a kernel that is in no context.
+pub(crate) fn local_bytes(function: Opaque, device: Option<Device>) -> Option<u64> {
+    let mut value = 0;
+    let place = &raw mut value;
+    let status = match device {
+        // SAFETY: the kernel is the caller's, the pointer is to a local variable.
+        Some(device) => unsafe { kernel_get_attribute(place, LOCAL_BYTES, function, device) },
+        // SAFETY: as above, of a function.
+        None => unsafe { func_get_attribute(place, LOCAL_BYTES, function) },
+    }?;
+    u64::try_from(value).ok().filter(|_| status == SUCCESS)
+}
+
+/// How many kernels a library has.
+pub(crate) fn kernels_in(library: Opaque) -> Option<u32> {
+    let mut count = 0;
+    // SAFETY: the library is the caller's, the pointer is to a local variable.
+    let status = unsafe { library_kernels(&raw mut count, library) }?;
+    (status == SUCCESS).then_some(count)
+}
+
+/// The context of a stream that is no default one.
+pub(crate) fn context_of(stream: Stream) -> Option<Context> {
+    const LAST_SPECIAL: usize = 2;
+    if stream as usize <= LAST_SPECIAL {
+        return None;
+    }
+    let mut context: Context = core::ptr::null_mut();
+    // SAFETY: the stream is the caller's, the pointer to a local variable.
+    let status = unsafe { stream_get_ctx(stream, &raw mut context) }?;
+    (status == SUCCESS).then_some(context)
+}
+
+/// What a node that launches a kernel launches.
+pub(crate) fn kernel_of(node: Opaque) -> Option<KernelNode> {
+    // SAFETY: of numbers and pointers, zeroes are valid values.
+    let mut kernel: KernelNode = unsafe { core::mem::zeroed() };
+    let place = &raw mut kernel;
+    // SAFETY: the node is one that the driver gave out; the place is as large as the newer version's, which
+    // begins like the older one's.
+    let status = unsafe { kernel_node(node, place) };
+    // SAFETY: as above.
+    let status = status.or_else(|| unsafe { kernel_node_v1(node, place) });
+    (status == Some(SUCCESS)).then_some(kernel)
 }
 
 /// Whether what is asked of a stream becomes part of a graph.

@@ -49,6 +49,8 @@ pub(crate) const NOT_READY: Status = 600;
 pub(crate) const WITHOUT_TIMING: u32 = 2;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
 pub(crate) const GRAPHS_RESERVED: u32 = 2;
+/// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
+pub(crate) const LOCAL_BYTES: u32 = 3;
 /// `CU_MODULE_LAZY_LOADING`.
 pub(crate) const LAZY_LOADING: u32 = 2;
 
@@ -95,6 +97,56 @@ pub struct AllocationNode {
     access_count: usize,
     pub(crate) bytes: usize,
     address: DevicePointer,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS_v2`, whose last two the first version does not have.
+#[derive(Debug)]
+#[repr(C)]
+pub struct KernelNode {
+    pub(crate) function: Opaque,
+    shape: [u32; 7],
+    arguments: Opaque,
+    extra: Opaque,
+    pub(crate) kernel: Opaque,
+    pub(crate) context: Context,
+}
+
+/// `CUlaunchConfig`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct LaunchConfig {
+    shape: [u32; 7],
+    pub(crate) stream: Stream,
+    attributes: Opaque,
+    count: u32,
+}
+
+/// `CUDA_LAUNCH_PARAMS`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct LaunchOne {
+    pub(crate) function: Opaque,
+    shape: [u32; 7],
+    pub(crate) stream: Stream,
+    arguments: Opaque,
+}
+
+/// The start of `CUgraphNodeParams`, for those nodes that launch kernels or are graphs.
+#[derive(Debug)]
+#[repr(C)]
+pub struct NodeParameters {
+    pub(crate) kind: u32,
+    reserved: [u32; 3],
+    /// A kernel is the largest of what is looked at here.
+    pub(crate) rest: [u64; 9],
+}
+
+impl NodeParameters {
+    /// The graph of a node that is one.
+    pub(crate) fn child(&self) -> Opaque {
+        let [graph, ..] = self.rest;
+        graph as Opaque
+    }
 }
 
 /// The start of `CUmemPoolProps`.

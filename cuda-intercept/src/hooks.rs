@@ -10,12 +10,15 @@
 pub(crate) mod array;
 pub(crate) mod context;
 pub(crate) mod graph;
+pub(crate) mod kernel_node;
 mod late;
+pub(crate) mod launch;
 pub(crate) mod linear;
 pub(crate) mod module;
 pub(crate) mod pool;
 pub(crate) mod query;
 pub(crate) mod resolve;
+mod room;
 pub(crate) mod setting;
 pub(crate) mod share;
 pub(crate) mod vmm;

@@ -8,7 +8,7 @@
 //! with a row stands here: of a hooked function each version is a row.
 //!
 //! # Decision: seen afterwards is not the same as refused
-//! Some memory is not announced by any call: code, stacks, queues. The agent finds it in NVML and takes it
+//! Some memory is not announced by any call: code, queues, page tables. The agent finds it in NVML and takes it
 //! off what is left of the limit. What a call does announce and no hook charges is called a gap here, also
 //! where the agent sees it in the same way.
 
@@ -153,8 +153,7 @@ left_alone! {
         cuKernelGetName cuKernelGetParamCount cuKernelGetParamInfo cuKernelSetAttribute
         cuKernelSetCacheConfig cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv
         cuModuleEnumerateFunctions cuModuleGetFunctionCount cuModuleGetLoadingMode cuModuleGetSurfRef
-        cuModuleGetTexRef cuLibraryEnumerateKernels cuLibraryGetKernel
-        cuLibraryGetKernelCount cuLinkAddData cuLinkAddFile cuLinkComplete cuLinkCreate
+        cuModuleGetTexRef cuLibraryGetKernelCount cuLinkAddData cuLinkAddFile cuLinkComplete cuLinkCreate
         cuLinkDestroy cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveBlocksPerMultiprocessor
         cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyMaxActiveClusters
         cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
@@ -195,16 +194,13 @@ left_alone! {
         cuGraphExecGetFlags cuGraphExecGetId cuGraphExecBatchMemOpNodeSetParams
         cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
         cuGraphExecExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
-        cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams cuGraphExecMemcpyNodeSetParams
+        cuGraphExecHostNodeSetParams cuGraphExecMemcpyNodeSetParams
         cuGraphExecMemsetNodeSetParams cuStreamIsCapturing cuStreamGetCaptureInfo
         cuStreamUpdateCaptureDependencies cuStreamBeginCaptureToCig cuStreamEndCaptureToCig
         cuThreadExchangeStreamCaptureMode";
     Cuda Overhead "may load the code of an image that is charged for its variables, where the driver is lazy": "
         cuModuleGetFunction cuModuleGetGlobal cuLibraryGetGlobal cuLibraryGetManaged cuLibraryGetModule
         cuLibraryGetUnifiedFunction cuKernelGetFunction cuFuncLoad";
-    Cuda Overhead "starts work, which may load code and take stacks; computing is not limited": "
-        cuLaunch cuLaunchGrid cuLaunchGridAsync cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel
-        cuLaunchCooperativeKernelMultiDevice";
     Cuda Overhead "takes a little for queues and page tables": "
         cuStreamCreate cuStreamCreateWithPriority cuGreenCtxStreamCreate cuEventCreate
         cuCtxEnablePeerAccess";
@@ -216,7 +212,6 @@ left_alone! {
         cuLogicalEndpointImport cuLogicalEndpointQuery cuLogicalEndpointUnbind";
     Cuda TakesNothing "makes graphs, whose memory is charged when they are launched, and says what they hold": "
         cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddNode cuGraphAddChildGraphNode
-        cuGraphExecUpdate cuGraphExecNodeSetParams cuGraphExecChildGraphNodeSetParams
         cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute cuStreamBeginCapture
         cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph cuStreamEndCapture";
     Cuda Gap "a mapping into a sparse array is not counted: it keeps memory that was released": "

@@ -44,6 +44,7 @@ mod hooks;
 mod image;
 pub mod left_alone;
 mod process;
+mod seen;
 mod spin;
 pub mod table;
 
@@ -52,5 +53,6 @@ pub use foreign::{
     AllocationNode, AllocationProperties, Context, Device, DevicePointer, Event, Handle, NvmlDevice,
 };
 pub use foreign::{Array3d, Array3dV1, ArrayShape, ArrayShapeV1};
+pub use foreign::{KernelNode, LaunchConfig, LaunchOne, NodeParameters};
 pub use foreign::{NvmlMemory, NvmlMemoryV2, Opaque, Pool, PoolProperties, Status, Stream};
 pub use table::{Library, ROWS, Row};

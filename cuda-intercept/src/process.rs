@@ -19,6 +19,7 @@ use crate::account::{Account, Standing, View};
 use crate::driver;
 use crate::errno;
 use crate::foreign::Device;
+use crate::seen;
 use crate::spin::Spin;
 
 /// What a process knows of itself.
@@ -124,6 +125,8 @@ fn map_page() -> Option<*mut Page> {
 }
 
 fn make() -> Option<*mut Process> {
+    // What a parent knew of its functions is nothing to a child.
+    seen::forget();
     let process = Process {
         // SAFETY: the call cannot fail.
         pid: unsafe { libc::getpid() },
@@ -273,6 +276,16 @@ pub(crate) fn ground() -> Ground {
             }),
         },
     }
+}
+
+/// This process, if what it takes is charged.
+pub(crate) fn limited() -> Option<&'static Process> {
+    current().filter(|process| process.account().is_some())
+}
+
+/// Whether a limit applies to this process, which may not have been found out yet.
+pub(crate) fn may_be_limited() -> bool {
+    current().is_none_or(|process| !matches!(process.standing, Standing::Unlimited))
 }
 
 /// Whether a limit applies that cannot be read.

@@ -12,6 +12,7 @@
 use core::ffi::CStr;
 
 use crate::foreign::{NOT_INITIALIZED, NVML_UNINITIALIZED, Status};
+use crate::process;
 
 /// The library that a hooked function belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub struct Row {
     pub library: Library,
     /// What the hook does, in a few words.
     pub what: &'static str,
+    /// Whether a program without a limit gets the driver's own.
+    is_for_limits: bool,
     /// The hook.
     pub(crate) entry: fn() -> usize,
 }
@@ -63,6 +66,14 @@ impl Row {
     #[must_use]
     pub fn hook(&self) -> usize {
         (self.entry)()
+    }
+
+    /// The hook, or what it stands for where it has nothing to do.
+    pub(crate) fn hook_or(&self, real: usize) -> usize {
+        match self.is_for_limits && !process::may_be_limited() {
+            true => real,
+            false => self.hook(),
+        }
     }
 }
 
@@ -78,6 +89,7 @@ macro_rules! rows {
             version: $version,
             library: Library::$library,
             what: $what,
+            is_for_limits: matches!(stringify!($family).as_bytes(), b"launch"),
             entry: || entry::$symbol as *const () as usize,
         }),*];
 
@@ -167,11 +179,17 @@ rows! {
     Cuda cuMemGetDefaultMemPool(pool: *mut Pool, location: *const Location, kind: u32) = "cuMemGetDefaultMemPool" @ 13000 => pool::at_location, "enters a pool under the card of its location";
     Cuda cuMemGetMemPool(pool: *mut Pool, location: *const Location, kind: u32) = "cuMemGetMemPool" @ 13000 => pool::at_location, "enters a pool under the card of its location";
     // Graphs.
-    Cuda cuGraphInstantiate(exec: *mut Opaque, graph: Opaque, node: Opaque, log: Opaque, bytes: usize) = "cuGraphInstantiate" @ 10000 => graph::instantiate, "counts what the graph's nodes allocate";
-    Cuda cuGraphInstantiate_v2(exec: *mut Opaque, graph: Opaque, node: Opaque, log: Opaque, bytes: usize) = "cuGraphInstantiate" @ 11000 => graph::instantiate, "counts what the graph's nodes allocate";
-    Cuda cuGraphInstantiateWithFlags(exec: *mut Opaque, graph: Opaque, flags: u64) = "cuGraphInstantiateWithFlags" @ 11040 => graph::instantiate_with_flags, "counts what the graph's nodes allocate";
-    Cuda cuGraphInstantiateWithParams(exec: *mut Opaque, graph: Opaque, parameters: Opaque) = "cuGraphInstantiateWithParams" @ 12000 => graph::instantiate_with_parameters, "counts what the graph's nodes allocate";
-    Cuda cuGraphInstantiateWithParams_ptsz(exec: *mut Opaque, graph: Opaque, parameters: Opaque) = "cuGraphInstantiateWithParams" @ 12000 => graph::instantiate_with_parameters, "counts what the graph's nodes allocate";
+    Cuda cuGraphInstantiate(exec: *mut Opaque, graph: Opaque, node: Opaque, log: Opaque, bytes: usize) = "cuGraphInstantiate" @ 10000 => graph::instantiate, "counts what the graph's nodes allocate, charges what its threads need";
+    Cuda cuGraphInstantiate_v2(exec: *mut Opaque, graph: Opaque, node: Opaque, log: Opaque, bytes: usize) = "cuGraphInstantiate" @ 11000 => graph::instantiate, "counts what the graph's nodes allocate, charges what its threads need";
+    Cuda cuGraphInstantiateWithFlags(exec: *mut Opaque, graph: Opaque, flags: u64) = "cuGraphInstantiateWithFlags" @ 11040 => graph::instantiate_with_flags, "counts what the graph's nodes allocate, charges what its threads need";
+    Cuda cuGraphInstantiateWithParams(exec: *mut Opaque, graph: Opaque, parameters: Opaque) = "cuGraphInstantiateWithParams" @ 12000 => graph::instantiate_with_parameters, "counts what the graph's nodes allocate, charges what its threads need";
+    Cuda cuGraphInstantiateWithParams_ptsz(exec: *mut Opaque, graph: Opaque, parameters: Opaque) = "cuGraphInstantiateWithParams" @ 12000 => graph::instantiate_with_parameters, "counts what the graph's nodes allocate, charges what its threads need";
+    Cuda cuGraphExecUpdate(exec: Opaque, graph: Opaque, node: *mut Opaque, result: *mut u32) = "cuGraphExecUpdate" @ 10020 => kernel_node::update_v1, "charges what the threads of its new kernels need";
+    Cuda cuGraphExecUpdate_v2(exec: Opaque, graph: Opaque, result: Opaque) = "cuGraphExecUpdate" @ 12000 => kernel_node::update, "charges what the threads of its new kernels need";
+    Cuda cuGraphExecKernelNodeSetParams(exec: Opaque, node: Opaque, kernel: *const KernelNode) = "cuGraphExecKernelNodeSetParams" @ 10010 => kernel_node::set_v1, "charges what the threads of its new kernels need";
+    Cuda cuGraphExecKernelNodeSetParams_v2(exec: Opaque, node: Opaque, kernel: *const KernelNode) = "cuGraphExecKernelNodeSetParams" @ 12000 => kernel_node::set, "charges what the threads of its new kernels need";
+    Cuda cuGraphExecNodeSetParams(exec: Opaque, node: Opaque, parameters: *const NodeParameters) = "cuGraphExecNodeSetParams" @ 12020 => kernel_node::set_node, "charges what the threads of its new kernels need";
+    Cuda cuGraphExecChildGraphNodeSetParams(exec: Opaque, node: Opaque, graph: Opaque) = "cuGraphExecChildGraphNodeSetParams" @ 11010 => kernel_node::set_child, "charges what the threads of its new kernels need";
     Cuda cuGraphUpload(exec: Opaque, stream: Stream) = "cuGraphUpload" @ 11010 => graph::launch, "charges what the graph's nodes allocate, the first time";
     Cuda cuGraphUpload_ptsz(exec: Opaque, stream: Stream) = "cuGraphUpload" @ 11010 => graph::launch, "charges what the graph's nodes allocate, the first time";
     Cuda cuGraphLaunch(exec: Opaque, stream: Stream) = "cuGraphLaunch" @ 10000 => graph::launch, "charges what the graph's nodes allocate, the first time";
@@ -213,6 +231,19 @@ rows! {
     Cuda cuLibraryLoadData(library: *mut Opaque, code: Opaque, options: Opaque, values: Opaque, count: u32, own_options: Opaque, own_values: Opaque, own_count: u32) = "cuLibraryLoadData" @ 12000 => module::load_library, "charges what the image says that it takes, in every context";
     Cuda cuLibraryLoadFromFile(library: *mut Opaque, path: *const c_char, options: Opaque, values: Opaque, count: u32, own_options: Opaque, own_values: Opaque, own_count: u32) = "cuLibraryLoadFromFile" @ 12000 => module::load_library_file, "charges what the image says that it takes, in every context";
     Cuda cuLibraryUnload(library: Opaque) = "cuLibraryUnload" @ 12000 => module::unload_library, "uncharges a library in every context";
+    // Launches, whose rows stand in the way of limited programs only.
+    Cuda cuLaunchKernel(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque, extra: Opaque) = "cuLaunchKernel" @ 4000 => launch::kernel, "charges what the threads of a kernel need, the first time";
+    Cuda cuLaunchKernel_ptsz(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque, extra: Opaque) = "cuLaunchKernel" @ 7000 => launch::kernel, "charges what the threads of a kernel need, the first time";
+    Cuda cuLaunchKernelEx(config: *const LaunchConfig, function: Opaque, arguments: Opaque, extra: Opaque) = "cuLaunchKernelEx" @ 11060 => launch::configured, "charges what the threads of a kernel need, the first time";
+    Cuda cuLaunchKernelEx_ptsz(config: *const LaunchConfig, function: Opaque, arguments: Opaque, extra: Opaque) = "cuLaunchKernelEx" @ 11060 => launch::configured, "charges what the threads of a kernel need, the first time";
+    Cuda cuLaunchCooperativeKernel(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque) = "cuLaunchCooperativeKernel" @ 9000 => launch::cooperative, "charges what the threads of a kernel need, the first time";
+    Cuda cuLaunchCooperativeKernel_ptsz(function: Opaque, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, arguments: Opaque) = "cuLaunchCooperativeKernel" @ 9000 => launch::cooperative, "charges what the threads of a kernel need, the first time";
+    Cuda cuLaunchCooperativeKernelMultiDevice(launches: *const LaunchOne, count: u32, flags: u32) = "cuLaunchCooperativeKernelMultiDevice" @ 9000 => launch::on_many, "charges what the threads of a kernel need, the first time";
+    Cuda cuLaunch(function: Opaque) = "cuLaunch" @ 2000 => launch::once, "charges what the threads of a kernel need, the first time";
+    Cuda cuLaunchGrid(function: Opaque, width: i32, height: i32) = "cuLaunchGrid" @ 2000 => launch::grid, "charges what the threads of a kernel need, the first time";
+    Cuda cuLaunchGridAsync(function: Opaque, width: i32, height: i32, stream: Stream) = "cuLaunchGridAsync" @ 2000 => launch::grid_async, "charges what the threads of a kernel need, the first time";
+    Cuda cuLibraryGetKernel(kernel: *mut Opaque, library: Opaque, name: *const c_char) = "cuLibraryGetKernel" @ 12000 => launch::get_kernel, "keeps the handle, to ask for what the kernel needs";
+    Cuda cuLibraryEnumerateKernels(kernels: *mut Opaque, count: u32, library: Opaque) = "cuLibraryEnumerateKernels" @ 12040 => launch::enumerate, "keeps the handles, to ask for what the kernels need";
     // What the card looks like.
     Cuda cuMemGetInfo(free: *mut u32, total: *mut u32) = "cuMemGetInfo" @ 2000 => query::memory_info_v1, "shows a card of the limit's size";
     Cuda cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = "cuMemGetInfo" @ 3020 => query::memory_info, "shows a card of the limit's size";

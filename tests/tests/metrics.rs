@@ -77,7 +77,7 @@ fn a_card_and_an_allocation_show_in_their_metrics() {
     victim.step("alloc 500M").ok();
     victim.step("alloc 3000M").refused();
     victim.step("alloc 3000M").refused();
-    // The kernel's code is charged, what its threads need is not.
+    // The kernel's code is charged, what the driver takes besides is not.
     victim.step("launch 16M").ok();
     let hidden = host.used() - 502 * MIB - CONTEXT;
     let held = Some(host.used() as f64);

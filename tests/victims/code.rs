@@ -2,7 +2,7 @@
 
 use crate::memory::UNTOUCHED;
 use crate::objects::Object;
-use crate::script::{Outcome, Victim, Words, result};
+use crate::script::{Outcome, Victim, Words};
 
 /// `CU_LIMIT_*` by the names of the steps.
 const LIMITS: [(&str, u32); 3] = [("stack", 0), ("printf", 1), ("heap", 2)];
@@ -15,7 +15,6 @@ impl Victim {
                 let bytes = words.bytes() as u64;
                 self.load(verb, bytes)
             }
-            "launch" => self.launch(words.bytes()),
             "stack" | "printf" | "heap" => self.set_limit(verb, words.bytes()),
             _ => return None,
         };
@@ -51,17 +50,6 @@ impl Victim {
         Ok(self.kept(code, handle as u64, object))
     }
 
-    /// Launches a kernel whose threads need so much memory, which the driver takes without being asked.
-    fn launch(&mut self, bytes: usize) -> Result<Outcome, i32> {
-        let driver = self.driver()?;
-        let (mut module, mut function) = (0, 0);
-        let name = format!("local_{}mib\0", bytes >> 20);
-        result(driver.cuModuleLoadData(Some(&mut module), text(4).as_ptr()))?;
-        result(driver.cuModuleGetFunction(Some(&mut function), module, name.as_ptr()))?;
-        let code = driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0);
-        Ok(Outcome::of(code))
-    }
-
     fn set_limit(&mut self, verb: &str, value: usize) -> Result<Outcome, i32> {
         let row = LIMITS.iter().find(|(name, _)| *name == verb);
         let limit = row.ok_or(-1)?.1;
@@ -78,7 +66,8 @@ fn folder() -> String {
     std::env::temp_dir().display().to_string()
 }
 
-fn text(bytes: u64) -> Vec<u8> {
+/// The text of an image with one variable.
+pub(crate) fn text(bytes: u64) -> Vec<u8> {
     let variable = format!(".visible .global .align 4 .b8 data[{bytes}];");
     let text = format!(".version 8.0\n.target sm_90\n.address_size 64\n{variable}\n\0");
     text.into_bytes()

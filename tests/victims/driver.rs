@@ -59,6 +59,43 @@ pub(crate) struct AllocationNode {
     pub(crate) address: u64,
 }
 
+/// `CUDA_KERNEL_NODE_PARAMS`, for one thread.
+#[repr(C)]
+pub(crate) struct KernelNode {
+    function: usize,
+    shape: [u32; 7],
+    rest: [usize; 4],
+}
+
+/// `CUlaunchConfig`, for one thread.
+#[repr(C)]
+pub(crate) struct LaunchConfig {
+    shape: [u32; 7],
+    rest: [usize; 3],
+}
+
+/// A grid of one block of one thread, without shared memory.
+const ONE_THREAD: [u32; 7] = [1, 1, 1, 1, 1, 1, 0];
+
+impl KernelNode {
+    pub(crate) fn of(function: usize) -> Self {
+        Self {
+            function,
+            shape: ONE_THREAD,
+            rest: [0; 4],
+        }
+    }
+}
+
+impl LaunchConfig {
+    pub(crate) fn of_one_thread() -> Self {
+        Self {
+            shape: ONE_THREAD,
+            rest: [0; 3],
+        }
+    }
+}
+
 impl AllocationNode {
     pub(crate) fn of(location: Location, bytes: usize) -> Self {
         Self {

@@ -6,6 +6,7 @@ mod churn;
 mod code;
 mod driver;
 mod graphs;
+mod launches;
 mod memory;
 mod nvml;
 mod objects;
@@ -16,7 +17,8 @@ mod shared;
 mod linked {
     use std::ffi::{c_int, c_void};
 
-    use crate::driver::{Access, AllocationNode, AllocationProperties, PoolProperties};
+    use crate::driver::{Access, AllocationNode, AllocationProperties, KernelNode};
+    use crate::driver::{LaunchConfig, PoolProperties};
 
     macro_rules! functions {
         ($($name:ident($($arg:ident: $type:ty),*) = $base:literal @ $version:literal;)*) => {

@@ -132,6 +132,7 @@ impl Victim {
             .life_step(verb, words)
             .or_else(|| self.card_step(verb, words))
             .or_else(|| self.code_step(verb, words))
+            .or_else(|| self.launch_step(verb, words))
             .or_else(|| self.graph_step(verb, words))
             .or_else(|| self.shared_step(verb, words))
             .or_else(|| self.memory_step(verb, words));

@@ -8,6 +8,7 @@ mod code;
 mod doors;
 mod driver;
 mod graphs;
+mod launches;
 mod memory;
 mod nvml;
 mod objects;

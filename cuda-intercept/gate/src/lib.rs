@@ -2,9 +2,9 @@
 //!
 //! Pure bookkeeping, with no driver, no account and no lock in it: the hooks tell it what the driver
 //! did and learn how many bytes to claim or give back. Each kind of holding is in a file of its own,
-//! because each is counted differently: contexts (a reserve each) with what is loaded into them and what is
-//! set for them, linear memory and arrays (by the driver's blocks), virtual memory handles (by reference
-//! count) and stream-ordered pools (by what is reserved).
+//! because each is counted differently: contexts (a reserve each) with what is loaded into them, what is
+//! set for them and what the threads of their kernels need, linear memory and arrays (by the driver's
+//! blocks), virtual memory handles (by reference count) and stream-ordered pools (by what is reserved).
 //!
 //! Cards are positions in the account. A holding on a card that the account does not name is not
 //! entered, and a key that is not found is an answer (`None`), never an error: the driver decides what
@@ -40,7 +40,7 @@ pub use late::{Free, LateFrees};
 pub use linear::{BLOCK, Taken, worst_case};
 pub use loads::{Loads, Module};
 pub use pools::{Doomed, GROWTH, Growth, Pooled, Pools, Settled, worst_growth};
-pub use settings::Settings;
+pub use settings::{Grown, Room, Settings, thread_bytes};
 pub use shares::{Hold, Memory, Shares};
 
 /// A card by its position in the account.

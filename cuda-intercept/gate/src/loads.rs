@@ -35,6 +35,8 @@ pub struct Loads {
     modules: Map<u64, Module>,
     /// What a library takes in each context.
     libraries: Map<u64, u64>,
+    /// Kernels that are in no context, and their libraries.
+    kernels: Map<u64, u64>,
     heaps: Map<ContextId, Heap>,
 }
 
@@ -104,6 +106,22 @@ impl Loads {
     /// context.
     pub fn take_library(&mut self, handle: u64) -> Option<u64> {
         self.libraries.remove(handle)
+    }
+
+    /// Enters a kernel that the driver handed out.
+    pub fn name_kernel(&mut self, kernel: u64, library: u64) {
+        self.kernels.enter(kernel, library);
+    }
+
+    /// Whether a handle is that of a kernel, and of no function.
+    #[must_use]
+    pub fn is_kernel(&self, handle: u64) -> bool {
+        self.kernels.get(handle).is_some()
+    }
+
+    /// Forgets the kernels of a library that is about to be unloaded.
+    pub fn forget_kernels(&mut self, library: u64) {
+        self.kernels.retain(|of| *of != library);
     }
 
     /// What all libraries together take at most in a context that is about to be made.

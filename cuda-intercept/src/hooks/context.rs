@@ -7,9 +7,9 @@
 
 use apportion_gate::{Memory, Reserve};
 
-use crate::driver;
 use crate::foreign::{Context, Device, OUT_OF_MEMORY, Opaque, SUCCESS, Status};
 use crate::process::{self, Process};
+use crate::{driver, seen};
 
 type Create = unsafe extern "C" fn(*mut Context, u32, Device) -> Status;
 type CreateV3 = unsafe extern "C" fn(*mut Context, Opaque, i32, u32, Device) -> Status;
@@ -97,6 +97,7 @@ fn close(
     ask: impl Fn() -> Status,
     has_ended: impl Fn() -> bool,
 ) -> Status {
+    seen::forget();
     let Some(ended) = process.books.lock().end_context(handle) else {
         return ask();
     };

@@ -1,4 +1,5 @@
-//! Graphs: what their nodes allocate is charged before the first launch.
+//! Graphs: what their nodes allocate is charged before the first launch, and what the threads of their
+//! kernels need before the graph becomes executable.
 //!
 //! A graph is made in many ways: node by node, by capturing a stream, as a copy, out of others. All end in
 //! an instantiation, so there its nodes are counted. A graph without allocations costs one look at a flag
@@ -17,7 +18,7 @@ use crate::driver;
 use crate::foreign::{AllocationNode, Device, OUT_OF_MEMORY, Opaque, SUCCESS, Status, Stream};
 use crate::process::{self, Process};
 
-use super::pool;
+use super::{pool, room};
 
 type Instantiate = unsafe extern "C" fn(*mut Opaque, Opaque, Opaque, Opaque, usize) -> Status;
 type InstantiateFlags = unsafe extern "C" fn(*mut Opaque, Opaque, u64) -> Status;
@@ -26,8 +27,9 @@ type Launch = unsafe extern "C" fn(Opaque, Stream) -> Status;
 type Destroy = unsafe extern "C" fn(Opaque) -> Status;
 type Trim = unsafe extern "C" fn(Device) -> Status;
 
-/// `CU_GRAPH_NODE_TYPE_GRAPH`, `CU_GRAPH_NODE_TYPE_MEM_ALLOC`.
-const CHILD: u32 = 4;
+/// `CU_GRAPH_NODE_TYPE_KERNEL`, `CU_GRAPH_NODE_TYPE_GRAPH`, `CU_GRAPH_NODE_TYPE_MEM_ALLOC`.
+pub(super) const KERNEL: u32 = 0;
+pub(super) const CHILD: u32 = 4;
 const ALLOCATION: u32 = 10;
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
 const UPLOAD: u64 = 2;
@@ -37,11 +39,6 @@ const DEEPEST: u32 = 16;
 /// Whether a graph that allocates was ever instantiated here.
 /// Written by: instantiations. Read by: every launch. Relaxed: who launches a graph has seen it made.
 static ANY: AtomicBool = AtomicBool::new(false);
-
-/// The process, if what graphs take is charged.
-fn limited() -> Option<&'static Process> {
-    process::current().filter(|process| process.account().is_some())
-}
 
 /// Counts the allocations of a graph for `exec`, those of the graphs in it included.
 fn count(process: &Process, exec: u64, graph: Opaque, depth: u32) {
@@ -74,6 +71,21 @@ fn count_one(process: &Process, exec: u64, node: Opaque) {
     }
 }
 
+/// Makes room for the threads of a graph's kernels, those of the graphs in it included. What it grew by
+/// stays, as the graph may be launched at any time.
+pub(super) fn fits(graph: Opaque, depth: u32) -> bool {
+    let nodes = process::limited().and_then(|_| nodes_of(graph));
+    let mut nodes = nodes.into_iter().flatten();
+    nodes.all(|node| match driver::node_type(node) {
+        Some(KERNEL) => driver::kernel_of(node).is_none_or(|kernel| room::fits(&kernel)),
+        Some(CHILD) if depth < DEEPEST => {
+            let child = driver::child_of(node);
+            child.is_none_or(|child| fits(child, depth.saturating_add(1)))
+        }
+        Some(_) | None => true,
+    })
+}
+
 fn nodes_of(graph: Opaque) -> Option<Vec<Opaque>> {
     let mut count = 0;
     // SAFETY: the graph is the caller's; with null the driver only says how many nodes there are.
@@ -92,7 +104,7 @@ fn nodes_of(graph: Opaque) -> Option<Vec<Opaque>> {
 /// Counts what was instantiated.
 fn instantiated(status: Status, exec: *const Opaque, graph: Opaque) -> Status {
     if status == SUCCESS
-        && let Some(process) = limited()
+        && let Some(process) = process::limited()
         // SAFETY: the driver accepted the pointer and wrote the graph.
         && let Some(exec) = unsafe { exec.as_ref() }
     {
@@ -111,6 +123,9 @@ pub(crate) unsafe fn instantiate(
     log: Opaque,
     bytes: usize,
 ) -> Status {
+    if !fits(graph, 0) {
+        return OUT_OF_MEMORY;
+    }
     // SAFETY: the arguments are the caller's own.
     instantiated(unsafe { real(exec, graph, node, log, bytes) }, exec, graph)
 }
@@ -121,6 +136,9 @@ pub(crate) unsafe fn instantiate_with_flags(
     graph: Opaque,
     flags: u64,
 ) -> Status {
+    if !fits(graph, 0) {
+        return OUT_OF_MEMORY;
+    }
     // SAFETY: the arguments are the caller's own.
     instantiated(unsafe { real(exec, graph, flags) }, exec, graph)
 }
@@ -135,10 +153,13 @@ pub(crate) unsafe fn instantiate_with_parameters(
 ) -> Status {
     // SAFETY: the arguments are the caller's own.
     let ask = || unsafe { real(exec, graph, parameters) };
+    if !fits(graph, 0) {
+        return OUT_OF_MEMORY;
+    }
     // SAFETY: the flags are the first of the parameters, which the caller passes as to the driver.
     let flags = unsafe { parameters.cast::<u64>().as_ref() };
     let uploads = flags.is_some_and(|flags| flags & UPLOAD != 0);
-    let Some(process) = limited().filter(|_| uploads && !exec.is_null()) else {
+    let Some(process) = process::limited().filter(|_| uploads && !exec.is_null()) else {
         return instantiated(ask(), exec, graph);
     };
     let coming = graph as u64 ^ 1;
@@ -215,7 +236,7 @@ pub(crate) unsafe fn launch(real: Launch, exec: Opaque, stream: Stream) -> Statu
     if !ANY.load(Relaxed) {
         return ask();
     }
-    match limited() {
+    match process::limited() {
         Some(process) if !driver::is_capturing(stream) => {
             let status = launch_after(process, exec as u64, None, &ask);
             if status == SUCCESS {
@@ -233,7 +254,7 @@ pub(crate) unsafe fn destroy(real: Destroy, exec: Opaque) -> Status {
     let status = unsafe { real(exec) };
     if status == SUCCESS
         && ANY.load(Relaxed)
-        && let Some(process) = limited()
+        && let Some(process) = process::limited()
     {
         process.books.lock().graphs.destroyed(exec as u64);
     }
@@ -243,7 +264,7 @@ pub(crate) unsafe fn destroy(real: Destroy, exec: Opaque) -> Status {
 pub(crate) unsafe fn trim(real: Trim, device: Device) -> Status {
     // SAFETY: the device is the caller's own.
     let status = unsafe { real(device) };
-    if let Some(process) = limited() {
+    if let Some(process) = process::limited() {
         process.books.lock().graphs.trimmed(device);
     }
     pool::settle_all();

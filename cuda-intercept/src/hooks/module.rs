@@ -15,7 +15,7 @@ use apportion_gate::{Card, ContextId, Module, worst_case};
 
 use crate::foreign::{OUT_OF_MEMORY, Opaque, SUCCESS, Status};
 use crate::process::{self, Ground, Process};
-use crate::{driver, image};
+use crate::{driver, image, seen};
 
 type Load = unsafe extern "C" fn(*mut Opaque, Opaque) -> Status;
 type LoadFile = unsafe extern "C" fn(*mut Opaque, *const c_char) -> Status;
@@ -89,16 +89,11 @@ fn open(module: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> Status) ->
     status
 }
 
-/// This process, if an image is charged to it.
-fn limited() -> Option<&'static Process> {
-    process::current().filter(|process| process.account().is_some())
-}
-
 pub(crate) unsafe fn load(real: Load, module: *mut Opaque, code: Opaque) -> Status {
     // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
     let ask = |place| unsafe { real(place, code) };
     // SAFETY: the caller passes an image, as to the driver.
-    let found = limited().and_then(|_| unsafe { image::at(code) });
+    let found = process::limited().and_then(|_| unsafe { image::at(code) });
     open(module, cost(found), ask)
 }
 
@@ -106,7 +101,7 @@ pub(crate) unsafe fn load_file(real: LoadFile, module: *mut Opaque, path: *const
     // SAFETY: as for `load`.
     let ask = |place| unsafe { real(place, path) };
     // SAFETY: the caller passes a path, as to the driver.
-    let found = limited().and_then(|_| unsafe { image::in_file(path) });
+    let found = process::limited().and_then(|_| unsafe { image::in_file(path) });
     open(module, cost(found), ask)
 }
 
@@ -121,16 +116,17 @@ pub(crate) unsafe fn load_with(
     // SAFETY: as for `load`.
     let ask = |place| unsafe { real(place, code, count, options, values) };
     // SAFETY: as for `load`.
-    let found = limited().and_then(|_| unsafe { image::at(code) });
+    let found = process::limited().and_then(|_| unsafe { image::at(code) });
     open(module, cost(found), ask)
 }
 
 pub(crate) unsafe fn unload(real: Unload, module: Opaque) -> Status {
     // SAFETY: the module is the caller's own.
     let ask = || unsafe { real(module) };
-    let Some(process) = limited() else {
+    let Some(process) = process::limited() else {
         return ask();
     };
+    seen::forget();
     let Some(named) = process.books.lock().loads.take(module as u64) else {
         return ask();
     };
@@ -177,7 +173,7 @@ fn open_library(library: *mut Opaque, bytes: u64, ask: impl Fn(*mut Opaque) -> S
     if matches!(process::ground(), Ground::Closed) {
         return OUT_OF_MEMORY;
     }
-    let Some(process) = limited().filter(|_| !library.is_null() && bytes > 0) else {
+    let Some(process) = process::limited().filter(|_| !library.is_null() && bytes > 0) else {
         return ask(library);
     };
     if !put_into_all(process, bytes) {
@@ -224,7 +220,7 @@ pub(crate) unsafe fn load_library(
         }
     };
     // SAFETY: the caller passes an image, as to the driver.
-    let found = limited().and_then(|_| unsafe { image::at(code) });
+    let found = process::limited().and_then(|_| unsafe { image::at(code) });
     open_library(library, cost(found), ask)
 }
 
@@ -256,16 +252,18 @@ pub(crate) unsafe fn load_library_file(
         }
     };
     // SAFETY: the caller passes a path, as to the driver.
-    let found = limited().and_then(|_| unsafe { image::in_file(path) });
+    let found = process::limited().and_then(|_| unsafe { image::in_file(path) });
     open_library(library, cost(found), ask)
 }
 
 pub(crate) unsafe fn unload_library(real: Unload, library: Opaque) -> Status {
     // SAFETY: the library is the caller's own.
     let ask = || unsafe { real(library) };
-    let Some(process) = limited() else {
+    let Some(process) = process::limited() else {
         return ask();
     };
+    seen::forget();
+    process.books.lock().loads.forget_kernels(library as u64);
     let Some(bytes) = process.books.lock().loads.take_library(library as u64) else {
         return ask();
     };

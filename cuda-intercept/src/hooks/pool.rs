@@ -143,18 +143,13 @@ fn pool_of(process: &Process, stream: Stream) -> Option<(u64, Card)> {
 
 /// Named streams belong to the device of their context, the default ones to the current device.
 fn device_of(process: &Process, stream: Stream) -> Option<Device> {
-    const LAST_SPECIAL: usize = 2;
     let current = driver::current_device();
-    if stream as usize <= LAST_SPECIAL {
-        return current;
+    match driver::context_of(stream) {
+        Some(context) if driver::current_context() != Some(context) => {
+            process.books.lock().device_of(context as u64).or(current)
+        }
+        Some(_) | None => current,
     }
-    let mut context: Context = core::ptr::null_mut();
-    // SAFETY: the stream is the caller's, the pointer to a local variable.
-    let status = unsafe { driver::stream_get_ctx(stream, &raw mut context) };
-    if status != Some(SUCCESS) || driver::current_context() == Some(context) {
-        return current;
-    }
-    process.books.lock().device_of(context as u64).or(current)
 }
 
 pub(crate) unsafe fn alloc_async(

@@ -29,7 +29,7 @@ unsafe fn substitute(function: *mut Opaque) {
     }
     if let Some(row) = driver::row_at(found as usize).and_then(|place| ROWS.get(place)) {
         // SAFETY: the caller guarantees it.
-        unsafe { function.write(row.hook() as Opaque) };
+        unsafe { function.write(row.hook_or(found as usize) as Opaque) };
     }
 }
 

@@ -5,13 +5,13 @@
 //! what stays charged.
 
 use crate::driver;
-use crate::foreign::{OUT_OF_MEMORY, SUCCESS, Status};
+use crate::foreign::{Device, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::process::{self, Ground};
 
 type Set = unsafe extern "C" fn(u32, usize) -> Status;
 
 /// `CU_LIMIT_STACK_SIZE`, `CU_LIMIT_PRINTF_FIFO_SIZE`, `CU_LIMIT_MALLOC_HEAP_SIZE`.
-const STACK: u32 = 0;
+pub(super) const STACK: u32 = 0;
 const PRINTF: u32 = 1;
 const HEAP: u32 = 2;
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`, `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
@@ -20,11 +20,10 @@ const THREADS: u32 = 39;
 
 /// What one unit of a limit takes; `None` for a limit that takes nothing. A stack is there for every
 /// thread that the card can run at once.
-fn unit(limit: u32) -> Option<u64> {
+pub(super) fn unit(limit: u32, device: Device) -> Option<u64> {
     match limit {
         PRINTF | HEAP => Some(1),
         STACK => {
-            let device = driver::current_device()?;
             let of = |attribute| driver::attribute(attribute, device);
             Some(of(MULTIPROCESSORS)?.saturating_mul(of(THREADS)?))
         }
@@ -39,22 +38,25 @@ pub(crate) unsafe fn set(real: Set, limit: u32, value: usize) -> Status {
         Ground::Charged(site) => site,
         Ground::Closed | Ground::Free => return ask(),
     };
-    let Some((unit, now)) = unit(limit).zip(driver::limit(limit)) else {
+    let Some((unit, now)) = driver::current_device()
+        .and_then(|device| unit(limit, device))
+        .zip(driver::limit(limit))
+    else {
         return ask();
     };
     let (process, key) = (site.process, (site.context, limit));
-    let cost = |value| process.books.lock().settings.cost(key, now, value, unit);
-    let (asked, held) = cost(value as u64);
-    let more = asked.saturating_sub(held);
+    let value = value as u64;
+    let more = process.books.lock().settings.more(key, now, value, unit);
     if more > 0 && !process.charge(site.card, more) {
         return OUT_OF_MEMORY;
     }
     let status = ask();
-    let stands = match status {
-        SUCCESS => driver::limit(limit).map_or(asked, |value| cost(value).0),
-        _ => held,
-    };
-    process.books.lock().settings.set(key, now, stands);
-    process.adjust(site.card, held.saturating_add(more), stands);
+    if status != SUCCESS {
+        process.uncharge(site.card, more);
+        return status;
+    }
+    let stands = driver::limit(limit).unwrap_or(value);
+    let (before, after) = process.books.lock().settings.set(key, now, stands, unit);
+    process.adjust(site.card, before.saturating_add(more), after);
     status
 }

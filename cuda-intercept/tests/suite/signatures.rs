@@ -9,7 +9,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::size_of;
 
 use apportion_intercept::table::entry;
-use apportion_intercept::{AllocationNode, NvmlMemory, NvmlMemoryV2, ROWS};
+use apportion_intercept::{
+    AllocationNode, KernelNode, LaunchConfig, NvmlMemory, NvmlMemoryV2, ROWS,
+};
 use cudarc::driver::sys;
 
 /// The sizes of the result and of the arguments.
@@ -32,6 +34,7 @@ macro_rules! signatures {
 signatures! {
     () (A) (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E)
     (A, B, C, D, E, F, G, H)
+    (A, B, C, D, E, F, G, H, I, J) (A, B, C, D, E, F, G, H, I, J, K)
 }
 
 const fn same(one: &[usize], other: &[usize]) -> bool {
@@ -135,6 +138,18 @@ compare! {
     cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags(a, b, c);
     cuGraphInstantiateWithParams = cuGraphInstantiateWithParams(a, b, c);
     cuGraphInstantiateWithParams_ptsz = cuGraphInstantiateWithParams(a, b, c);
+    cuGraphExecUpdate_v2 = cuGraphExecUpdate_v2(a, b, c);
+    cuGraphExecKernelNodeSetParams_v2 = cuGraphExecKernelNodeSetParams_v2(a, b, c);
+    cuGraphExecNodeSetParams = cuGraphExecNodeSetParams(a, b, c);
+    cuGraphExecChildGraphNodeSetParams = cuGraphExecChildGraphNodeSetParams(a, b, c);
+    cuLaunchKernel = cuLaunchKernel(a, b, c, d, e, f, g, h, i, j, k);
+    cuLaunchKernel_ptsz = cuLaunchKernel(a, b, c, d, e, f, g, h, i, j, k);
+    cuLaunchKernelEx = cuLaunchKernelEx(a, b, c, d);
+    cuLaunchKernelEx_ptsz = cuLaunchKernelEx(a, b, c, d);
+    cuLaunchCooperativeKernel = cuLaunchCooperativeKernel(a, b, c, d, e, f, g, h, i, j);
+    cuLaunchCooperativeKernel_ptsz = cuLaunchCooperativeKernel(a, b, c, d, e, f, g, h, i, j);
+    cuLibraryGetKernel = cuLibraryGetKernel(a, b, c);
+    cuLibraryEnumerateKernels = cuLibraryEnumerateKernels(a, b, c);
     cuGraphUpload = cuGraphUpload(a, b);
     cuGraphUpload_ptsz = cuGraphUpload(a, b);
     cuGraphLaunch = cuGraphLaunch(a, b);
@@ -174,6 +189,12 @@ written! {
     cuDevicePrimaryCtxReset(a: c_int);
     cuGraphInstantiate(a: *mut *mut c_void, b: *mut c_void, c: *mut *mut c_void, d: *mut c_char, e: usize);
     cuGraphInstantiate_v2(a: *mut *mut c_void, b: *mut c_void, c: *mut *mut c_void, d: *mut c_char, e: usize);
+    cuGraphExecUpdate(a: *mut c_void, b: *mut c_void, c: *mut *mut c_void, d: *mut c_uint);
+    cuGraphExecKernelNodeSetParams(a: *mut c_void, b: *mut c_void, c: *const c_void);
+    cuLaunchCooperativeKernelMultiDevice(a: *mut c_void, b: c_uint, c: c_uint);
+    cuLaunch(a: *mut c_void);
+    cuLaunchGrid(a: *mut c_void, b: c_int, c: c_int);
+    cuLaunchGridAsync(a: *mut c_void, b: c_int, c: c_int, d: *mut c_void);
     cuGLCtxCreate(a: *mut *mut c_void, b: c_uint, c: c_int);
     cuGLCtxCreate_v2(a: *mut *mut c_void, b: c_uint, c: c_int);
     cuVDPAUCtxCreate(a: *mut *mut c_void, b: c_uint, c: c_int, d: c_uint, e: *const c_void);
@@ -203,6 +224,11 @@ fn structures_that_a_hook_writes_have_the_driver_s_size() {
         size_of::<AllocationNode>(),
         size_of::<sys::CUDA_MEM_ALLOC_NODE_PARAMS>()
     );
+    assert_eq!(
+        size_of::<KernelNode>(),
+        size_of::<sys::CUDA_KERNEL_NODE_PARAMS>()
+    );
+    assert_eq!(size_of::<LaunchConfig>(), size_of::<sys::CUlaunchConfig>());
     assert_eq!(size_of::<NvmlMemory>(), size_of::<nvmlMemory_t>());
     assert_eq!(size_of::<NvmlMemoryV2>(), size_of::<nvmlMemory_v2_t>());
 }

@@ -1,4 +1,4 @@
-//! Capturing a stream: what is asked of it becomes a graph. Here only memory does; launches and copies of
+//! Capturing a stream: what is asked of it becomes a graph. Here memory and launches do; copies of
 //! a captured stream leave nothing behind.
 
 use crate::driver::tables;

@@ -1,19 +1,21 @@
 //! Functions and their launches. A kernel does nothing and takes as long as its name says:
 //! `spin_50us` keeps a core busy for 50 microseconds, `busy_2ms` waits for two milliseconds, and any
-//! other name takes no time. A launch of `local_8mib` makes its context hold 8 MiB for the threads' own
-//! variables, as large kernels do without a word.
+//! other name takes no time. Each thread of `local_4096b` has so many bytes of its own in the card's memory,
+//! which its context holds for all threads at once from the first launch on. A launch of `hidden_8mib` makes
+//! its context hold 8 MiB that no call announces.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apportion_sim_machine::{ContextLimit, Request};
-
+use crate::capture::captured;
 use crate::context::current;
-use crate::driver::{ask, tables};
+use crate::driver::tables;
 use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome};
 use crate::export::exports;
+use crate::kernel_nodes;
+use crate::needs::Needs;
 use crate::pointer::{In, Out};
 use crate::stream::stream;
 
@@ -26,12 +28,11 @@ pub(crate) struct Function {
     name: &'static CStr,
     module: u64,
     cost: Cost,
-    /// What its threads need of the card's memory.
-    local: u64,
+    needs: Needs,
     attributes: HashMap<u32, i32>,
 }
 
-/// What a launch takes.
+/// What a launch takes of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cost {
     Nothing,
@@ -122,12 +123,6 @@ fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// Reads `local_8mib`.
-fn local_bytes(name: &str) -> Option<u64> {
-    let (mib, _) = name.split_once("local_")?.1.split_once("mib")?;
-    mib.parse::<u64>().ok()?.checked_mul(1 << 20)
-}
-
 /// The handle of a module's function, the same for the same name.
 pub(crate) fn function(module: u64, name: &str) -> Result<u64, Error> {
     let mut tables = tables();
@@ -137,7 +132,7 @@ pub(crate) fn function(module: u64, name: &str) -> Result<u64, Error> {
         return Ok(*handle);
     }
     let cost = Cost::of(name);
-    let local = local_bytes(name).unwrap_or(0);
+    let needs = Needs::of(name);
     let name = CString::new(name).map_err(|_| INVALID_VALUE)?;
     // Programs keep the pointer to a name for as long as they like.
     let name: &'static CStr = Box::leak(name.into_boxed_c_str());
@@ -148,7 +143,7 @@ pub(crate) fn function(module: u64, name: &str) -> Result<u64, Error> {
             name,
             module,
             cost,
-            local,
+            needs,
             attributes: HashMap::new(),
         },
     );
@@ -159,6 +154,9 @@ pub(crate) fn function(module: u64, name: &str) -> Result<u64, Error> {
 pub(crate) fn name(handle: u64) -> Result<&'static CStr, Error> {
     Ok(tables().functions.get(&handle).ok_or(INVALID_HANDLE)?.name)
 }
+
+/// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
+const LOCAL_BYTES: u32 = 3;
 
 /// `CU_FUNC_ATTRIBUTE_*` and what each is at first.
 fn first_value(attribute: u32) -> Result<i32, Error> {
@@ -176,6 +174,9 @@ fn get_attribute(value: Out<i32>, attribute: u32, handle: u64) -> Outcome {
     let first = first_value(attribute)?;
     let tables = tables();
     let function = tables.functions.get(&handle).ok_or(INVALID_HANDLE)?;
+    if attribute == LOCAL_BYTES {
+        return value.put(function.needs.local_bytes());
+    }
     value.put(
         function
             .attributes
@@ -249,13 +250,22 @@ fn set_kernel_config(kernel: u64, config: u32, _device: i32) -> Outcome {
     set_config(kernel, config)
 }
 
-fn run(handle: u64, grid: [u32; 3], block: [u32; 3], on: u64) -> Outcome {
-    let (_, context) = current()?;
-    let (cost, local) = {
+/// Runs a function that may be run.
+pub(crate) fn start(handle: u64) -> Outcome {
+    let (cost, needs) = {
         let tables = tables();
         let function = tables.functions.get(&handle).ok_or(INVALID_HANDLE)?;
-        (function.cost, function.local)
+        (function.cost, function.needs)
     };
+    needs.hold()?;
+    cost.pay();
+    Ok(())
+}
+
+/// In a stream that is being captured a launch becomes part of a graph.
+fn run(handle: u64, grid: [u32; 3], block: [u32; 3], on: u64) -> Outcome {
+    current()?;
+    name(handle)?;
     let threads = block
         .iter()
         .try_fold(1_u32, |all, side| all.checked_mul(*side));
@@ -264,15 +274,10 @@ fn run(handle: u64, grid: [u32; 3], block: [u32; 3], on: u64) -> Outcome {
         return Err(INVALID_VALUE);
     }
     stream(on)?;
-    if local > 0 {
-        ask(Request::ContextLimit {
-            context: context.name,
-            limit: ContextLimit::Local,
-            bytes: local,
-        })?;
+    match captured(on) {
+        Some(graph) => kernel_nodes::add(graph, handle).map(drop),
+        None => start(handle),
     }
-    cost.pay();
-    Ok(())
 }
 
 #[expect(clippy::too_many_arguments, reason = "the driver's own signature")]

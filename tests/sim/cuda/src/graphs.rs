@@ -1,5 +1,5 @@
-//! Graphs, as far as memory is concerned: nodes that allocate and free, graphs in graphs, and empty nodes
-//! for all other work, which takes no time here.
+//! Graphs, as far as memory is concerned: nodes that allocate and free, kernels, graphs in graphs, and
+//! empty nodes for all other work, which takes no time here.
 //!
 //! Memory of a graph is its device's: a launch takes it from a pool that only graphs use, and what is freed
 //! stays there until it is trimmed. Where a launch needs more than lies free there in one piece, the pool
@@ -9,9 +9,11 @@ use std::collections::HashMap;
 
 use apportion_sim_machine::{PoolAttribute, Reply, Request};
 
-use crate::driver::{ask, create as create_in_machine, driver, tables};
+use crate::driver::{ask, tables};
 use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
 use crate::export::exports;
+use crate::functions;
+use crate::graph_memory::{pool_of, value};
 use crate::location::Place;
 use crate::mapping;
 use crate::pointer::{In, Out};
@@ -24,15 +26,16 @@ use crate::tables::{Kind, Range};
 pub(crate) struct Graphs {
     graphs: HashMap<u64, Vec<u64>>,
     nodes: HashMap<u64, Node>,
-    execs: HashMap<u64, Vec<Node>>,
+    execs: HashMap<u64, Vec<(u64, Node)>>,
     /// What is allocated now, by address.
     live: HashMap<u64, u64>,
 }
 
 /// What a node does.
 #[derive(Debug, Clone)]
-enum Node {
+pub(crate) enum Node {
     Nothing,
+    Kernel(u64),
     Allocate(Parameters),
     Free(u64),
     Child(u64),
@@ -66,10 +69,8 @@ exports! {
     cuGraphInstantiateWithParams(out: Out<u64>, graph: u64, parameters: In<u64>) = instantiate_with => "cuGraphInstantiateWithParams" @ 12000 | cuGraphInstantiateWithParams_ptsz @ 12000;
     cuGraphUpload(exec: u64, stream: u64) = upload => "cuGraphUpload" @ 11010 | cuGraphUpload_ptsz @ 11010;
     cuGraphLaunch(exec: u64, stream: u64) = launch => "cuGraphLaunch" @ 10000 | cuGraphLaunch_ptsz @ 10000;
+    cuGraphExecUpdate_v2(exec: u64, graph: u64, info: Out<u64>) = update => "cuGraphExecUpdate" @ 12000;
     cuGraphExecDestroy(exec: u64) = destroy_exec => "cuGraphExecDestroy" @ 10000;
-    cuDeviceGraphMemTrim(device: i32) = trim => "cuDeviceGraphMemTrim" @ 11040;
-    cuDeviceGetGraphMemAttribute(device: i32, attribute: u32, value: Out<u64>) = get_attribute => "cuDeviceGetGraphMemAttribute" @ 11040;
-    cuDeviceSetGraphMemAttribute(device: i32, attribute: u32, value: In<u64>) = set_attribute => "cuDeviceSetGraphMemAttribute" @ 11040;
 }
 
 impl Parameters {
@@ -89,6 +90,7 @@ impl Node {
     /// `CUgraphNodeType`.
     fn kind(&self) -> u32 {
         match self {
+            Self::Kernel(_) => 0,
             Self::Child(_) => 4,
             Self::Nothing => 5,
             Self::Allocate(_) => 10,
@@ -123,7 +125,8 @@ fn destroy(graph: u64) -> Outcome {
     Ok(())
 }
 
-fn add(graph: u64, node: Node) -> Result<u64, Error> {
+/// Adds a node.
+pub(crate) fn add(graph: u64, node: Node) -> Result<u64, Error> {
     let mut tables = tables();
     let handle = tables.fresh();
     let nodes = tables.graphs.graphs.get_mut(&graph).ok_or(INVALID_VALUE)?;
@@ -199,7 +202,8 @@ fn nodes_of(graph: u64) -> Result<Vec<u64>, Error> {
     nodes.cloned().ok_or(INVALID_VALUE)
 }
 
-fn node(handle: u64) -> Result<Node, Error> {
+/// What a node does.
+pub(crate) fn node(handle: u64) -> Result<Node, Error> {
     let tables = tables();
     let node = tables.graphs.nodes.get(&handle);
     node.cloned().ok_or(INVALID_VALUE)
@@ -225,24 +229,24 @@ fn get_type(handle: u64, kind: Out<u32>) -> Outcome {
 fn get_allocation(handle: u64, parameters: Out<Parameters>) -> Outcome {
     match node(handle)? {
         Node::Allocate(known) => parameters.put(known),
-        Node::Nothing | Node::Free(_) | Node::Child(_) => Err(INVALID_VALUE),
+        Node::Nothing | Node::Kernel(_) | Node::Free(_) | Node::Child(_) => Err(INVALID_VALUE),
     }
 }
 
 fn get_child(handle: u64, graph: Out<u64>) -> Outcome {
     match node(handle)? {
         Node::Child(child) => graph.put(child),
-        Node::Nothing | Node::Free(_) | Node::Allocate(_) => Err(INVALID_VALUE),
+        Node::Nothing | Node::Kernel(_) | Node::Free(_) | Node::Allocate(_) => Err(INVALID_VALUE),
     }
 }
 
 /// All nodes in the order in which they were added, with those of the graphs in it.
-fn flat(graph: u64) -> Result<Vec<Node>, Error> {
+fn flat(graph: u64) -> Result<Vec<(u64, Node)>, Error> {
     let mut all = Vec::new();
     for handle in nodes_of(graph)? {
         match node(handle)? {
             Node::Child(child) => all.extend(flat(child)?),
-            plain => all.push(plain),
+            plain => all.push((handle, plain)),
         }
     }
     Ok(all)
@@ -275,18 +279,6 @@ fn instantiate_with(out: Out<u64>, graph: u64, parameters: In<u64>) -> Outcome {
     uploaded
 }
 
-/// What the machine calls the pool of a device's graphs.
-fn pool_of(device: i32) -> Result<u64, Error> {
-    create_in_machine(Request::GraphPool(driver()?.card(device)?))
-}
-
-fn value(pool: u64, attribute: PoolAttribute) -> Result<u64, Error> {
-    match ask(Request::PoolGet(pool, attribute))? {
-        Reply::Value(value) => Ok(value),
-        _ => Err(UNKNOWN),
-    }
-}
-
 /// Gets an allocation its memory.
 fn back(parameters: &Parameters) -> Outcome {
     let (pool, bytes) = (pool_of(parameters.pool.device()?)?, parameters.bytes as u64);
@@ -313,7 +305,25 @@ pub(crate) fn free(address: u64) -> Outcome {
 fn exec(handle: u64) -> Result<Vec<Node>, Error> {
     let tables = tables();
     let exec = tables.graphs.execs.get(&handle);
-    exec.cloned().ok_or(INVALID_VALUE)
+    let nodes = exec.ok_or(INVALID_VALUE)?.iter();
+    Ok(nodes.map(|(_, node)| node.clone()).collect())
+}
+
+/// Changes a node of an executable graph.
+pub(crate) fn change(exec: u64, node: u64, to: Node) -> Outcome {
+    let mut tables = tables();
+    let nodes = tables.graphs.execs.get_mut(&exec).ok_or(INVALID_VALUE)?;
+    let known = nodes.iter_mut().find(|(handle, _)| *handle == node);
+    known.ok_or(INVALID_VALUE)?.1 = to;
+    Ok(())
+}
+
+/// Makes an executable graph do what another graph says.
+fn update(exec: u64, graph: u64, _info: Out<u64>) -> Outcome {
+    let nodes = flat(graph)?;
+    let mut tables = tables();
+    *tables.graphs.execs.get_mut(&exec).ok_or(INVALID_VALUE)? = nodes;
+    Ok(())
 }
 
 /// A graph that still has what it allocated last time cannot be launched again.
@@ -322,7 +332,7 @@ fn launch(handle: u64, on: u64) -> Outcome {
     let nodes = exec(handle)?;
     let is_live = |node: &Node| match node {
         Node::Allocate(known) => tables().graphs.live.contains_key(&known.address),
-        Node::Nothing | Node::Free(_) | Node::Child(_) => false,
+        Node::Nothing | Node::Kernel(_) | Node::Free(_) | Node::Child(_) => false,
     };
     if nodes.iter().any(is_live) {
         return Err(INVALID_VALUE);
@@ -332,6 +342,7 @@ fn launch(handle: u64, on: u64) -> Outcome {
         let step = match node {
             Node::Allocate(parameters) => back(parameters).map(|()| done.push(parameters.address)),
             Node::Free(address) => free(*address),
+            Node::Kernel(function) => functions::start(*function),
             Node::Nothing | Node::Child(_) => Ok(()),
         };
         if let Err(error) = step {
@@ -364,30 +375,4 @@ fn upload(handle: u64, on: u64) -> Outcome {
 fn destroy_exec(handle: u64) -> Outcome {
     let gone = tables().graphs.execs.remove(&handle);
     gone.map(drop).ok_or(INVALID_VALUE)
-}
-
-fn trim(device: i32) -> Outcome {
-    let pool = pool_of(device)?;
-    ask(Request::PoolTrim { pool, keep: 0 }).map(drop)
-}
-
-/// `CUgraphMem_attribute`.
-fn attribute(number: u32) -> Result<PoolAttribute, Error> {
-    match number {
-        0 => Ok(PoolAttribute::Used),
-        1 => Ok(PoolAttribute::UsedHigh),
-        2 => Ok(PoolAttribute::Reserved),
-        3 => Ok(PoolAttribute::ReservedHigh),
-        _ => Err(INVALID_VALUE),
-    }
-}
-
-fn get_attribute(device: i32, number: u32, out: Out<u64>) -> Outcome {
-    out.check()?;
-    out.put(value(pool_of(device)?, attribute(number)?)?)
-}
-
-fn set_attribute(device: i32, number: u32, wish: In<u64>) -> Outcome {
-    let request = Request::PoolSet(pool_of(device)?, attribute(number)?, wish.get()?);
-    ask(request).map(drop)
 }

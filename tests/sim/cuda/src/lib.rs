@@ -20,10 +20,12 @@ mod event;
 mod export;
 mod fill;
 mod functions;
+mod graph_memory;
 mod graphs;
 mod green;
 mod host;
 mod image;
+mod kernel_nodes;
 mod libraries;
 mod location;
 mod lookup;
@@ -33,6 +35,7 @@ mod memory;
 mod memory_file;
 mod mipmaps;
 mod modules;
+mod needs;
 mod number;
 mod occupancy;
 mod pointer;
@@ -58,9 +61,11 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         event::ROWS,
         fill::ROWS,
         functions::ROWS,
+        graph_memory::ROWS,
         graphs::ROWS,
         green::ROWS,
         host::ROWS,
+        kernel_nodes::ROWS,
         libraries::ROWS,
         lookup::ROWS,
         managed::ROWS,

@@ -72,24 +72,23 @@ impl Machine {
         limit: ContextLimit,
         value: u64,
     ) -> Result<Reply, Refusal> {
-        let (card, before) = {
-            let context = self.context(pid, context)?;
-            (
-                context.card,
-                context.limits.get(&limit).copied().unwrap_or(0),
-            )
-        };
+        let card = self.context(pid, context)?.card;
         let cost = limit.cost(value, self.card(card)?.config.multiprocessors);
-        let after = match limit {
-            ContextLimit::Local => cost.max(before),
+        let owner = self.context(pid, context)?;
+        let before = owner.limit_bytes();
+        let stood = owner.limits.get(&limit).copied().unwrap_or(0);
+        let stands = match limit {
+            ContextLimit::Local | ContextLimit::Hidden => cost.max(stood),
             ContextLimit::MallocHeap | ContextLimit::PrintfFifo | ContextLimit::Stack => cost,
         };
-        if after > before {
-            self.take_or_trim(pid, card, after - before)?;
-        } else {
+        owner.limits.insert(limit, stands);
+        let after = owner.limit_bytes();
+        if after <= before {
             self.cards[card].give(pid, before - after);
+        } else if let Err(refusal) = self.take_or_trim(pid, card, after - before) {
+            self.context(pid, context)?.limits.insert(limit, stood);
+            return Err(refusal);
         }
-        self.context(pid, context)?.limits.insert(limit, after);
         Ok(Reply::Done)
     }
 

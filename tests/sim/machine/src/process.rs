@@ -95,8 +95,22 @@ impl Context {
 
     /// All that the context holds on its card.
     pub(crate) fn bytes(&self) -> u64 {
-        let limits: u64 = self.limits.values().sum();
-        self.own_bytes + limits + self.code_bytes() + self.arena.reserved()
+        self.own_bytes + self.limit_bytes() + self.code_bytes() + self.arena.reserved()
+    }
+
+    /// What its limits take: threads have one place for their stacks and for what kernels need of it.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        let of = |limit| self.limits.get(&limit).copied().unwrap_or(0);
+        let threads = of(ContextLimit::Stack).max(of(ContextLimit::Local));
+        let others = [
+            ContextLimit::MallocHeap,
+            ContextLimit::PrintfFifo,
+            ContextLimit::Hidden,
+        ];
+        others
+            .into_iter()
+            .map(of)
+            .fold(threads, u64::saturating_add)
     }
 
     /// What its modules take: small ones are packed together, a large one has blocks of its own.
@@ -115,8 +129,8 @@ impl ContextLimit {
         match self {
             Self::MallocHeap => 8 * MIB,
             Self::PrintfFifo => MIB,
-            Self::Stack => 1024,
-            Self::Local => 0,
+            Self::Stack | Self::Local => 1024,
+            Self::Hidden => 0,
         }
     }
 
@@ -124,8 +138,8 @@ impl ContextLimit {
     pub(crate) fn cost(self, value: u64, multiprocessors: u32) -> u64 {
         let above = value.saturating_sub(self.included());
         let bytes = match self {
-            Self::MallocHeap | Self::PrintfFifo | Self::Local => above,
-            Self::Stack => above.saturating_mul(2048 * u64::from(multiprocessors)),
+            Self::MallocHeap | Self::PrintfFifo | Self::Hidden => above,
+            Self::Stack | Self::Local => above.saturating_mul(2048 * u64::from(multiprocessors)),
         };
         bytes.checked_next_multiple_of(2 * MIB).unwrap_or(u64::MAX)
     }

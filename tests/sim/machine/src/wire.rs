@@ -195,8 +195,11 @@ pub enum ContextLimit {
     PrintfFifo,
     /// The stack of each thread, for as many threads as the card can hold.
     Stack,
-    /// What the kernels that were launched need beyond that; no program sets it, and it never shrinks.
+    /// What each thread of the kernels that were launched needs, in the same memory as the stacks; no
+    /// program sets it, and it never shrinks.
     Local,
+    /// What the driver takes for kernels without a call that says so; it never shrinks.
+    Hidden,
 }
 
 /// What the machine is.

@@ -1,0 +1,53 @@
+//! The pool of a device that only graphs allocate from: what it has, and giving back what it does not use.
+
+use apportion_sim_machine::{PoolAttribute, Reply, Request};
+
+use crate::driver::{ask, create, driver};
+use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
+use crate::export::exports;
+use crate::pointer::{In, Out};
+
+exports! {
+    cuDeviceGraphMemTrim(device: i32) = trim => "cuDeviceGraphMemTrim" @ 11040;
+    cuDeviceGetGraphMemAttribute(device: i32, attribute: u32, value: Out<u64>) = get_attribute => "cuDeviceGetGraphMemAttribute" @ 11040;
+    cuDeviceSetGraphMemAttribute(device: i32, attribute: u32, value: In<u64>) = set_attribute => "cuDeviceSetGraphMemAttribute" @ 11040;
+}
+
+/// What the machine calls the pool of a device's graphs.
+pub(crate) fn pool_of(device: i32) -> Result<u64, Error> {
+    create(Request::GraphPool(driver()?.card(device)?))
+}
+
+/// What a pool has.
+pub(crate) fn value(pool: u64, attribute: PoolAttribute) -> Result<u64, Error> {
+    match ask(Request::PoolGet(pool, attribute))? {
+        Reply::Value(value) => Ok(value),
+        _ => Err(UNKNOWN),
+    }
+}
+
+fn trim(device: i32) -> Outcome {
+    let pool = pool_of(device)?;
+    ask(Request::PoolTrim { pool, keep: 0 }).map(drop)
+}
+
+/// `CUgraphMem_attribute`.
+fn attribute(number: u32) -> Result<PoolAttribute, Error> {
+    match number {
+        0 => Ok(PoolAttribute::Used),
+        1 => Ok(PoolAttribute::UsedHigh),
+        2 => Ok(PoolAttribute::Reserved),
+        3 => Ok(PoolAttribute::ReservedHigh),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+fn get_attribute(device: i32, number: u32, out: Out<u64>) -> Outcome {
+    out.check()?;
+    out.put(value(pool_of(device)?, attribute(number)?)?)
+}
+
+fn set_attribute(device: i32, number: u32, wish: In<u64>) -> Outcome {
+    let request = Request::PoolSet(pool_of(device)?, attribute(number)?, wish.get()?);
+    ask(request).map(drop)
+}

@@ -1,0 +1,130 @@
+//! The steps that launch: kernels whose names say what they need, in every way that there is.
+
+use crate::code::text;
+use crate::driver::{Driver, KernelNode, LaunchConfig};
+use crate::script::{Outcome, Victim, Words, result};
+
+/// What the driver says of a block that is too large.
+const INVALID_VALUE: i32 = 1;
+
+impl Victim {
+    /// A step that launches a kernel; `None` for other verbs. Each thread of one that spills has so many bytes
+    /// of its own, and `launch` makes the driver take memory that no call announces.
+    pub(crate) fn launch_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+        let name = match verb {
+            "launch" => format!("hidden_{}mib\0", words.bytes() >> 20),
+            _ if verb.starts_with("spill") => format!("local_{}b\0", words.bytes()),
+            _ => return None,
+        };
+        let code = self.launch(verb, &name).err().unwrap_or(0);
+        // There are no outputs that could have been touched.
+        Some(match code {
+            0 => Outcome::of(0),
+            _ => Outcome::with(code, [1]),
+        })
+    }
+
+    fn launch(&mut self, verb: &str, name: &str) -> Result<(), i32> {
+        let driver = self.driver()?;
+        let (mut code, mut kernel, image) = (0, 0, text(4));
+        if verb == "spillkernel" {
+            result(driver.cuLibraryLoadData(Some(&mut code), image.as_ptr(), 0, 0, 0, 0, 0, 0))?;
+            result(driver.cuLibraryGetKernel(Some(&mut kernel), code, name.as_ptr()))?;
+            let done = plain(driver, kernel, 1, 0);
+            return done.and(result(driver.cuLibraryUnload(code)));
+        }
+        result(driver.cuModuleLoadData(Some(&mut code), image.as_ptr()))?;
+        let function = function(driver, code, name)?;
+        let done = match verb {
+            // The code stays.
+            "launch" => return plain(driver, function, 1, 0),
+            "spillex" => {
+                let config = LaunchConfig::of_one_thread();
+                result(driver.cuLaunchKernelEx(&config, function, 0, 0))
+            }
+            "spillcooperative" => {
+                result(driver.cuLaunchCooperativeKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0))
+            }
+            "spillwrong" => match plain(driver, function, u32::MAX, 0) {
+                Err(INVALID_VALUE) => Ok(()),
+                other => other.and(Err(-1)),
+            },
+            "spillnode" => added(driver, function).and_then(|graph| run(driver, graph)),
+            "spillcaptured" => captured(driver, function).and_then(|graph| run(driver, graph)),
+            "spillchanged" => changed(driver, code, function),
+            "spillupdated" => updated(driver, code, function),
+            // Twice, as the second comes by another way.
+            _ => plain(driver, function, 1, 0).and_then(|()| plain(driver, function, 1, 0)),
+        };
+        done.and(result(driver.cuModuleUnload(code)))
+    }
+}
+
+fn function(driver: &Driver, module: usize, name: &str) -> Result<usize, i32> {
+    let mut function = 0;
+    result(driver.cuModuleGetFunction(Some(&mut function), module, name.as_ptr()))?;
+    Ok(function)
+}
+
+fn plain(driver: &Driver, function: usize, threads: u32, stream: usize) -> Result<(), i32> {
+    result(driver.cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, stream, 0, 0))
+}
+
+/// A graph with one node.
+fn added(driver: &Driver, function: usize) -> Result<usize, i32> {
+    node(driver, function).map(|(graph, _)| graph)
+}
+
+fn node(driver: &Driver, function: usize) -> Result<(usize, usize), i32> {
+    let (mut graph, mut node) = (0, 0);
+    let kernel = KernelNode::of(function);
+    result(driver.cuGraphCreate(Some(&mut graph), 0))?;
+    result(driver.cuGraphAddKernelNode_v2(Some(&mut node), graph, 0, 0, &kernel))?;
+    Ok((graph, node))
+}
+
+fn captured(driver: &Driver, function: usize) -> Result<usize, i32> {
+    let (mut stream, mut graph) = (0, 0);
+    result(driver.cuStreamCreate(Some(&mut stream), 1))?;
+    result(driver.cuStreamBeginCapture_v2(stream, 0))?;
+    let launched = plain(driver, function, 1, stream);
+    result(driver.cuStreamEndCapture(stream, Some(&mut graph)))?;
+    result(driver.cuStreamDestroy_v2(stream))?;
+    launched.map(|()| graph)
+}
+
+fn executable(driver: &Driver, graph: usize) -> Result<usize, i32> {
+    let mut exec = 0;
+    result(driver.cuGraphInstantiateWithFlags(Some(&mut exec), graph, 0))?;
+    Ok(exec)
+}
+
+fn run(driver: &Driver, graph: usize) -> Result<(), i32> {
+    let done = executable(driver, graph).and_then(|exec| {
+        let launched = result(driver.cuGraphLaunch(exec, 0));
+        launched.and(result(driver.cuGraphExecDestroy(exec)))
+    });
+    done.and(result(driver.cuGraphDestroy(graph)))
+}
+
+/// Launches a graph whose node got another function when it was executable already.
+fn changed(driver: &Driver, module: usize, last: usize) -> Result<(), i32> {
+    let (graph, node) = node(driver, function(driver, module, "local_8b\0")?)?;
+    let exec = executable(driver, graph)?;
+    let kernel = KernelNode::of(last);
+    let done = result(driver.cuGraphExecKernelNodeSetParams_v2(exec, node, &kernel))
+        .and_then(|()| result(driver.cuGraphLaunch(exec, 0)));
+    let ended = result(driver.cuGraphExecDestroy(exec));
+    done.and(ended).and(result(driver.cuGraphDestroy(graph)))
+}
+
+/// Launches a graph that became another one.
+fn updated(driver: &Driver, module: usize, last: usize) -> Result<(), i32> {
+    let first = added(driver, function(driver, module, "local_8b\0")?)?;
+    let (exec, second) = (executable(driver, first)?, added(driver, last)?);
+    let done = result(driver.cuGraphExecUpdate_v2(exec, second, &mut [0; 4]))
+        .and_then(|()| result(driver.cuGraphLaunch(exec, 0)));
+    let ended = result(driver.cuGraphExecDestroy(exec));
+    let destroyed = [first, second].map(|graph| result(driver.cuGraphDestroy(graph)));
+    destroyed.into_iter().fold(done.and(ended), Result::and)
+}
