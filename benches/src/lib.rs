@@ -121,6 +121,10 @@ exports! {
     cuModuleLoadData(module: *mut usize, _image: *const c_void) => unsafe { give(module, 0x3000) };
     // SAFETY: the caller's promise.
     cuModuleGetFunction(function: *mut usize, _module: usize, _name: *const c_char) => unsafe { give(function, 0x4000) };
+    // SAFETY: the caller's promise.
+    cuFuncGetAttribute(value: *mut i32, _attribute: i32, _function: usize) => unsafe { give(value, 0) };
+    // SAFETY: the caller's promise.
+    cuCtxGetLimit(value: *mut usize, _limit: u32) => unsafe { give(value, 1024) };
     cuLaunchKernel(
         _function: usize, _grid_x: u32, _grid_y: u32, _grid_z: u32, _block_x: u32, _block_y: u32,
         _block_z: u32, _shared: u32, _stream: usize, _arguments: *mut c_void, _extra: *mut c_void

@@ -239,6 +239,8 @@ pub(crate) unsafe fn release_primary(real: Release, device: Device) -> Status {
     let Some(process) = process::current() else {
         return ask();
     };
+    // Also for one that came by a way of the driver's own, which nobody calls primary here.
+    seen::forget();
     let Some(handle) = process.books.lock().primary(device) else {
         return ask();
     };

@@ -6,8 +6,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::ptr::null_mut;
 
 use crate::cuda::Cuda;
+use crate::lookup::past_us;
 use crate::stage::{MIB, Machine, preload, run_inside, this_program};
 
 fn preloaded(program: impl AsRef<OsStr>) -> Command {
@@ -175,5 +177,18 @@ fn an_account_that_is_garbage_limits_nothing() {
     without_a_limit(folder.path(), |cuda| {
         assert_eq!(cuda.info().1, 4096 * MIB);
         assert!(cuda.alloc(3000 * MIB).is_ok());
+    });
+}
+
+#[test]
+fn a_program_without_a_limit_launches_by_the_driver_s_own_functions() {
+    without_a_limit(Path::new("/nonexistent/account"), |cuda| {
+        let launch = c"cuLaunchKernel";
+        assert_eq!(cuda.address(launch), past_us(launch));
+        let mut found = null_mut();
+        let status = cuda.get_proc_address(launch.as_ptr(), &raw mut found, 12000, 0);
+        assert_eq!((status, found as usize), (0, past_us(launch)));
+        let alloc = c"cuMemAlloc_v2";
+        assert_ne!(cuda.address(alloc), past_us(alloc), "others are hooked");
     });
 }
