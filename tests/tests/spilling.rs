@@ -161,3 +161,21 @@ fn each_context_has_threads_of_its_own() {
     assert_eq!(free(&mut victim), LIMIT - host.used());
     assert!(host.high_water() <= LIMIT);
 }
+
+#[test]
+fn threads_of_children_count_with_those_of_their_parents() {
+    let host = Host::new();
+    let mut victim = started(&host, "dlsym");
+    let (small, large) = (needed(&host, 1536), needed(&host, 3584));
+    victim.step("spill 3584").ok();
+    let room = LIMIT - 2 * CONTEXT - large - small - CODE;
+    let filled = victim.step(&format!("alloc {}", room + 2 * MIB)).value();
+    victim.say("spawn spill 1536")[0].refused();
+    victim.step("reap").ok();
+    victim.step(&format!("free {filled}")).ok();
+    victim.step(&format!("alloc {room}")).ok();
+    victim.say("spawn spill 1536")[0].ok();
+    assert_eq!(host.used(), LIMIT - CODE);
+    victim.step("alloc 4M").refused();
+    assert_eq!(host.high_water(), LIMIT);
+}
