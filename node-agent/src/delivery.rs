@@ -10,6 +10,7 @@ use std::time::Duration;
 use apportion_abi::place::{self, PRELOAD_LIBRARY};
 use apportion_ledger::{AllocationId, SlotId, Slots, Time, WholeId, Wholes};
 use apportion_runtime_class::cdi::{self, Described, Label};
+use apportion_runtime_class::slot::Kind;
 use apportion_runtime_class::{ContainerFiles, DriverFiles, Grant, Target, edits, slot};
 use tokio::sync::watch;
 
@@ -190,7 +191,7 @@ impl Delivery {
     pub(crate) fn write(&self, label: &Label, grant: &Grant) -> Result<(), String> {
         if !self.has_cdi || self.folders.has(&label.slot) {
             let files = self.undescribed().map_err(|error| chain(&error))?;
-            let contents = slot::contents(grant, &files);
+            let contents = slot::contents(grant, &files, Kind::Share);
             let written = self.folders.write(label, &contents);
             written.map_err(|error| chain(&error))?;
         }
@@ -204,8 +205,19 @@ impl Delivery {
         Ok(())
     }
 
-    /// Describes a container's whole cards: the first device brings them all, the others name them only.
+    /// Describes a container's whole cards: the first device brings them all, the others name them only, and
+    /// without CDI not even that.
     pub(crate) fn write_whole(&self, labels: &[Label], grant: &Grant) -> Result<(), String> {
+        let first = labels.first();
+        if let Some(label) = first.filter(|of| !self.has_cdi || self.folders.has(&of.slot)) {
+            let files = self.undescribed().map_err(|error| chain(&error))?;
+            let contents = slot::contents(grant, &files, Kind::Whole);
+            let written = self.folders.write(label, &contents);
+            written.map_err(|error| chain(&error))?;
+        }
+        if !self.has_cdi {
+            return Ok(());
+        }
         let (files, described) = self.described(grant).map_err(|error| chain(&error))?;
         let mut edits = edits(grant, Target::Whole(&files));
         let mut described = Some(described);
@@ -217,6 +229,16 @@ impl Delivery {
             edits.devices.clear();
         }
         Ok(())
+    }
+
+    /// The allocations that containers may name by the kubelet's ids.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (String, &AllocationId)> {
+        let slots = self
+            .slots
+            .prepared()
+            .map(|(slot, id)| (slot.to_string(), id));
+        let written = self.whole.iter().flat_map(|whole| &whole.written);
+        slots.chain(written.map(|(device, id)| (device.to_string(), id)))
     }
 
     /// Takes a slot's grant away.

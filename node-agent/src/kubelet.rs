@@ -89,20 +89,14 @@ pub(crate) fn serve(
                 kubelet: kubelet.clone(),
                 requests: requests.clone(),
                 offers,
+                answers: answers.clone(),
             };
             let folder = dir.join("device-plugins");
             let (there, rival) = watch::channel(rival::of(&folder).await.is_some());
             wholes.yields = Some(rival);
             tokio::spawn(rival::watch(folder, requests.clone(), there));
-            match answers {
-                Answers::Cdi => {
-                    let server = DevicePluginServer::new(plugin);
-                    drop(tokio::spawn(wholes.keep(server, requests.clone())));
-                }
-                Answers::Folders(..) => {
-                    warn!("Whole cards are not offered: the container runtime reads no CDI files");
-                }
-            }
+            let server = DevicePluginServer::new(plugin);
+            drop(tokio::spawn(wholes.keep(server, requests.clone())));
         }
         let plugin = Plugin {
             kubelet,

@@ -11,7 +11,7 @@ use std::{io, thread};
 
 use apportion_abi::names::ENV_GRANT;
 use apportion_abi::workload::Workload;
-use apportion_ledger::{Allocation, Ledger, Owner, Slots, State};
+use apportion_ledger::{Allocation, AllocationId, Ledger, Owner, State};
 use apportion_nri::{Asked, Granted, Grants, Mode, News, Plugin, Rules, Verdict, judge};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
@@ -66,16 +66,20 @@ impl SecondLock {
         })
     }
 
-    /// Shows it the book, and the slots, by which a grant is named where its name cannot be told.
-    pub(crate) fn show(&self, ledger: &Ledger, slots: Option<&Slots>) {
+    /// Shows it the book, and the kubelet's ids, by which a grant is named where its name cannot be told.
+    pub(crate) fn show<'a>(
+        &self,
+        ledger: &Ledger,
+        named: impl Iterator<Item = (String, &'a AllocationId)>,
+    ) {
         let grants = ledger.allocations().into_iter().filter_map(granted);
         let mut grants: Grants = grants.collect();
-        for (slot, id) in slots.into_iter().flat_map(Slots::prepared) {
+        for (device, id) in named {
             let granted = grants.get(&id.0).map(|granted| Granted {
-                env: vec![(ENV_GRANT.to_owned(), slot.to_string())],
+                env: vec![(ENV_GRANT.to_owned(), device.clone())],
                 ..granted.clone()
             });
-            grants.extend(granted.map(|granted| (slot.to_string(), granted)));
+            grants.extend(granted.map(|granted| (device, granted)));
         }
         self.grants.send_if_modified(|known| {
             let is_other = **known != grants;

@@ -29,6 +29,24 @@ const CONTAINER_DEVICES: &str = "/dev";
 /// The folder of simulated cards in a slot's folder.
 const SIM_CARDS: &str = "sim";
 
+/// What a slot stands for: the kubelet's id of a share, or of whole cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A share of each card.
+    Share,
+    /// Cards without anything between them and the program.
+    Whole,
+}
+
+impl Kind {
+    fn target(self, files: &ContainerFiles) -> Target<'_> {
+        match self {
+            Self::Share => Target::Container(files),
+            Self::Whole => Target::Whole(files),
+        }
+    }
+}
+
 /// What the kubelet is told of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -70,7 +88,7 @@ pub enum Content {
 
 /// The answer for a slot with its folder at `folder` on the host.
 #[must_use]
-pub fn answer(slot: &str, folder: &str, files: &ContainerFiles) -> Answer {
+pub fn answer(slot: &str, folder: &str, files: &ContainerFiles, kind: Kind) -> Answer {
     let nobody = Grant {
         id: slot.to_owned(),
         account: String::new(),
@@ -78,7 +96,7 @@ pub fn answer(slot: &str, folder: &str, files: &ContainerFiles) -> Answer {
         share: Share::Whole,
         cards: Vec::new(),
     };
-    let ContainerEdits { env, mounts, .. } = edits(&nobody, Target::Container(files));
+    let ContainerEdits { env, mounts, .. } = edits(&nobody, kind.target(files));
     let here = |mount: Mount| Mount {
         host_path: format!("{folder}/{}", link(&mount.container_path)),
         ..mount
@@ -97,11 +115,11 @@ pub fn answer(slot: &str, folder: &str, files: &ContainerFiles) -> Answer {
 
 /// What the slot's folder has once the slot is bound to `grant`.
 #[must_use]
-pub fn contents(grant: &Grant, files: &ContainerFiles) -> Vec<Content> {
-    let edits = edits(grant, Target::Container(files));
+pub fn contents(grant: &Grant, files: &ContainerFiles, kind: Kind) -> Vec<Content> {
+    let edits = edits(grant, kind.target(files));
     let folders = [DEVICES, SIM_CARDS].map(Content::Folder);
     // What is for one card alone, no answer could name.
-    let named = answer("", "", files).mounts;
+    let named = answer("", "", files, kind).mounts;
     let is_named = |mount: &Mount| {
         let mut named = named.iter();
         named.any(|named| is_within(&mount.container_path, &named.container_path))
@@ -189,15 +207,16 @@ mod tests {
 
     #[test]
     fn everything_that_an_answer_names_is_in_the_folder_of_a_bound_slot_and_nothing_else() {
-        for files in kinds() {
-            let answer = answer("s-0001", "/f", &files);
+        let both = [Kind::Share, Kind::Whole].into_iter();
+        for (files, kind) in both.flat_map(|kind| kinds().map(|files| (files, kind))) {
+            let answer = answer("s-0001", "/f", &files, kind);
             let named: BTreeSet<_> = answer
                 .mounts
                 .iter()
                 .map(|mount| mount.host_path.strip_prefix("/f/").unwrap().to_owned())
                 .chain([answer.devices.0.strip_prefix("/f/").unwrap().to_owned()])
                 .collect();
-            let there: BTreeSet<_> = contents(&grant(&[3]), &files)
+            let there: BTreeSet<_> = contents(&grant(&[3]), &files, kind)
                 .into_iter()
                 .filter_map(|content| match content {
                     Content::Folder(name) => Some(name.to_owned()),
@@ -213,7 +232,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_the_same_for_whoever_will_hold_the_slot() {
-        let answer = answer("s-0001", "/f", &kinds()[0]);
+        let answer = answer("s-0001", "/f", &kinds()[0], Kind::Share);
         assert_eq!(answer.env[0], ("APPORTION_GRANT", "s-0001".into()));
         assert!(
             answer
@@ -226,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_bound_slot_has_the_devices_of_its_cards_under_their_own_names() {
-        let contents = contents(&grant(&[3]), &kinds()[0]);
+        let contents = contents(&grant(&[3]), &kinds()[0], Kind::Share);
         let device = |path: &str, of: &str| Content::Device {
             path: path.into(),
             of: of.into(),
@@ -237,8 +256,22 @@ mod tests {
     }
 
     #[test]
+    fn whole_cards_come_without_the_library() {
+        let whole = contents(&grant(&[3, 4]), &kinds()[0], Kind::Whole);
+        for card in ["/dev/nvidia3", "/dev/nvidia4"] {
+            let is_its = |of: &Content| matches!(of, Content::Device { of, .. } if of == card);
+            assert!(whole.iter().any(is_its), "{card}");
+        }
+        let answer = answer("w-0001", "/f", &kinds()[0], Kind::Whole);
+        let names: Vec<_> = answer.env.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["APPORTION_GRANT", "NVIDIA_VISIBLE_DEVICES"]);
+        let mut mounts = answer.mounts.iter();
+        assert!(mounts.all(|mount| mount.container_path == "/.apportion/limits"));
+    }
+
+    #[test]
     fn a_bound_slot_leads_to_its_account_and_to_its_simulated_cards() {
-        let contents = contents(&grant(&[0]), &kinds()[2]);
+        let contents = contents(&grant(&[0]), &kinds()[2], Kind::Share);
         assert!(contents.contains(&Content::Link {
             path: ".apportion_limits".into(),
             to: "/run/apportion/accounts/1-1/limits".into(),

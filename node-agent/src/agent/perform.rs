@@ -137,7 +137,8 @@ impl Agent {
     /// Tells who is asked before a container is created what was granted.
     pub(super) fn show_second_lock(&self) {
         if let Some(lock) = &self.second_lock {
-            lock.show(&self.ledger, self.delivery.as_ref().map(|of| &of.slots));
+            let delivery = self.delivery.iter();
+            lock.show(&self.ledger, delivery.flat_map(Delivery::named));
         }
     }
 

@@ -204,6 +204,7 @@ impl Agent {
             let described = ids.into_iter().map(|id| (id, allocation.clone()));
             whole.written.extend(described);
         }
+        self.show_second_lock();
         Ok(())
     }
 

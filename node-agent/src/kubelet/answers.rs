@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use apportion_proto::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
+use apportion_runtime_class::slot::Kind;
 use apportion_runtime_class::{ContainerFiles, cdi, slot};
 
 use crate::folders::Folders;
@@ -24,19 +25,20 @@ impl Answers {
         matches!(self, Self::Folders(..))
     }
 
-    /// The answer for a slot.
-    pub(super) fn of(&self, slot: &str) -> ContainerAllocateResponse {
-        match self {
-            Self::Cdi => ContainerAllocateResponse {
-                cdi_devices: vec![CdiDevice {
-                    name: cdi::device_name(slot),
-                }],
+    /// The answer for the devices of a container. The first brings all that the container gets.
+    pub(super) fn of(&self, devices: &[String], kind: Kind) -> ContainerAllocateResponse {
+        let named = |device: &String| CdiDevice {
+            name: cdi::device_name(device),
+        };
+        match (self, devices.first()) {
+            (Self::Folders(folders, files), Some(first)) => {
+                let folder = folders.path(first).display().to_string();
+                translated(slot::answer(first, &folder, files, kind))
+            }
+            (Self::Cdi, _) | (_, None) => ContainerAllocateResponse {
+                cdi_devices: devices.iter().map(named).collect(),
                 ..ContainerAllocateResponse::default()
             },
-            Self::Folders(folders, files) => {
-                let folder = folders.path(slot).display().to_string();
-                translated(slot::answer(slot, &folder, files))
-            }
         }
     }
 }

@@ -15,6 +15,7 @@ use apportion_proto::deviceplugin::{
     Empty, PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse,
 };
+use apportion_runtime_class::slot::Kind;
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
@@ -87,7 +88,7 @@ impl DevicePlugin for Plugin {
             }
             let handed = request::Request::Handed(slot);
             self.requests.send(handed).await.map_err(|_| leaving())?;
-            container_responses.push(self.answers.of(&slot.to_string()));
+            container_responses.push(self.answers.of(&[slot.to_string()], Kind::Share));
         }
         Ok(Response::new(AllocateResponse {
             container_responses,

@@ -13,17 +13,18 @@ use apportion_abi::CardUuid;
 use apportion_ledger::{Offer, Topology, WholeId};
 use apportion_proto::deviceplugin::device_plugin_server::DevicePlugin;
 use apportion_proto::deviceplugin::{
-    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateResponse,
-    ContainerPreferredAllocationRequest, ContainerPreferredAllocationResponse, Device,
-    DevicePluginOptions, Empty, NumaNode, PreStartContainerRequest, PreStartContainerResponse,
-    PreferredAllocationRequest, PreferredAllocationResponse, TopologyInfo,
+    AllocateRequest, AllocateResponse, ContainerPreferredAllocationRequest,
+    ContainerPreferredAllocationResponse, Device, DevicePluginOptions, Empty, NumaNode,
+    PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
+    PreferredAllocationResponse, TopologyInfo,
 };
-use apportion_runtime_class::cdi;
+use apportion_runtime_class::slot::Kind;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Request, Response, Status};
 use tracing::{info, warn};
 
+use super::answers::Answers;
 use super::lists::{Lists, health, lists};
 use super::look::Kubelet;
 use super::plugin::leaving;
@@ -48,6 +49,7 @@ pub(crate) struct WholePlugin {
     pub(crate) kubelet: Arc<Kubelet>,
     pub(crate) requests: mpsc::Sender<request::Request>,
     pub(crate) offers: watch::Receiver<Arc<WholeOffers>>,
+    pub(crate) answers: Answers,
 }
 
 /// What the kubelet is told of the plugin.
@@ -104,14 +106,9 @@ impl DevicePlugin for WholePlugin {
         let mut container_responses = Vec::new();
         for container in request.into_inner().container_requests {
             let ids: Vec<WholeId> = ids(&container.devices_ids)?.into_iter().collect();
-            self.hand(ids.clone()).await?;
-            let name = |id: &WholeId| CdiDevice {
-                name: cdi::device_name(&id.to_string()),
-            };
-            container_responses.push(ContainerAllocateResponse {
-                cdi_devices: ids.iter().map(name).collect(),
-                ..ContainerAllocateResponse::default()
-            });
+            let names: Vec<String> = ids.iter().map(WholeId::to_string).collect();
+            self.hand(ids).await?;
+            container_responses.push(self.answers.of(&names, Kind::Whole));
         }
         Ok(Response::new(AllocateResponse {
             container_responses,

@@ -158,3 +158,34 @@ async fn a_slot_that_goes_to_another_pod_leads_nowhere_until_that_pod_starts() {
     let limits = found(&answer, "/.apportion/limits");
     assert_eq!(limits, Some(account(&node, &other.id)));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whole_cards_are_behind_their_first_device_when_the_container_starts_and_no_sooner() {
+    let (node, _runtime, _folder) = node().await;
+    let its = node
+        .kubelet
+        .admit_whole("u1", "train", &[("main", 1, false)]);
+    let its = its.await.expect("the card is idle");
+    let device = node.host.instance().join("slots").join(&its.whole[0].1[0]);
+    assert!(!device.exists(), "a runtime would create the container");
+    let asked = node.kubelet.before_whole_start("u1", "main").await;
+    asked.expect("it has its card");
+    assert!(device.join("dev").is_dir());
+    assert_eq!(
+        fs::read_dir(device.join("sim")).expect("its card").count(),
+        1
+    );
+    let limits = device.join(".apportion_limits").canonicalize();
+    let list = node.list().await;
+    assert_eq!(limits.ok(), Some(account(&node, &list.allocations[0].id)));
+    assert!(!device.join(".apportion_libapportion_cuda.so").exists());
+    assert_eq!(
+        node.grants(),
+        0,
+        "a runtime without CDI gets no file of CDI"
+    );
+
+    node.kubelet.remove("u1");
+    node.eventually("its folder is gone", async |_| !device.exists())
+        .await;
+}

@@ -67,11 +67,8 @@ impl Node {
         ];
         self.agent = Some(self.host.agent(&[&usual[..], options].concat()));
         self.kubelet.await_plugin(before).await;
-        // Without CDI there are no whole cards; who says something about it has none.
-        if !options.contains(&"--cdi") {
-            let wholes = self.kubelet.await_plugin_of(RESOURCE_WHOLE, before_whole);
-            wholes.await;
-        }
+        let wholes = self.kubelet.await_plugin_of(RESOURCE_WHOLE, before_whole);
+        wholes.await;
     }
 
     pub(crate) fn kill_agent(&mut self) {
