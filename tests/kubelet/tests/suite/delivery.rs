@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::node::{Node, mounted, pod_of};
 
 /// Runs a victim on the account and the library that the grant names, as a runtime would.
-fn start(node: &Node, grant: &Value) -> Victim {
+pub(crate) fn start(node: &Node, grant: &Value) -> Victim {
     let account = mounted(grant, "/.apportion/limits");
     let mut command = node.host.program(built("victim"));
     command

@@ -8,6 +8,7 @@ mod memory;
 mod mounts;
 mod node;
 mod pods;
+mod quarantine;
 mod storm;
 mod twice;
 mod whole;

@@ -1,7 +1,7 @@
 //! A node of a test's own: simulated cards, a kubelet, an agent, and the scheduler's part played by hand.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use apportion_abi::names::RESOURCE_WHOLE;
@@ -44,7 +44,17 @@ impl Node {
         self.start_agent_with(&[]).await;
     }
 
+    /// An agent that brings the libraries of this folder.
+    pub(crate) async fn start_agent_of(&mut self, libraries: &Path) {
+        let variables = [("APPORTION_LIB_DIR", libraries)];
+        self.start_agent_in(&[], &variables).await;
+    }
+
     pub(crate) async fn start_agent_with(&mut self, options: &[&str]) {
+        self.start_agent_in(options, &[]).await;
+    }
+
+    async fn start_agent_in(&mut self, options: &[&str], variables: &[(&str, &Path)]) {
         let before = self.kubelet.registrations();
         let before_whole = self.kubelet.registrations_of(RESOURCE_WHOLE);
         let kubelet = self.host.dir().join("kubelet").display().to_string();
@@ -65,7 +75,8 @@ impl Node {
             "--context-reserve",
             "300",
         ];
-        self.agent = Some(self.host.agent(&[&usual[..], options].concat()));
+        let options = [&usual[..], options].concat();
+        self.agent = Some(self.host.agent_with(&options, variables));
         self.kubelet.await_plugin(before).await;
         let wholes = self.kubelet.await_plugin_of(RESOURCE_WHOLE, before_whole);
         wholes.await;
