@@ -55,9 +55,44 @@ fn at_the_limit(host: &Host, victim: &mut Victim, verb: &str) {
 fn memory_with_an_address_never_exceeds_the_limit() {
     let host = Host::new();
     let mut victim = started(&host);
-    for verb in ["alloc", "managed", "create", "async"] {
+    for verb in ["alloc", "managed", "rows", "create", "async", "array"] {
         at_the_limit(&host, &mut victim, verb);
     }
+    let pool = victim.step("pool 0").value();
+    at_the_limit(&host, &mut victim, &format!("poolalloc {pool}"));
+}
+
+#[test]
+fn arrays_with_mipmaps_never_exceed_the_limit() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let filled = victim.step(&format!("alloc {}", FREE - 600 * MIB)).value();
+    // With its second level it is a quarter larger.
+    victim.step("mipmaps 512M").refused();
+    assert_eq!(host.used(), LIMIT - 600 * MIB);
+    let made = victim.step("mipmaps 256M").value();
+    assert_eq!(free(&mut victim), LIMIT - host.used());
+    victim.step("alloc 300M").refused();
+    for number in [filled, made] {
+        victim.step(&format!("free {number}")).ok();
+    }
+    assert_eq!(host.used(), CONTEXT);
+    assert!(host.high_water() <= LIMIT);
+}
+
+#[test]
+fn further_contexts_never_exceed_the_limit() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let full = victim.step(&format!("alloc {FREE}")).value();
+    assert_eq!(victim.step("context").code, 2);
+    victim.step(&format!("free {full}")).ok();
+    victim.step("context").ok();
+    assert_eq!(free(&mut victim), LIMIT - host.used());
+    let left = free(&mut victim);
+    victim.step(&format!("alloc {left}")).ok();
+    assert_eq!(victim.step("context").code, 2);
+    assert_eq!(host.high_water(), LIMIT);
 }
 
 #[test]

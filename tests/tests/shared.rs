@@ -90,6 +90,66 @@ fn memory_of_a_maker_that_was_killed_counts_while_another_holds_it() {
     all_is_over(&host, &mut victim);
 }
 
+/// Makes plain memory, and the words by which other processes open it.
+fn make_plain(victim: &mut Victim) -> (u64, String) {
+    let made = victim.step("alloc 1000M").value();
+    let handle = victim.step(&format!("handle {made}")).numbers;
+    let words: Vec<_> = handle.iter().map(u64::to_string).collect();
+    (made, words.join(" "))
+}
+
+#[test]
+fn plain_memory_that_another_process_opened_counts_once_and_while_it_is_open() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let (made, handle) = make_plain(&mut victim);
+    let said = victim.say(&format!("spawn init start open {handle} touch 0"));
+    assert!(said.iter().all(|answer| answer.code == 0), "{said:?}");
+    victim.step(&format!("touch {made}")).ok();
+    let left = LIMIT - 2 * CONTEXT - SHARED;
+    assert_eq!(free(&mut victim), left, "both hold it, once");
+    victim.step(&format!("free {made}")).ok();
+    assert_eq!(host.used(), 2 * CONTEXT + SHARED, "the other holds it");
+    victim.step("alloc 500M").refused();
+    let rest = victim.step(&format!("alloc {left}")).value();
+    victim.step(&format!("free {rest}")).ok();
+    victim.step("reap").ok();
+    all_is_over(&host, &mut victim);
+}
+
+#[test]
+fn plain_memory_that_was_closed_and_freed_is_there_at_once() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    for _ in 0..3 {
+        let (made, handle) = make_plain(&mut victim);
+        let said = victim.say(&format!("spawn init start open {handle} touch 0 free 0"));
+        assert!(said.iter().all(|answer| answer.code == 0), "{said:?}");
+        victim.step(&format!("free {made}")).ok();
+        let rest = LIMIT - 2 * CONTEXT;
+        let rest = victim.step(&format!("alloc {rest}")).value();
+        victim.step(&format!("free {rest}")).ok();
+        victim.step("reap").ok();
+        eventually(PATIENCE, "the child is gone", || host.used() == CONTEXT);
+    }
+    all_is_over(&host, &mut victim);
+}
+
+#[test]
+fn what_was_shared_ends_with_its_context() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let (_, handle) = make_plain(&mut victim);
+    victim.step(&format!("spawn init start open {handle}")).ok();
+    victim.step("reset").ok();
+    assert_eq!(host.used(), CONTEXT + SHARED, "the other holds it");
+    victim.step("start").ok();
+    assert_eq!(free(&mut victim), LIMIT - 2 * CONTEXT - SHARED);
+    victim.step("alloc 500M").refused();
+    victim.step("reap").ok();
+    all_is_over(&host, &mut victim);
+}
+
 #[test]
 fn workers_that_share_and_let_go_in_turn_never_lose_room() {
     let host = Host::new();

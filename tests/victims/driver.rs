@@ -96,6 +96,37 @@ impl LaunchConfig {
     }
 }
 
+/// `CUipcMemHandle`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct IpcHandle(pub(crate) [u64; 8]);
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[repr(C)]
+pub(crate) struct ArrayShape {
+    width: usize,
+    height: usize,
+    depth: usize,
+    format: u32,
+    channels: u32,
+    flags: u32,
+}
+
+impl ArrayShape {
+    /// Rows of 64 KiB.
+    pub(crate) fn of(bytes: usize) -> Self {
+        const FLOAT: u32 = 0x20;
+        Self {
+            width: 16 << 10,
+            height: bytes >> 16,
+            depth: 0,
+            format: FLOAT,
+            channels: 1,
+            flags: 0,
+        }
+    }
+}
+
 impl AllocationNode {
     pub(crate) fn of(location: Location, bytes: usize) -> Self {
         Self {

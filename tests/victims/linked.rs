@@ -1,5 +1,6 @@
 //! `victim-linked`: the same program as `victim`, linked with the driver as most C programs are.
 
+mod arrays;
 mod cards;
 mod children;
 mod churn;
@@ -17,8 +18,8 @@ mod shared;
 mod linked {
     use std::ffi::{c_int, c_void};
 
-    use crate::driver::{Access, AllocationNode, AllocationProperties, KernelNode};
-    use crate::driver::{LaunchConfig, PoolProperties};
+    use crate::driver::{Access, AllocationNode, AllocationProperties, ArrayShape};
+    use crate::driver::{IpcHandle, KernelNode, LaunchConfig, PoolProperties};
 
     macro_rules! functions {
         ($($name:ident($($arg:ident: $type:ty),*) = $base:literal @ $version:literal;)*) => {

@@ -198,6 +198,9 @@ impl Victim {
             Object::Graph(exec, graph, address) => graphs::destroy(driver, exec, graph, address),
             Object::Green(context) => driver.cuGreenCtxDestroy(context),
             Object::Library(library) => driver.cuLibraryUnload(library),
+            Object::Array(array) => driver.cuArrayDestroy(array),
+            Object::Mipmaps(array) => driver.cuMipmappedArrayDestroy(array),
+            Object::Opened(address) => driver.cuIpcCloseMemHandle(address),
             Object::Gone => return Err(-1),
         };
         self.objects.forget(number);
@@ -219,15 +222,18 @@ impl Victim {
     /// Writes to the start of memory and reads it back.
     fn touch(&mut self, number: u64) -> Result<Outcome, i32> {
         let address = match self.objects.get(number) {
-            Object::Plain(address) | Object::Pooled(address) | Object::Mapping(address, _) => {
-                address
-            }
+            Object::Plain(address)
+            | Object::Pooled(address)
+            | Object::Opened(address)
+            | Object::Mapping(address, _) => address,
             Object::Handle(..)
             | Object::Pool(_)
             | Object::Module(_)
             | Object::Library(_)
             | Object::Green(_)
             | Object::Graph(..)
+            | Object::Array(_)
+            | Object::Mipmaps(_)
             | Object::Gone => return Err(-1),
         };
         let driver = self.driver()?;

@@ -21,6 +21,11 @@ pub(crate) enum Object {
     Green(usize),
     /// A library.
     Library(usize),
+    /// An array, and one with mipmaps.
+    Array(usize),
+    Mipmaps(usize),
+    /// Memory of another process.
+    Opened(u64),
     /// It was given back.
     Gone,
 }

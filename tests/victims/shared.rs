@@ -1,7 +1,7 @@
 //! The steps of memory that processes hold together. A descriptor passes to a child with its birth, and from
 //! another process by `fetch`, as PyTorch does it.
 
-use crate::driver::{AllocationProperties, Location};
+use crate::driver::{AllocationProperties, IpcHandle, Location};
 use crate::memory::UNTOUCHED;
 use crate::objects::Object;
 use crate::script::{Outcome, Victim, Words};
@@ -16,6 +16,8 @@ impl Victim {
             "shareable" => self.create_shareable(words.bytes()),
             "export" => self.export(words.number()),
             "import" => self.import(words.number()),
+            "handle" => self.handle(words.number()),
+            "open" => self.open([(); 8].map(|()| words.number())),
             "fetch" => Ok(fetch(words.number(), words.number())),
             "close" => Ok(close(words.number())),
             _ => return None,
@@ -58,6 +60,26 @@ impl Victim {
             DESCRIPTOR,
         );
         Ok(self.kept(code, handle, Object::Handle(handle, 0)))
+    }
+}
+
+impl Victim {
+    /// Gets the handle of plain memory for other processes.
+    fn handle(&mut self, number: u64) -> Result<Outcome, i32> {
+        let Object::Plain(address) = self.objects.get(number) else {
+            return Err(-1);
+        };
+        let mut handle = [0; 8];
+        let driver = self.driver()?;
+        let code = driver.cuIpcGetMemHandle(Some(&mut handle), address);
+        Ok(Outcome::with(code, handle))
+    }
+
+    fn open(&mut self, handle: [u64; 8]) -> Result<Outcome, i32> {
+        let mut address = UNTOUCHED;
+        let driver = self.driver()?;
+        let code = driver.cuIpcOpenMemHandle_v2(Some(&mut address), IpcHandle(handle), 1);
+        Ok(self.kept(code, address, Object::Opened(address)))
     }
 }
 

@@ -123,6 +123,7 @@ fn get_device_pointer(out: Out<u64>, address: u64, flags: u32) -> Outcome {
         | Kind::Managed { .. }
         | Kind::Pooled { .. }
         | Kind::Variable
+        | Kind::Opened { .. }
         | Kind::Graph
         | Kind::Mapped { .. } => Err(INVALID_VALUE),
     }
@@ -143,6 +144,7 @@ fn get_flags(flags: Out<u32>, address: u64) -> Outcome {
         | Kind::Managed { .. }
         | Kind::Pooled { .. }
         | Kind::Variable
+        | Kind::Opened { .. }
         | Kind::Graph
         | Kind::Mapped { .. } => Err(INVALID_VALUE),
     }

@@ -8,6 +8,7 @@
 //! handler below.
 
 mod array;
+mod between;
 mod capture;
 mod context;
 mod copy;
@@ -51,6 +52,7 @@ mod visible;
 fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
     [
         array::ROWS,
+        between::ROWS,
         capture::ROWS,
         context::ROWS,
         copy::ROWS,

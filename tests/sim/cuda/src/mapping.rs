@@ -16,6 +16,8 @@ const LOW: i32 = 0;
 /// The driver's blocks: 2 MiB of address space, aligned, as programs see that share one.
 const BLOCK: u64 = 2 << 20;
 const PAGE: u64 = 4096;
+/// A page that was never written to.
+const NOTHING: [u8; PAGE as usize] = [0; PAGE as usize];
 
 /// Maps memory that is not there until it is touched; what fills a block begins at one.
 pub(crate) fn lazy(bytes: u64) -> Result<u64, Error> {
@@ -65,6 +67,12 @@ pub(crate) fn place(base: u64, bytes: u64, fd: RawFd) -> Result<(), Error> {
     .map(drop)
 }
 
+/// Maps a file's memory anywhere, to read and write.
+pub(crate) fn file(bytes: u64, fd: RawFd) -> Result<u64, Error> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    map(0, bytes, access, libc::MAP_SHARED, fd)
+}
+
 /// Sets what may be done at addresses.
 pub(crate) fn protect(base: u64, bytes: u64, read: bool, write: bool) -> Result<(), Error> {
     let read = if read { libc::PROT_READ } else { 0 };
@@ -91,6 +99,18 @@ pub(crate) fn copy(to: u64, from: u64, bytes: u64) {
     // SAFETY: the caller of the copy function promises that both ends are there for so many bytes;
     // `copy` allows them to overlap.
     unsafe { ptr::copy(from, to, bytes as usize) };
+}
+
+/// Moves the pages that hold anything to where all is zero; what was never touched stays so.
+pub(crate) fn copy_written(to: u64, from: u64, bytes: u64) {
+    for at in (0..bytes).step_by(PAGE as usize) {
+        let page: *const u8 = ptr::with_exposed_provenance((from + at) as usize);
+        // SAFETY: the range is a block that this module has mapped, in whole pages, and is readable.
+        let page = unsafe { std::slice::from_raw_parts(page, PAGE as usize) };
+        if page != NOTHING {
+            copy(to + at, from + at, PAGE);
+        }
+    }
 }
 
 /// Writes a pattern again and again.

@@ -167,9 +167,11 @@ fn free(address: u64) -> Outcome {
             Ok(())
         }
         Kind::Graph => graphs::free(address),
-        Kind::Host { .. } | Kind::Registered { .. } | Kind::Variable | Kind::Mapped { .. } => {
-            Err(INVALID_VALUE)
-        }
+        Kind::Host { .. }
+        | Kind::Registered { .. }
+        | Kind::Variable
+        | Kind::Opened { .. }
+        | Kind::Mapped { .. } => Err(INVALID_VALUE),
     }
 }
 

@@ -2,6 +2,7 @@
 //! name and by size; the tables are what turns one into the other.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::array::Arrays;
 use crate::error::{CONTEXT_IS_DESTROYED, Error, INVALID_CONTEXT, INVALID_VALUE};
@@ -99,6 +100,13 @@ pub(crate) enum Kind {
     Variable,
     /// An address that a graph allocates at, whose memory is counted when it is launched.
     Graph,
+    /// Memory of another process.
+    Opened {
+        name: u64,
+        /// The block that it is a part of, and where that is mapped.
+        block: u64,
+        base: u64,
+    },
     /// A mapping of physical memory, and what may be done there.
     Mapped {
         handle: u64,
@@ -106,10 +114,12 @@ pub(crate) enum Kind {
     },
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Block {
     base: u64,
     bytes: u64,
+    /// Its bytes, once other processes can get at them.
+    file: Option<OwnedFd>,
 }
 
 /// Handles look like pointers to things of this size and are never pointers.
@@ -216,15 +226,34 @@ impl Tables {
             return Ok(known.base);
         }
         let base = map(bytes)?;
-        self.blocks.insert(block, Block { base, bytes });
+        let file = None;
+        self.blocks.insert(block, Block { base, bytes, file });
         Ok(base)
+    }
+
+    /// Where the block lies that an address is in, and the file of its bytes, which is made by `make` if it
+    /// was private until now.
+    pub(crate) fn shared_block(
+        &mut self,
+        address: u64,
+        make: impl FnOnce(u64, u64) -> Result<OwnedFd, Error>,
+    ) -> Result<(u64, u64, RawFd), Error> {
+        let mut blocks = self.blocks.values_mut();
+        let is_in = |block: &&mut Block| (block.base..block.base + block.bytes).contains(&address);
+        let block = blocks.find(is_in).ok_or(INVALID_VALUE)?;
+        let file = match block.file.take() {
+            Some(file) => file,
+            None => make(block.base, block.bytes)?,
+        };
+        let descriptor = block.file.insert(file).as_raw_fd();
+        Ok((block.base, block.bytes, descriptor))
     }
 
     /// Forgets blocks and all memory in them; gives the address ranges that are free now.
     pub(crate) fn lose_blocks(&mut self, gone: &[u64]) -> Vec<(u64, u64)> {
         let mut freed = Vec::new();
         for block in gone {
-            let Some(Block { base, bytes }) = self.blocks.remove(block) else {
+            let Some(Block { base, bytes, .. }) = self.blocks.remove(block) else {
                 continue;
             };
             let inside: Vec<u64> = self

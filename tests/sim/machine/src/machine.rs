@@ -21,6 +21,8 @@ pub struct Machine {
     pub(crate) cards: Vec<Card>,
     pub(crate) processes: BTreeMap<Pid, Process>,
     pub(crate) physical: BTreeMap<u64, Physical>,
+    /// The handles of blocks that other processes can get at.
+    pub(crate) shared_blocks: BTreeMap<u64, u64>,
     pub(crate) nvml: NvmlState,
     pub(crate) group_limits: GroupLimits,
     rules: Rules,
@@ -43,6 +45,7 @@ impl Machine {
             cards: config.cards.into_iter().map(Card::new).collect(),
             processes: BTreeMap::new(),
             physical: BTreeMap::new(),
+            shared_blocks: BTreeMap::new(),
             group_limits: GroupLimits::default(),
             rules,
             names: 0,
@@ -102,6 +105,7 @@ impl Machine {
             Request::HandleRetain(handle) => self.refer(pid, handle, Step::Retain),
             Request::HandleRelease(handle) => self.refer(pid, handle, Step::Release),
             Request::HandleImport(handle) => self.import_handle(pid, handle),
+            Request::BlockShare(allocation) => self.share_block(pid, allocation),
             Request::Map(handle) => self.refer(pid, handle, Step::Map),
             Request::Unmap(handle) => self.refer(pid, handle, Step::Unmap),
             Request::DefaultPool(card) => self.default_pool(pid, card),
@@ -196,11 +200,13 @@ impl Machine {
         self.cards[card].take(pid, bytes)
     }
 
-    /// Gives blocks of a process back and notes for the answer that they are gone.
+    /// Gives blocks of a process back, unless others hold them, and notes for the answer that they are gone.
     pub(crate) fn lose(&mut self, pid: Pid, card: Option<usize>, blocks: Vec<(u64, u64)>) {
         for (block, bytes) in blocks {
-            if let Some(card) = card {
-                self.cards[card].give(pid, bytes);
+            match (self.shared_blocks.remove(&block), card) {
+                (Some(handle), _) => self.drop_references(handle, pid),
+                (None, Some(card)) => self.cards[card].give(pid, bytes),
+                (None, None) => {}
             }
             self.lost_blocks.push(block);
         }

@@ -161,6 +161,32 @@ fn shared_memory_outlives_its_creator_and_is_counted_for_the_importer() {
 }
 
 #[test]
+fn a_shared_block_outlives_its_context_and_is_counted_for_who_opened_it() {
+    let mut machine = machine(1);
+    let context = created(&mut machine, 1, Request::ContextCreate(0));
+    let bytes = 4 * MIB;
+    let reply = machine.apply(1, Request::Allocate { context, bytes }).reply;
+    let Reply::Allocated { allocation, .. } = reply else {
+        unreachable!("there is room");
+    };
+    let handle = created(&mut machine, 1, Request::BlockShare(allocation));
+    assert_eq!(
+        created(&mut machine, 1, Request::BlockShare(allocation)),
+        handle
+    );
+    let before = machine.cards[0].used();
+    machine.apply(2, Request::HandleImport(handle));
+    assert_eq!(machine.cards[0].used(), before, "it is the same memory");
+    machine.apply(1, Request::ContextDestroy(context));
+    assert_eq!(
+        (machine.cards[0].held_by(1), machine.cards[0].held_by(2)),
+        (0, bytes)
+    );
+    machine.apply(2, Request::HandleRelease(handle));
+    assert_eq!(machine.cards[0].used(), 0);
+}
+
+#[test]
 fn host_memory_costs_no_card_anything() {
     let mut machine = machine(1);
     created(

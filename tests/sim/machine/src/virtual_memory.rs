@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::machine::Machine;
+use crate::process::{Allocation, Home};
 use crate::wire::Reply;
 use crate::{Location, Pid, Refusal};
 
@@ -108,7 +109,40 @@ impl Machine {
         }
     }
 
-    fn drop_references(&mut self, id: u64, pid: Pid) {
+    /// What a context's allocation lies in becomes memory that others can refer to. It stays counted as it is.
+    pub(crate) fn share_block(&mut self, pid: Pid, allocation: u64) -> Result<Reply, Refusal> {
+        let process = self.process(pid)?;
+        let known = process.allocations.get(&allocation);
+        let Allocation {
+            home: Home::Context(context),
+            placement,
+            ..
+        } = *known.ok_or(Refusal::InvalidValue)?
+        else {
+            return Err(Refusal::InvalidValue);
+        };
+        let context = process.contexts.get(&context);
+        let card = context.ok_or(Refusal::InvalidContext)?.card;
+        if let Some(known) = self.shared_blocks.get(&placement.block) {
+            return Ok(Reply::Created(*known));
+        }
+        let references = References {
+            handles: 1,
+            mappings: 0,
+        };
+        let physical = Physical {
+            location: Location::Card(card),
+            bytes: placement.block_bytes,
+            holder: pid,
+            references: BTreeMap::from([(pid, references)]),
+        };
+        let id = self.name();
+        self.physical.insert(id, physical);
+        self.shared_blocks.insert(placement.block, id);
+        Ok(Reply::Created(id))
+    }
+
+    pub(crate) fn drop_references(&mut self, id: u64, pid: Pid) {
         let Some(physical) = self.physical.get_mut(&id) else {
             return;
         };

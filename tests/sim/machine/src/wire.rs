@@ -79,6 +79,9 @@ pub enum Request {
     HandleRelease(u64),
     /// Gets a reference to a handle of another process: [`Reply::Imported`].
     HandleImport(u64),
+    /// The handle by which other processes get at the block that an allocation lies in:
+    /// [`Reply::Created`]. The block itself is this process's reference to it.
+    BlockShare(u64),
     /// Maps a handle: a reference of its own.
     Map(u64),
     /// Unmaps it.
