@@ -141,6 +141,7 @@ impl Session<'_> {
             }
             let before = self.queues.clone();
             let job = view.clone();
+            let running = &turns.running;
             let search = Search {
                 job: view,
                 victims: &turns.running,
@@ -151,7 +152,7 @@ impl Session<'_> {
                 is_fair: &move |session, tasks, batches| {
                     let reclaimer = session.reclaimer(&job, tasks);
                     reclaimer.is_some_and(|reclaimer| {
-                        let lost = session.lost(batches);
+                        let lost = session.lost(batches, running);
                         let multiplier = session.settings.saturation_multiplier;
                         reclaimable(&before, reclaimer, &lost, multiplier)
                             && session.keeps_minimums(batches, |session, victim| {

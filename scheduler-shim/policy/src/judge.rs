@@ -6,7 +6,8 @@ use crate::amounts::Amounts;
 use crate::cluster::Status;
 use crate::gang::View;
 use crate::min_runtime::{self, against_reclaim, along, is_protected, keeps_minimum};
-use crate::reclaimable::{Reclaimer, exceeds_fair_share, guarantees_quota, is_candidate};
+use crate::pool::Pool;
+use crate::reclaimable::{Loss, Reclaimer, exceeds_fair_share, guarantees_quota, is_candidate};
 use crate::scenario::Batch;
 use crate::session::Session;
 
@@ -114,12 +115,12 @@ impl Session<'_> {
     }
 
     /// What the victims lose, by queue: pods above their minimum one by one, the rest of a job at once.
-    pub(crate) fn lost(&self, batches: &[Batch]) -> BTreeMap<usize, Vec<Amounts>> {
+    pub(crate) fn lost(&self, batches: &[Batch], running: &Pool) -> BTreeMap<usize, Vec<Loss>> {
         let mut by_job: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for batch in batches {
             by_job.entry(batch.job).or_default().extend(&batch.tasks);
         }
-        let mut lost: BTreeMap<usize, Vec<Amounts>> = BTreeMap::new();
+        let mut lost: BTreeMap<usize, Vec<Loss>> = BTreeMap::new();
         for (job, tasks) in by_job {
             let facts = &self.jobs[job];
             let Some(queue) = facts.queue else { continue };
@@ -136,13 +137,34 @@ impl Session<'_> {
                 };
                 part.extend(self.loss_of(task));
             }
-            let losses = lost.entry(queue).or_default();
-            losses.extend(elastic);
             if !core.is_empty() {
-                losses.push(core.into_iter().sum());
+                elastic.push(core.into_iter().sum());
             }
+            if elastic.is_empty() {
+                continue;
+            }
+            let behind = self.behind(job, running);
+            let losses = elastic.into_iter().map(|amounts| Loss { amounts, behind });
+            lost.entry(queue).or_default().extend(losses);
         }
         lost
+    }
+
+    /// What jobs of lower priority than a victim hold in its queue.
+    fn behind(&self, victim: usize, running: &Pool) -> Amounts {
+        let facts = &self.jobs[victim];
+        if !self.settings.by_priority {
+            return Amounts::default();
+        }
+        let jobs = facts.queue.map(|queue| running.of_queue(queue));
+        let lower = jobs
+            .into_iter()
+            .flatten()
+            .rev()
+            .take_while(|&&job| self.jobs[job].job.priority < facts.job.priority);
+        let tasks = lower.flat_map(|&job| self.jobs[job].view.all());
+        let held = tasks.filter(|&task| self.standings[task].status.is_active_allocated());
+        held.filter_map(|task| self.charge(task)).sum()
     }
 
     /// Whether two jobs wait for the same and under the same conditions.

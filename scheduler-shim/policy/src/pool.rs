@@ -43,6 +43,13 @@ impl Pool {
         self.by_queue.iter().map(|(&queue, jobs)| (queue, jobs))
     }
 
+    /// The jobs of one queue.
+    pub(crate) fn of_queue(&self, queue: usize) -> &[usize] {
+        self.by_queue
+            .get(&queue)
+            .map_or(&[], |jobs| jobs.as_slice())
+    }
+
     /// Takes jobs that have changed out, or puts them where they belong now.
     pub(crate) fn update(&mut self, session: &Session<'_>, changed: impl Iterator<Item = usize>) {
         for job in changed {

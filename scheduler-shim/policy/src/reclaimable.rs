@@ -4,6 +4,11 @@
 //! than it may (the fair share is maintained), or while it holds more than its quota and the taker stays
 //! within its own (the quota is guaranteed). The two queues that are compared are those where the paths
 //! from the top part. In the end no queue above the taker may be fuller than a sibling that lost something.
+//!
+//! # What a queue has too much of is what it would rather lose
+//! Where the jobs of a queue are on cards of several sizes, those of low priority may be of no use to the
+//! taker. Were one of high priority taken in their stead, though the queue is above its share only with them,
+//! it would push them out in turn, and they the taker: three jobs would take each other's places for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +25,15 @@ pub struct Reclaimer {
     pub is_preemptible: bool,
     /// What it wants.
     pub wants: Amounts,
+}
+
+/// What a victim's queue would lose with it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Loss {
+    /// What the victim holds.
+    pub amounts: Amounts,
+    /// What stays with jobs of the queue that the queue would rather lose: those of lower priority.
+    pub behind: Amounts,
 }
 
 /// Whether it may take anything at all.
@@ -84,17 +98,19 @@ pub fn is_quota_candidate(victim: &QueueShare, wants: Amounts) -> bool {
 pub fn reclaimable(
     tree: &QueueTree,
     reclaimer: Reclaimer,
-    victims: &BTreeMap<usize, Vec<Amounts>>,
+    victims: &BTreeMap<usize, Vec<Loss>>,
     multiplier: f64,
 ) -> bool {
     let mut left: BTreeMap<usize, Amounts> = BTreeMap::new();
     let mut involved: BTreeMap<usize, BTreeSet<Resource>> = BTreeMap::new();
-    for (&queue, amounts) in victims {
+    for (&queue, losses) in victims {
         let (taker, loser) = tree.parting(reclaimer.queue, queue);
-        let resources: BTreeSet<_> = amounts.iter().flat_map(|one| one.involved()).collect();
-        for &amount in amounts {
+        let amounts = losses.iter().map(|loss| loss.amounts);
+        let resources: BTreeSet<_> = amounts.flat_map(Amounts::involved).collect();
+        for loss in losses {
             let (taker, loser_share) = (tree.get(taker), tree.get(loser));
             let has = *left.entry(loser).or_insert(loser_share.allocated());
+            let has = has.minus(loss.behind);
             let is_fair = exceeds_fair_share(loser_share, has)
                 || guarantees_quota(taker, reclaimer.wants, loser_share, has);
             if !is_fair {
@@ -102,7 +118,7 @@ pub fn reclaimable(
             }
             for above in tree.upward(queue) {
                 let has = left.entry(above).or_insert(tree.get(above).allocated());
-                *has = has.minus(amount);
+                *has = has.minus(loss.amounts);
                 involved.entry(above).or_default().extend(&resources);
             }
         }

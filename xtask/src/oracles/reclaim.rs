@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use apportion_policy::amounts::{Amounts, Resource};
 use apportion_policy::queue_order::{Prospect, compare};
 use apportion_policy::reclaimable::{
-    Reclaimer, can_reclaim, exceeds_fair_share, guarantees_quota, is_candidate, is_quota_candidate,
-    reclaimable,
+    Loss, Reclaimer, can_reclaim, exceeds_fair_share, guarantees_quota, is_candidate,
+    is_quota_candidate, reclaimable,
 };
 use apportion_policy::share::QueueShare;
 use serde_json::{Value, json};
@@ -85,12 +85,16 @@ fn of_a_tree(kind: &str, inputs: &Value) -> Result<bool> {
             is_candidate(&tree, reclaimer, victim)
         }
         _ => {
-            let mut victims: BTreeMap<usize, Vec<Amounts>> = BTreeMap::new();
+            let mut victims: BTreeMap<usize, Vec<Loss>> = BTreeMap::new();
             let given = inputs["victims_by_queue"].as_object();
             for (name, losses) in given.into_iter().flatten() {
                 let queue = find(&tree, &json!(name))?;
                 let losses = losses.as_array().context("victims are a list")?;
-                victims.insert(queue, losses.iter().map(amounts).collect());
+                let loss = |given| Loss {
+                    amounts: amounts(given),
+                    ..Loss::default()
+                };
+                victims.insert(queue, losses.iter().map(loss).collect());
             }
             reclaimable(&tree, reclaimer, &victims, number(&inputs["multiplier"]))
         }

@@ -7,3 +7,4 @@ mod metamorphic;
 mod mixed;
 mod promises;
 mod rounds;
+mod settling;

@@ -1,0 +1,100 @@
+//! Clusters that did not settle: whoever came to a place was made to leave it again, for ever.
+
+use apportion_abi::{Bytes, Fraction, Share};
+use apportion_policy::cluster::{Cards, Group, Job, ListedCard, Node, PodSet, Task};
+use apportion_policy::{Cluster, Decision, step};
+
+use super::clusters::{NOW, queue, quota};
+use super::rounds::carry_on;
+
+const ROUNDS: usize = 20;
+
+/// A node with cards of so many thousand MiB.
+fn node(name: &str, cards: &[u64]) -> Node {
+    let card = |(place, size): (usize, &u64)| ListedCard {
+        name: format!("gpu-{place}"),
+        memory: Bytes::from_mib(size * 1000),
+        is_healthy: true,
+    };
+    Node {
+        name: name.to_owned(),
+        pods: 110,
+        listed: cards.iter().enumerate().map(card).collect(),
+        ..Node::default()
+    }
+}
+
+/// A job of two pods.
+fn job(name: &str, queue: &str, priority: i32, minimum: usize, cards: Cards) -> Job {
+    let task = |pod| Task {
+        name: format!("{name}-{pod}"),
+        set: "default".to_owned(),
+        cards: cards.clone(),
+        ..Task::default()
+    };
+    Job {
+        name: name.to_owned(),
+        queue: queue.to_owned(),
+        priority,
+        is_preemptible: true,
+        root: Group {
+            sets: vec![PodSet {
+                name: "default".to_owned(),
+                min_available: minimum,
+                topology: None,
+            }],
+            ..Group::default()
+        },
+        tasks: (0..2).map(task).collect(),
+        ..Job::default()
+    }
+}
+
+fn part(text: &str, devices: u32) -> Cards {
+    let fraction: Fraction = text.parse().unwrap();
+    Cards::Shared {
+        share: Share::Fraction(fraction),
+        devices,
+    }
+}
+
+/// A queue with a quota of two cards and one with all that is left of them, both of which want more than
+/// there is on the cards that are large enough.
+fn tight() -> Cluster {
+    let bytes = Cards::Shared {
+        share: Share::Memory(Bytes::from_mib(751)),
+        devices: 1,
+    };
+    let mut whole = job("job-1", "rest", 50, 1, Cards::Whole(2));
+    whole.tasks.truncate(1);
+    Cluster {
+        nodes: vec![node("node-0", &[2, 3]), node("node-1", &[3, 1, 1, 2])],
+        queues: vec![
+            queue("all", None, quota(-1.0, -1.0, 1.0), 100),
+            queue("rest", Some("all"), quota(0.0, -1.0, 1.0), 100),
+            queue("quota", Some("all"), quota(2.0, -1.0, 0.0), 100),
+        ],
+        jobs: vec![
+            job("job-0", "quota", 75, 2, part("0.25", 2)),
+            whole,
+            job("job-2", "quota", 75, 2, bytes),
+            job("job-3", "quota", 50, 1, part("0.25", 1)),
+            job("job-4", "rest", 50, 1, part("0.5", 2)),
+        ],
+        ..Cluster::default()
+    }
+}
+
+#[test]
+fn who_would_push_lesser_jobs_of_its_queue_out_is_not_taken_in_their_stead() {
+    let mut cluster = tight();
+    for round in 0..ROUNDS {
+        let mut decisions = step(NOW, &cluster);
+        decisions.retain(|one| !matches!(one, Decision::Reserve { .. }));
+        if decisions.is_empty() {
+            return;
+        }
+        carry_on(&mut cluster, round, &decisions);
+    }
+    panic!("it has not settled");
+}
