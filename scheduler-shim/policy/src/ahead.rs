@@ -25,13 +25,27 @@ pub(crate) struct Promise {
 /// Runs all actions on a cluster, with no eviction in vain.
 #[must_use]
 pub fn plan(now: Duration, cluster: &Cluster) -> Session<'_> {
+    plan_aloud(now, cluster, |_, _| ())
+}
+
+/// The same; `done` is shown what has been decided after each action. Each plan that is tried begins with
+/// [`Action::Allocate`]; the last is the one that is given.
+pub fn plan_aloud<'a>(
+    now: Duration,
+    cluster: &'a Cluster,
+    mut done: impl FnMut(&Session<'a>, Action),
+) -> Session<'a> {
+    let mut run = |session: &mut Session<'a>, actions: &[Action]| {
+        for &action in actions {
+            session.run(action);
+            done(session, action);
+        }
+    };
     let mut barred = BTreeSet::new();
     for _ in 0..PLANS {
         let mut session = Session::open(now, cluster);
         session.barred.clone_from(&barred);
-        for action in Action::ALL {
-            session.run(action);
-        }
+        run(&mut session, &Action::ALL);
         let broken = session.broken_promises(cluster);
         if broken.is_empty() {
             return session;
@@ -39,8 +53,7 @@ pub fn plan(now: Duration, cluster: &Cluster) -> Session<'_> {
         barred.extend(broken);
     }
     let mut session = Session::open(now, cluster);
-    session.run(Action::Allocate);
-    session.run(Action::EvictStaleGangs);
+    run(&mut session, &[Action::Allocate, Action::EvictStaleGangs]);
     session
 }
 

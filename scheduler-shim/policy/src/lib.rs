@@ -54,7 +54,7 @@ mod step;
 mod stock;
 mod topology;
 
-pub use ahead::plan;
+pub use ahead::{plan, plan_aloud};
 pub use claims::ClaimRefusal;
 pub use cluster::Cluster;
 pub use place::{Card, Placement, Refusal, place};

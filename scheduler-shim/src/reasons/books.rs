@@ -7,7 +7,7 @@ use apportion_abi::{Bytes, Capacity, Holder};
 use apportion_policy::amounts::{Amounts, Resource};
 use apportion_policy::cluster::{Cards, Cluster, Job, Node, Status, Task};
 use apportion_policy::tree::QueueTree;
-use apportion_policy::{Action, Decision, Outcome, Session};
+use apportion_policy::{Action, Decision, Outcome, Session, plan_aloud};
 
 /// One decision and what it was made for.
 #[derive(Clone, Debug)]
@@ -32,21 +32,25 @@ pub(crate) struct Books<'a> {
     whole: BTreeMap<String, Vec<(&'a str, i64)>>,
 }
 
-/// Decides, and enters everything.
+/// Decides as the scheduler does, and enters everything.
 pub(crate) fn decide(now: Duration, cluster: &Cluster) -> Books<'_> {
-    let mut session = Session::open(now, cluster);
     let mut made: Vec<Made> = Vec::new();
-    for action in Action::ALL {
-        let before: BTreeSet<Decision> = session.decisions().into_iter().collect();
-        session.run(action);
+    let mut before = BTreeSet::new();
+    let session = plan_aloud(now, cluster, |session, action| {
+        if action == Action::Allocate {
+            made.clear();
+            before.clear();
+        }
         let after = session.decisions();
         // A later action may undo what an earlier one decided.
         made.retain(|one| after.contains(&one.decision));
         let new = after
-            .into_iter()
-            .filter(|decision| !before.contains(decision));
+            .iter()
+            .filter(|decision| !before.contains(*decision))
+            .cloned();
         made.extend(new.map(|decision| Made { decision, action }));
-    }
+        before = after.into_iter().collect();
+    });
     made.sort_by(|left, right| left.decision.cmp(&right.decision));
     let mut books = Books {
         cluster,
@@ -64,12 +68,17 @@ pub(crate) fn decide(now: Duration, cluster: &Cluster) -> Books<'_> {
         }
     }
     books.name_cards();
-    let total = cluster.nodes.iter().map(capacity).sum();
+    let total = books.total();
     books.queues.divide(cluster.settings.division, total);
     books
 }
 
 impl<'a> Books<'a> {
+    /// What all nodes have together.
+    pub(crate) fn total(&self) -> Amounts {
+        self.cluster.nodes.iter().map(capacity).sum()
+    }
+
     fn enter(&mut self, job: &Job, task: &'a Task) {
         let Some(outcome) = self.session.outcome(&task.name) else {
             return;

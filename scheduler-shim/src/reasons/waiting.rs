@@ -113,7 +113,11 @@ impl Inquiry<'_> {
         if let Some(found) = over(self.books, job, queue, more) {
             return found;
         }
-        (Reason::Unschedulable, no_room(self.views(task), next.len()))
+        let message = match too_large(self.books, next.len(), more) {
+            Some(message) => message,
+            None => no_room(self.views(task), next.len()),
+        };
+        (Reason::Unschedulable, message)
     }
 
     /// The job's queue, or why it runs no pods.
@@ -203,6 +207,19 @@ fn over(books: &Books<'_>, job: &Job, queue: usize, more: Amounts) -> Option<(Re
         queue.uid
     );
     Some((Reason::NonPreemptibleOverQuota, message))
+}
+
+/// What the cluster has too little of for a gang, even if nobody else were there.
+fn too_large(books: &Books<'_>, together: usize, more: Amounts) -> Option<String> {
+    let total = books.total();
+    let mut involved = more.involved().filter(|_| together > 1);
+    let short = involved.find(|&resource| more[resource] > total[resource])?;
+    let amount = |amounts: Amounts| words::amount(short, amounts[short]);
+    Some(format!(
+        "the {together} pods that have to start together are larger than the cluster: they ask for {}, and all nodes together have {}",
+        amount(more),
+        amount(total)
+    ))
 }
 
 /// What all nodes together lack, and which of them came closest.

@@ -2,7 +2,7 @@
 
 use apportion_abi::{Bytes, Share};
 use apportion_policy::cluster::{Cards, Group, Job, Node, PodSet, Status, Task};
-use apportion_policy::{Cluster, Decision, Place, step};
+use apportion_policy::{Cluster, Decision, Place, plan_aloud, step};
 use proptest::prelude::*;
 
 use super::checks::{check_cards, check_gangs, check_queues};
@@ -39,6 +39,17 @@ proptest! {
             changes.push(decisions);
         }
         prop_assert!(false, "still changing: {:?}", changes.split_off(ROUNDS - 4));
+    }
+
+    #[test]
+    fn what_is_seen_of_a_plan_at_last_is_what_is_done(mut cluster in cluster()) {
+        for round in 0..4 {
+            let mut seen = Vec::new();
+            plan_aloud(NOW, &cluster, |session, _| seen = session.decisions());
+            let decisions = step(NOW, &cluster);
+            prop_assert_eq!(&seen, &decisions);
+            carry_on(&mut cluster, round, &decisions);
+        }
     }
 
     #[test]
