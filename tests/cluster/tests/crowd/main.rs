@@ -45,7 +45,9 @@ fn a_crowd_finds_its_own_grants_whatever_dies_and_the_books_agree_at_the_end() {
         let there = storm.crowd.look();
         storm.count(&there);
         storm.fill(there.len());
-        if storm.dice.roll(15) == 0 {
+        // On a fast machine chance alone may leave the agent alone.
+        let is_due = storm.kills == 0 && 2 * storm.ended >= pods();
+        if storm.dice.roll(15) == 0 || is_due {
             node.kill_agent();
             node.spawn_agent(&[]);
             storm.kills += 1;
