@@ -158,8 +158,10 @@ fn perform(task: Task) -> Result<ExitCode> {
             }
         }
         Task::Image { out } => {
-            let staged = stage::build(&workspace, true)?;
-            for image in apportion_cluster::image::released(&staged)? {
+            let tree = workspace.target.join("image");
+            stage::install(&stage::build(&workspace, true)?, &tree)?;
+            stage::strip(&tree)?;
+            for image in apportion_cluster::image::released(&tree)? {
                 let path = apportion_cluster::image::pack(&image, &out)?;
                 println!("{}  {}", path.display(), image.name);
             }

@@ -106,6 +106,16 @@ pub(crate) fn install(staged: &Path, prefix: &Path) -> Result<()> {
     link(prefix)
 }
 
+/// Takes what only debuggers read out of the programs below `tree`, which is most of their size.
+pub(crate) fn strip(tree: &Path) -> Result<()> {
+    for row in ROWS {
+        run(process::Command::new("strip")
+            .arg("--strip-debug")
+            .arg(tree.join(row.placed)))?;
+    }
+    Ok(())
+}
+
 /// Makes the links below `tree`.
 fn link(tree: &Path) -> Result<()> {
     for (path, to) in LINKS {
