@@ -103,6 +103,11 @@ impl<'g> Reach<'g> {
             sum = sum.plus(kind.least);
             kinds.push(kind);
         }
+        if session.moves_shrink {
+            // Whoever moves to larger cards leaves more than what is free now: nothing can be said of the sum.
+            let Parts([.., cards]) = &mut sum;
+            *cards = 0.0;
+        }
         let least = |node: usize| {
             let takes = kinds.iter().filter_map(|kind| kind.takes[node]);
             takes.reduce(|least, parts| least.with(parts, f64::min))

@@ -98,6 +98,8 @@ pub struct Session<'a> {
     pub(crate) card_sizes: (Bytes, Bytes),
     /// The memory of all cards, each size once, the smallest first.
     sizes: Vec<Bytes>,
+    /// Whether a pod may count for fewer cards where it moves to: bytes do, on cards of several sizes.
+    pub(crate) moves_shrink: bool,
     pub(crate) card_names: BTreeMap<CardKey, String>,
     pub(crate) claims: Vec<ClaimFacts<'a>>,
     /// How many NUMA zones the node with the most of them has.

@@ -44,6 +44,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
             sizes.first().copied().unwrap_or(UNKNOWN_SIZE),
             sizes.last().copied().unwrap_or(UNKNOWN_SIZE),
         ),
+        moves_shrink: sizes.len() > 1 && asks_bytes(cluster),
         sizes,
         most_zones: nodes.iter().map(|node| node.zones.len()).max().unwrap_or(0),
         nodes,
@@ -78,6 +79,17 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         .queues
         .divide(cluster.settings.division, session.total);
     session
+}
+
+/// Whether anybody asks for bytes of a card.
+fn asks_bytes(cluster: &Cluster) -> bool {
+    let mut tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
+    tasks.any(|task| {
+        let Cards::Shared { share, .. } = &task.cards else {
+            return false;
+        };
+        matches!(share, CardShare::Memory(_))
+    })
 }
 
 fn asked_profiles(cluster: &Cluster) -> impl Iterator<Item = String> {

@@ -157,6 +157,26 @@ fn who_is_on_the_large_card_moves_to_a_small_one_for_who_needs_it() {
 }
 
 #[test]
+fn who_moves_to_a_larger_card_leaves_more_than_was_free() {
+    // A fifth of one card and seven tenths of the other are free: less than the whole card that is asked for.
+    let nodes = vec![node("a", &[Some(10)]), node("b", &[Some(20)])];
+    let jobs = vec![
+        job("alone", Cards::Whole(1), &[]),
+        job("first", memory(6, 1), &["a0"]),
+        job("second", memory(2, 1), &["a0"]),
+        job("stays", memory(6, 1), &["b0"]),
+    ];
+    let expected = [
+        "evict first",
+        "evict second",
+        "reserve alone on a",
+        "reserve first on b",
+        "reserve second on b",
+    ];
+    assert_eq!(decided(&cluster(nodes, jobs)), expected);
+}
+
+#[test]
 fn who_leads_its_set_starts_before_the_others() {
     let mut gang = job("gang", Cards::Whole(1), &[]);
     let task = |name: &str, leads: bool| Task {
