@@ -130,7 +130,9 @@ impl Session<'_> {
         if labels.is_empty() {
             return true;
         }
-        self.present(task).all(|(other, place)| {
+        let shy = self.shy.iter().filter(|&&other| other != task);
+        let mut present = shy.filter_map(|&other| Some((other, self.stays(other)?)));
+        present.all(|(other, place)| {
             let mut unwanted = self.tasks[other].task.apart.iter();
             unwanted.all(|unwanted| {
                 !matches(unwanted, labels) || !self.share_domain(place, node, &unwanted.domain)
@@ -160,14 +162,15 @@ impl Session<'_> {
 
     /// The other pods that are somewhere to stay, and where.
     fn present(&self, task: usize) -> impl Iterator<Item = (usize, usize)> {
-        let standings = self.standings.iter().enumerate();
-        standings.filter_map(move |(other, standing)| {
-            let stays = standing.status.is_active() && standing.status != Status::Releasing;
-            standing
-                .node
-                .filter(|_| stays && other != task)
-                .map(|node| (other, node))
-        })
+        let others = (0..self.standings.len()).filter(move |&other| other != task);
+        others.filter_map(|other| Some((other, self.stays(other)?)))
+    }
+
+    /// The node where a pod is to stay.
+    fn stays(&self, task: usize) -> Option<usize> {
+        let standing = &self.standings[task];
+        let stays = standing.status.is_active() && standing.status != Status::Releasing;
+        standing.node.filter(|_| stays)
     }
 
     fn share_domain(&self, left: usize, right: usize, label: &str) -> bool {

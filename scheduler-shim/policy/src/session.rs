@@ -106,6 +106,8 @@ pub struct Session<'a> {
     pub(crate) most_zones: usize,
     /// Jobs that may not make others leave.
     pub(crate) barred: BTreeSet<usize>,
+    /// The tasks that want to be apart from others.
+    pub(crate) shy: Vec<usize>,
     /// What others were evicted for.
     pub(crate) promises: Vec<Promise>,
     profiles: Vec<String>,

@@ -154,6 +154,21 @@ impl Session<'_> {
         })
     }
 
+    /// All pods as they are now, by name, with how many cards each is charged for where it is.
+    #[must_use]
+    pub fn outcomes(&self) -> BTreeMap<&str, (Outcome, f64)> {
+        let mut names = BTreeMap::new();
+        let all = self.tasks.iter().enumerate().map(|(number, facts)| {
+            let standing = &self.standings[number];
+            let outcome = Outcome {
+                status: standing.status,
+                place: self.place_of(number, standing, &mut names),
+            };
+            (facts.task.name.as_str(), (outcome, self.gpus_of(number)))
+        });
+        all.collect()
+    }
+
     /// How many cards a pod is charged for where it is.
     #[must_use]
     pub fn cards_of(&self, task: &str) -> Option<f64> {

@@ -50,6 +50,8 @@ pub(crate) struct Model {
     pub(crate) told: BTreeMap<String, (String, Duration)>,
     /// Pods by UID.
     pub(crate) pods: BTreeMap<String, PodRef>,
+    /// Pods that were seen on a node, by node: namespaces and names.
+    pub(crate) placed: BTreeMap<String, BTreeSet<(String, String)>>,
     pub(crate) remarks: Remarks,
 }
 
@@ -72,6 +74,7 @@ impl Model {
             reported: BTreeMap::new(),
             told: BTreeMap::new(),
             pods: BTreeMap::new(),
+            placed: BTreeMap::new(),
             remarks,
         }
     }
@@ -128,6 +131,10 @@ impl Model {
             if let Some(earlier) = known.filter(|known| known.uid != pod.uid) {
                 effects.extend(self.pod_gone(&earlier.uid));
             }
+            if let Some(node) = pods::node(object) {
+                let name = (pod.namespace.clone(), pod.name.clone());
+                self.placed.entry(node.to_owned()).or_default().insert(name);
+            }
             effects.extend(self.pod_applied(&pod, object));
             self.pods.insert(pod.uid.clone(), pod);
         }
@@ -179,7 +186,11 @@ impl Model {
         let known = self
             .inventory
             .find("Pod", object.namespace(), object.name());
-        if known.is_some_and(|known| known.uid() == uid) {
+        if let Some(known) = known.filter(|known| known.uid() == uid) {
+            let node = pods::node(known).unwrap_or_default();
+            if let Some(there) = self.placed.get_mut(node) {
+                there.remove(&(object.namespace().to_owned(), object.name().to_owned()));
+            }
             self.inventory.remove(json);
         }
         self.pods.remove(uid);

@@ -76,7 +76,11 @@ impl Model {
     /// Pods that run and that the agent of their node does not know; on one node, or on all.
     fn adopt(&mut self, now: Duration, only: Option<&str>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        for object in self.inventory.all("Pod") {
+        let there = only.and_then(|only| self.placed.get(only));
+        let there = there.into_iter().flatten();
+        let there = there.filter_map(|(space, name)| self.inventory.find("Pod", space, name));
+        let everywhere = self.inventory.all("Pod").filter(|_| only.is_none());
+        for object in there.chain(everywhere) {
             let node = pods::node(object).filter(|node| only.is_none_or(|only| only == *node));
             let Some(node) = node.filter(|_| !pods::is_over(object)) else {
                 continue;

@@ -4,7 +4,7 @@
 //! refused the others give back what they got. A pod that is withdrawn while its agent has yet to answer
 //! stays here until the answer came, so that nothing is asked for twice and nothing is left behind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::event::{Effect, PodRef};
 
@@ -78,6 +78,7 @@ pub(crate) struct Outcome {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Starts {
     by_uid: BTreeMap<String, Start>,
+    by_unit: BTreeMap<u64, BTreeSet<String>>,
     units: u64,
 }
 
@@ -114,7 +115,10 @@ impl Starts {
                     shares: start.cards.clone(),
                 });
             }
-            self.by_uid.insert(start.pod.uid.clone(), start);
+            let uid = start.pod.uid.clone();
+            self.remove(&uid);
+            self.by_unit.entry(number).or_default().insert(uid.clone());
+            self.by_uid.insert(uid, start);
         }
         effects.extend(self.bind_if_all_accepted(number));
         effects
@@ -134,7 +138,7 @@ impl Starts {
             }
             Stage::Withdrawn => {
                 let node = start.node.clone();
-                self.by_uid.remove(uid);
+                self.remove(uid);
                 vec![Effect::Release { node, id }]
             }
             Stage::Accepted(_) | Stage::Binding(_) | Stage::Bound => Vec::new(),
@@ -149,11 +153,11 @@ impl Starts {
         let (stage, unit) = (start.stage.clone(), start.unit);
         match stage {
             Stage::Asked => {
-                self.by_uid.remove(uid);
+                self.remove(uid);
                 self.withdraw(unit)
             }
             Stage::Withdrawn => {
-                self.by_uid.remove(uid);
+                self.remove(uid);
                 Outcome::default()
             }
             Stage::Accepted(_) | Stage::Binding(_) | Stage::Bound => Outcome::default(),
@@ -176,7 +180,7 @@ impl Starts {
 
     /// The API server did not bind a pod. Others of its unit may be bound already, and stay.
     pub(crate) fn not_bound(&mut self, uid: &str) -> Vec<Effect> {
-        let start = self.by_uid.remove(uid);
+        let start = self.remove(uid);
         start
             .and_then(|start| start.release())
             .into_iter()
@@ -192,7 +196,7 @@ impl Starts {
             Stage::Binding(_) | Stage::Bound if start.node == node => {
                 let mut effects = self.bound(uid);
                 effects.dedup();
-                self.by_uid.remove(uid);
+                self.remove(uid);
                 Outcome {
                     effects,
                     withdrawn: Vec::new(),
@@ -226,9 +230,7 @@ impl Starts {
     /// Ends what of a unit is not being bound yet.
     fn withdraw(&mut self, unit: u64) -> Outcome {
         let mut outcome = Outcome::default();
-        let of_unit = self.by_uid.values().filter(|start| start.unit == unit);
-        let uids: Vec<String> = of_unit.map(|start| start.pod.uid.clone()).collect();
-        for uid in uids {
+        for uid in self.by_unit.get(&unit).cloned().unwrap_or_default() {
             let Some(start) = self.by_uid.get_mut(&uid) else {
                 continue;
             };
@@ -240,7 +242,7 @@ impl Starts {
                 Stage::Accepted(_) => {
                     outcome.effects.extend(start.release());
                     outcome.withdrawn.push(start.pod.clone());
-                    self.by_uid.remove(&uid);
+                    self.remove(&uid);
                 }
                 Stage::Withdrawn | Stage::Binding(_) | Stage::Bound => {}
             }
@@ -248,26 +250,42 @@ impl Starts {
         outcome
     }
 
+    fn remove(&mut self, uid: &str) -> Option<Start> {
+        let start = self.by_uid.remove(uid)?;
+        if let Some(others) = self.by_unit.get_mut(&start.unit) {
+            others.remove(uid);
+            if others.is_empty() {
+                self.by_unit.remove(&start.unit);
+            }
+        }
+        Some(start)
+    }
+
     fn bind_if_all_accepted(&mut self, unit: u64) -> Vec<Effect> {
-        let mut starts = self.by_uid.values().filter(|start| start.unit == unit);
-        if !starts.all(|start| matches!(start.stage, Stage::Accepted(_))) {
+        let uids = self.by_unit.get(&unit).cloned().unwrap_or_default();
+        let is_accepted = |uid: &String| {
+            let start = self.by_uid.get(uid);
+            start.is_some_and(|start| matches!(start.stage, Stage::Accepted(_)))
+        };
+        if !uids.iter().all(is_accepted) {
             return Vec::new();
         }
-        let starts = self.by_uid.values_mut();
-        let of_unit = starts.filter(|start| start.unit == unit);
-        of_unit
-            .map(|start| {
-                if let Stage::Accepted(id) = &start.stage {
-                    start.stage = Stage::Binding(id.clone());
-                }
-                Effect::Bind {
-                    node: start.node.clone(),
-                    pod: start.pod.clone(),
-                    cards: start.cards.clone(),
-                    received: start.received,
-                }
-            })
-            .collect()
+        let mut effects = Vec::new();
+        for uid in &uids {
+            let Some(start) = self.by_uid.get_mut(uid) else {
+                continue;
+            };
+            if let Stage::Accepted(id) = &start.stage {
+                start.stage = Stage::Binding(id.clone());
+            }
+            effects.push(Effect::Bind {
+                node: start.node.clone(),
+                pod: start.pod.clone(),
+                cards: start.cards.clone(),
+                received: start.received,
+            });
+        }
+        effects
     }
 }
 

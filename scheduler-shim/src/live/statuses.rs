@@ -85,7 +85,7 @@ fn tallies<'a>(books: &Books<'a>) -> (QueueTree, BTreeMap<&'a str, Tally>) {
             let node = task.node.as_ref().and_then(|node| books.node(node));
             let has = task.status.is_active_allocated() && node.is_some();
             let mut amounts = task.amounts(largest);
-            if let Some(cards) = books.session.cards_of(&task.name).filter(|_| has) {
+            if let Some(cards) = books.charged(task).filter(|_| has) {
                 amounts[Resource::Gpu] = cards;
             }
             let wants = has || task.status == TaskStatus::Pending;

@@ -57,6 +57,9 @@ impl Model {
         }
         for (node, agent) in self.agents.all() {
             let strangers = self.strangers(node, &agent.said);
+            if strangers.is_empty() {
+                continue;
+            }
             add_strangers(&mut snapshot.cluster, node, strangers);
         }
         snapshot

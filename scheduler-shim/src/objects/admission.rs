@@ -48,7 +48,7 @@ impl Admission {
         let spec = &pod.json()["spec"];
         let affinity =
             &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-        let is_special = occupancy::concerns(pod) || !spec["volumes"].is_null();
+        let is_special = occupancy::concerns(pod) || volumes::concerns(pod);
         let own = match is_special {
             true => super::pods::name(pod),
             false => String::new(),

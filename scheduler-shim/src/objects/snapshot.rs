@@ -42,6 +42,9 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) foreign: usize,
 }
 
+/// Where nodes are among all, by name.
+type Places<'a> = BTreeMap<&'a str, usize>;
+
 /// Reads the cluster from its objects. `assumed` are pods that will be on a node that their object does not
 /// name yet; `cards` is what is known beside the objects of nodes and pods.
 pub(crate) fn snapshot<'a>(
@@ -61,6 +64,8 @@ pub(crate) fn snapshot<'a>(
         })
         .collect();
     known.iter_mut().for_each(|node| cards.list(node));
+    let places = objects.iter().enumerate();
+    let places: Places<'_> = places.map(|(place, node)| (node.name(), place)).collect();
     let reading = Reading { inventory, now };
     let (lookup, settings) = (inventory.lookup(), Settings::default());
     let occupancy = Occupancy::of(inventory, assumed);
@@ -75,7 +80,7 @@ pub(crate) fn snapshot<'a>(
             .unwrap_or("default-scheduler");
         if !schedulers.iter().any(|name| name == scheduler) {
             foreign += 1;
-            take_off(pod, &mut known, cards);
+            take_off(pod, &mut known, &places, cards);
             continue;
         }
         let result = match requests::unreadable(pod) {
@@ -87,17 +92,14 @@ pub(crate) fn snapshot<'a>(
             if let Some(on) = cards.on.get(&task.name).filter(|_| task.status.is_active()) {
                 task.on.clone_from(on);
             }
-            if task.status.is_active()
-                && !known
-                    .iter()
-                    .any(|node| Some(&node.name) == task.node.as_ref())
-            {
+            let place = task.node.as_deref().and_then(|node| places.get(node));
+            if task.status.is_active() && place.is_none() {
                 remarks.note(
                     called("Pod", pod.namespace(), pod.name()),
                     "it is on a node that is not given, so nobody is charged for it",
                 );
             }
-            if let Some(why) = overfull(&task, &known) {
+            if let Some(why) = overfull(&task, place.map(|place| &known[*place])) {
                 return Err(why);
             }
             task.node_affinity = admission.wish(pod, &objects, &mut known, inventory);
@@ -106,7 +108,7 @@ pub(crate) fn snapshot<'a>(
         });
         if let Err(why) = result {
             if pods::node(pod).is_some() {
-                take_off(pod, &mut known, cards);
+                take_off(pod, &mut known, &places, cards);
             }
             if !is_over(pods::status(pod)) {
                 strays.insert(pods::name(pod), why);
@@ -140,13 +142,11 @@ impl Snapshot<'_> {
 }
 
 /// Why a pod can't be where it says that it is.
-fn overfull(task: &Task, known: &[Node]) -> Option<String> {
+fn overfull(task: &Task, node: Option<&Node>) -> Option<String> {
     let Cards::Shared { devices, .. } = &task.cards else {
         return None;
     };
-    let node = known
-        .iter()
-        .find(|node| Some(&node.name) == task.node.as_ref())?;
+    let node = node?;
     let cards = node
         .card_count()
         .max(i64::try_from(task.on.len()).unwrap_or(i64::MAX));
@@ -159,9 +159,9 @@ fn overfull(task: &Task, known: &[Node]) -> Option<String> {
 }
 
 /// Takes what a pod holds, that nobody here decides on, off its node.
-fn take_off(pod: Object<'_>, known: &mut [Node], cards: &Known) {
+fn take_off(pod: Object<'_>, known: &mut [Node], places: &Places<'_>, cards: &Known) {
     let node = pods::node(pod).filter(|_| !is_over(pods::status(pod)));
-    let Some(node) = node.and_then(|name| known.iter_mut().find(|node| node.name == name)) else {
+    let Some(node) = node.and_then(|name| known.get_mut(*places.get(name)?)) else {
         return;
     };
     node.cpu_millis -= quantity::whole(requests::total(pod, "cpu") * 1000.0);

@@ -33,6 +33,11 @@ pub(crate) fn refusal(pod: Object<'_>, node: Object<'_>, inventory: &Inventory) 
     })
 }
 
+/// Whether a pod has volumes that tie it to nodes.
+pub(crate) fn concerns(pod: Object<'_>) -> bool {
+    !claims(pod).is_empty()
+}
+
 fn claims(pod: Object<'_>) -> Vec<String> {
     let volumes = pod.json()["spec"]["volumes"]
         .as_array()

@@ -24,6 +24,10 @@ pub(crate) struct Books<'a> {
     pub(crate) made: Vec<Made>,
     pub(crate) queues: QueueTree,
     pub(crate) outcomes: BTreeMap<&'a str, Outcome>,
+    /// How many cards each pod is charged for.
+    charged: BTreeMap<&'a str, f64>,
+    nodes: BTreeMap<&'a str, &'a Node>,
+    card_sizes: (Bytes, Bytes),
     /// Shared cards by node, with the bytes of each that pods hold.
     cards: BTreeMap<String, BTreeMap<String, Vec<Holder>>>,
     /// The names under which cards are shown, by node and by the name that the policy gave.
@@ -57,15 +61,25 @@ pub(crate) fn decide(now: Duration, cluster: &Cluster) -> Books<'_> {
         made,
         queues: QueueTree::of(&cluster.queues),
         outcomes: BTreeMap::new(),
+        charged: BTreeMap::new(),
+        nodes: (cluster.nodes.iter())
+            .map(|node| (node.name.as_str(), node))
+            .collect(),
+        card_sizes: card_sizes(cluster),
         cards: BTreeMap::new(),
         names: BTreeMap::new(),
         whole: BTreeMap::new(),
         session,
     };
-    for job in &cluster.jobs {
-        for task in &job.tasks {
-            books.enter(job, task);
-        }
+    let outcomes = books.session.outcomes();
+    let outcome = |task: &Task| outcomes.get(task.name.as_str()).cloned();
+    let all = cluster.jobs.iter().flat_map(|job| {
+        let tasks = job.tasks.iter();
+        tasks.filter_map(move |task| Some((job, task, outcome(task)?)))
+    });
+    let all: Vec<(&Job, &Task, (Outcome, f64))> = all.collect();
+    for (job, task, (outcome, charged)) in all {
+        books.enter(job, task, outcome, charged);
     }
     books.name_cards();
     let total = books.total();
@@ -79,10 +93,7 @@ impl<'a> Books<'a> {
         self.cluster.nodes.iter().map(capacity).sum()
     }
 
-    fn enter(&mut self, job: &Job, task: &'a Task) {
-        let Some(outcome) = self.session.outcome(&task.name) else {
-            return;
-        };
+    fn enter(&mut self, job: &Job, task: &'a Task, outcome: Outcome, charged: f64) {
         let place = outcome
             .place
             .as_ref()
@@ -91,8 +102,8 @@ impl<'a> Books<'a> {
         if let Some(queue) = self.queues.find(&job.queue) {
             let (_, largest) = self.card_sizes();
             let mut amounts = task.amounts(largest);
-            if let Some(cards) = self.session.cards_of(&task.name).filter(|_| node.is_some()) {
-                amounts[Resource::Gpu] = cards;
+            if node.is_some() {
+                amounts[Resource::Gpu] = charged;
             }
             if outcome.status.is_active_allocated() && node.is_some() {
                 self.queues.charge(queue, amounts, job.is_preemptible);
@@ -136,11 +147,17 @@ impl<'a> Books<'a> {
             }
         }
         self.outcomes.insert(&task.name, outcome);
+        self.charged.insert(&task.name, charged);
+    }
+
+    /// How many cards a pod is charged for where it is.
+    pub(crate) fn charged(&self, task: &Task) -> Option<f64> {
+        self.charged.get(task.name.as_str()).copied()
     }
 
     /// A node by name.
     pub(crate) fn node(&self, name: &str) -> Option<&'a Node> {
-        self.cluster.nodes.iter().find(|node| node.name == name)
+        self.nodes.get(name).copied()
     }
 
     /// A pod and its job.
@@ -204,13 +221,15 @@ impl<'a> Books<'a> {
     }
 
     /// The memory of the smallest and of the largest cards.
-    pub(crate) fn card_sizes(&self) -> (Bytes, Bytes) {
-        let nodes = self.cluster.nodes.iter();
-        let sizes: Vec<Bytes> = nodes.flat_map(Node::card_sizes).collect();
-        let least = sizes.iter().min().copied();
-        let most = sizes.iter().max().copied();
-        (least.unwrap_or_default(), most.unwrap_or_default())
+    pub(crate) const fn card_sizes(&self) -> (Bytes, Bytes) {
+        self.card_sizes
     }
+}
+
+fn card_sizes(cluster: &Cluster) -> (Bytes, Bytes) {
+    let sizes = || cluster.nodes.iter().flat_map(Node::card_sizes);
+    let (least, most) = (sizes().min(), sizes().max());
+    (least.unwrap_or_default(), most.unwrap_or_default())
 }
 
 /// The bytes that a pod takes of a card of this size if it shares it.

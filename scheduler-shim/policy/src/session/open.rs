@@ -60,6 +60,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         card_names: BTreeMap::new(),
         claims: Vec::new(),
         barred: BTreeSet::new(),
+        shy: Vec::new(),
         promises: Vec::new(),
         profiles,
         next_card: 0,
@@ -269,6 +270,9 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
             session.claims[claim].users.push(session.tasks.len());
         }
         by_set[set].push(session.tasks.len());
+        if !task.apart.is_empty() {
+            session.shy.push(session.tasks.len());
+        }
         session.tasks.push(TaskFacts {
             task,
             job: place,
