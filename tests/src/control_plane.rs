@@ -166,6 +166,12 @@ impl ControlPlane {
         }
     }
 
+    /// The processes of etcd and of the API server; zero where that was killed.
+    #[must_use]
+    pub fn processes(&self) -> [u32; 2] {
+        [self.etcd.id(), self.apiserver.as_ref().map_or(0, Child::id)]
+    }
+
     /// The file that clients need.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {

@@ -195,6 +195,7 @@ const ONLOOKERS: &[&str] = &[
     "apportion-tests",
     "apportion-kubelet-tests",
     "apportion-benches",
+    "apportion-bench-api",
 ];
 
 /// The two floors on which the network and its runtime are known.

@@ -19,6 +19,7 @@ mod lint;
 mod oracle_pod_groups;
 mod oracles;
 mod scenarios;
+mod soak;
 mod stage;
 mod steps;
 mod suites;
@@ -74,7 +75,8 @@ enum Task {
     },
     /// Run the benches; they print ratios.
     Bench {
-        /// Arguments for the pairs, such as one section: calls, contention, starts.
+        /// Arguments for the pairs, such as one section: calls, contention, starts; or `api` and its arguments:
+        /// the scheduler on a real API server, whose programs `cargo xtask cluster up` builds.
         #[arg(last = true)]
         args: Vec<String>,
     },
@@ -98,6 +100,12 @@ enum Task {
         /// The seed of an earlier run, to have the same clusters again.
         #[arg(long)]
         seed: Option<u64>,
+        /// Take so many steps with the scheduler's model and nothing else, in place of that.
+        #[arg(long, value_name = "STEPS", conflicts_with = "api")]
+        model: Option<u64>,
+        /// Take so many steps with the scheduler, agents and a real API server, in place of that.
+        #[arg(long, value_name = "STEPS")]
+        api: Option<u64>,
     },
     /// Ask the policy's rules what KAI answers.
     Oracles {
@@ -143,7 +151,12 @@ fn perform(task: Task) -> Result<ExitCode> {
         Task::Test { args } => return suites::test(&workspace, &args),
         Task::Lint => lint::check(&workspace)?,
         Task::Chart { update } => chart::check(&workspace, update)?,
-        Task::Soak { cases, seed } => suites::soak(&workspace, cases, seed)?,
+        Task::Soak {
+            cases,
+            seed,
+            model,
+            api,
+        } => soak::run(&workspace, soak::What::of(cases, model, api), seed)?,
         Task::Bench { args } => suites::bench(&workspace, &args)?,
         Task::Scenarios { dir, filter, json } => {
             let listed = Deviations::read(&workspace.root.join(DEVIATIONS))?;

@@ -5,7 +5,6 @@
 //! under `loom`, which replaces the atomics and so needs a build of its own.
 
 use std::process::{Command, ExitCode};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow};
 
@@ -66,25 +65,17 @@ pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     })
 }
 
-/// Runs the property tests of the policy's steps, optimised, over other clusters each time.
-pub(crate) fn soak(workspace: &Workspace, cases: u32, seed: Option<u64>) -> Result<()> {
-    let seed = match seed {
-        Some(seed) => seed,
-        None => u64::from(SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos()),
-    };
-    println!("seed {seed}, {cases} cases of each promise");
-    run(workspace
-        .cargo()
-        .args(["test", "--release", "--package", "apportion-policy"])
-        .args(["--test", "steps", "--test", "victims"])
-        .env("PROPTEST_CASES", cases.to_string())
-        .env("PROPTEST_RNG_SEED", seed.to_string()))
-}
-
 /// Runs the benches against an optimised tree: pairs in processes first, then what the agent has in memory,
-/// then single functions.
+/// then single functions. With `api` as the first argument, those of the scheduler on an API server instead.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     let staged = stage::build(workspace, true)?;
+    if let [section, args @ ..] = args
+        && section == "api"
+    {
+        let mut api = workspace.cargo();
+        api.args(["run", "--release", "--package", "apportion-bench-api"]);
+        return run(with(api.env(STAGED, &staged), args));
+    }
     let package = ["--package", "apportion-benches"];
     let mut pairs = workspace.cargo();
     pairs

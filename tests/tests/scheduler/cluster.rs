@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use apportion_tests::control_plane::ControlPlane;
 use apportion_tests::{Agent, Host, cards, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 /// How long anything may take on a machine that does much else.
@@ -55,6 +57,8 @@ impl Node {
 /// The whole.
 pub(crate) struct Cluster {
     scheduler: Option<Child>,
+    /// Where in the log the scheduler began that was started last.
+    began: usize,
     /// More options of the scheduler.
     pub(crate) options: Vec<String>,
     pub(crate) nodes: BTreeMap<String, Node>,
@@ -89,6 +93,7 @@ impl Cluster {
         plane.apply(&[queue("default-queue", -1)]);
         Self {
             scheduler: None,
+            began: 0,
             options: Vec::new(),
             nodes: BTreeMap::new(),
             plane,
@@ -172,6 +177,7 @@ impl Cluster {
             .args(&self.options)
             .stdin(Stdio::null())
             .stderr(log.expect("the folder is writable"));
+        self.began = self.whole_log().len();
         self.scheduler = Some(command.spawn().expect("the scheduler is staged"));
     }
 
@@ -181,6 +187,30 @@ impl Cluster {
             scheduler.kill().expect("the scheduler runs");
             let _ = scheduler.wait();
         }
+    }
+
+    /// Starts a scheduler where the one of before ended by itself, as a kubelet does.
+    pub(crate) fn revive_scheduler(&mut self) {
+        let ended = self.scheduler.as_mut().map(Child::try_wait);
+        if matches!(ended, Some(Ok(Some(_)))) {
+            self.start_scheduler();
+        }
+    }
+
+    /// Waits until the scheduler that was started last leads.
+    pub(crate) fn await_leader(&mut self) {
+        eventually(PATIENCE, "the scheduler leads", || {
+            self.revive_scheduler();
+            let log = self.whole_log();
+            log[self.began..].contains("Scheduler leads")
+        });
+    }
+
+    /// Stops the scheduler where it is, so that another can be started beside it.
+    pub(crate) fn stop_scheduler(&mut self) -> Stopped {
+        let scheduler = self.scheduler.take().expect("the scheduler runs");
+        signal(&scheduler, Signal::SIGSTOP);
+        Stopped(scheduler)
     }
 
     fn log(&self) -> PathBuf {
@@ -307,6 +337,31 @@ impl Drop for Cluster {
             let _ = scheduler.wait();
         }
     }
+}
+
+/// A scheduler that is stopped.
+pub(crate) struct Stopped(Child);
+
+impl Stopped {
+    /// Lets it go on, and waits until it ends because another leads.
+    pub(crate) fn go_on(mut self) {
+        signal(&self.0, Signal::SIGCONT);
+        eventually(PATIENCE, "who lost the lease ends", || {
+            self.0.try_wait().is_ok_and(|ended| ended.is_some())
+        });
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = i32::try_from(child.id()).expect("a pid is small");
+    kill(Pid::from_raw(pid), signal).expect("it is there");
 }
 
 /// A node that could take anything.

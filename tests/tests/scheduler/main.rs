@@ -2,11 +2,13 @@
 //! the simulated driver, pods are what people write.
 
 mod adopting;
+mod anything;
 mod cluster;
 mod crashes;
 mod gangs;
 mod placing;
 mod queues;
 mod remote;
+mod requests;
 mod silence;
 mod statuses;

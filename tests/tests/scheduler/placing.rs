@@ -35,22 +35,36 @@ fn condition(pod: &Value) -> Option<&str> {
     scheduled["message"].as_str()
 }
 
+/// How many bursts there are; more where somebody has the time.
+fn bursts() -> u32 {
+    let bursts = std::env::var("APPORTION_BURSTS").ok();
+    bursts.and_then(|text| text.parse().ok()).unwrap_or(3)
+}
+
 #[test]
 fn a_burst_of_halves_fills_every_card_with_two() {
     let cluster = Cluster::with_cards(8);
-    let pods: Vec<Value> = (0..16)
-        .map(|number| pod(&format!("half-{number}"), json!({"gpu-fraction": "0.5"})))
-        .collect();
-    cluster.plane.apply(&pods);
-    let bound = cluster.bound(16);
-    assert_eq!(count_by_card(&bound), [2; 8], "{bound:?}");
-    let granted = cluster.granted("node-1");
-    assert_eq!(granted.len(), 8);
-    assert!(
-        granted
-            .values()
-            .all(|held| held.iter().map(|(_, bytes)| bytes).sum::<u64>() == CARD)
-    );
+    for burst in 0..bursts() {
+        let half = |number| {
+            pod(
+                &format!("half-{burst}-{number}"),
+                json!({"gpu-fraction": "0.5"}),
+            )
+        };
+        let pods: Vec<Value> = (0..16).map(half).collect();
+        cluster.plane.apply(&pods);
+        let bound = cluster.bound(16);
+        assert_eq!(count_by_card(&bound), [2; 8], "burst {burst}: {bound:?}");
+        let granted = cluster.granted("node-1");
+        assert_eq!(granted.len(), 8);
+        let sum = |held: &Vec<(String, u64)>| held.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        assert!(granted.values().all(|held| sum(held) == CARD));
+        let all = ["delete", "pods", "--all", "--force", "--grace-period=0"];
+        let _ = cluster.plane.kubectl(&all);
+        cluster.eventually("everything is given back", |_| {
+            cluster.granted("node-1").is_empty().then_some(())
+        });
+    }
 }
 
 #[test]

@@ -1,0 +1,100 @@
+//! The book of one stand-in: what its cards have, and who holds what.
+//!
+//! It accepts what fits and refuses what does not, once for each key, as an agent does.
+
+use apportion_proto::v1;
+
+/// What a card of the stand-ins has.
+const CARD: u64 = 80 << 30;
+
+/// A list of idle cards.
+pub(crate) fn idle(node: usize, cards: usize) -> v1::ListReply {
+    let card = |index: usize| v1::Card {
+        uuid: format!("GPU-{node:08x}-0000-0000-0000-{index:012x}"),
+        model: "NVIDIA H100 80GB HBM3".to_owned(),
+        index: u32::try_from(index).unwrap_or(0),
+        total_bytes: CARD,
+        allocatable_bytes: CARD,
+        free_bytes: CARD,
+        health: v1::CardHealth::Healthy.into(),
+        ..v1::Card::default()
+    };
+    v1::ListReply {
+        cards: (0..cards).map(card).collect(),
+        ..v1::ListReply::default()
+    }
+}
+
+/// Enters an allocation, or says why not.
+pub(crate) fn allocate(book: &mut v1::ListReply, ask: v1::AllocateRequest) -> v1::AllocateReply {
+    use v1::allocate_reply::Result::{Allocation, Shortfall};
+    let mut known = book.allocations.iter();
+    let result = match known.find(|known| known.idempotency_key == ask.idempotency_key) {
+        Some(known) => Allocation(known.clone()),
+        None => match shortfall(book, &ask.shares) {
+            Some(shortfall) => Shortfall(shortfall),
+            None => Allocation(enter(book, ask)),
+        },
+    };
+    v1::AllocateReply {
+        result: Some(result),
+    }
+}
+
+fn shortfall(book: &v1::ListReply, shares: &[v1::Share]) -> Option<v1::Shortfall> {
+    shares.iter().find_map(|share| {
+        let card = book.cards.iter().find(|card| card.uuid == share.card);
+        let free_bytes = card.map_or(0, |card| card.free_bytes);
+        (share.bytes > free_bytes).then(|| v1::Shortfall {
+            card: share.card.clone(),
+            asked_bytes: share.bytes,
+            free_bytes,
+            sentence: format!("asked {} and {free_bytes} are free", share.bytes),
+            ..v1::Shortfall::default()
+        })
+    })
+}
+
+fn enter(book: &mut v1::ListReply, ask: v1::AllocateRequest) -> v1::Allocation {
+    let grant = |share: v1::Share| v1::Grant {
+        card: share.card,
+        limit_bytes: share.bytes,
+        ..v1::Grant::default()
+    };
+    let made = v1::Allocation {
+        id: format!("of-{}", ask.idempotency_key),
+        name: ask.name,
+        state: v1::AllocationState::Reserved.into(),
+        idempotency_key: ask.idempotency_key,
+        grants: ask.shares.into_iter().map(grant).collect(),
+        ..v1::Allocation::default()
+    };
+    book.allocations.push(made.clone());
+    count(book);
+    made
+}
+
+/// Commits an allocation.
+pub(crate) fn commit(book: &mut v1::ListReply, ask: v1::CommitRequest) -> Option<v1::Allocation> {
+    let mut known = book.allocations.iter_mut();
+    let known = known.find(|known| known.id == ask.id)?;
+    known.set_state(v1::AllocationState::Allocated);
+    known.holder = ask.holder;
+    Some(known.clone())
+}
+
+/// Takes an allocation out.
+pub(crate) fn release(book: &mut v1::ListReply, id: &str) {
+    book.allocations.retain(|known| known.id != id);
+    count(book);
+}
+
+/// Sums up what is granted of each card.
+fn count(book: &mut v1::ListReply) {
+    let grants = book.allocations.iter().flat_map(|one| &one.grants);
+    for card in &mut book.cards {
+        let own = grants.clone().filter(|grant| grant.card == card.uuid);
+        card.granted_bytes = own.map(|grant| grant.limit_bytes).sum();
+        card.free_bytes = card.allocatable_bytes.saturating_sub(card.granted_bytes);
+    }
+}

@@ -1,0 +1,157 @@
+//! The cluster: its nodes with their stand-ins, and pods that come and go.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use apportion_tests::control_plane::ControlPlane;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use apportion_abi::names::HEARTBEAT;
+
+use crate::agents::StandIn;
+use crate::bound::{self, Bound};
+use crate::objects::{self, Ask, NAMESPACE};
+use crate::publish::Publisher;
+
+/// How many requests are under way at once.
+const AT_ONCE: usize = 32;
+/// How long anything may take before it is given up.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Kinds that a cluster with Apportion has, where they are written.
+const KINDS: [&str; 3] = [
+    "scheduler-shim/manifests/crds/queues.scheduling.run.ai.yaml",
+    "scheduler-shim/manifests/crds/podgroups.scheduling.run.ai.yaml",
+    "runtime-class/chart/apportion-agent/crds/gpunodes.apportion.dev.yaml",
+];
+
+/// The cluster.
+pub(crate) struct Cluster {
+    pods: Api<Pod>,
+    bound: watch::Receiver<Bound>,
+    agents: Vec<StandIn>,
+}
+
+impl Cluster {
+    /// Makes one of so many nodes.
+    pub(crate) async fn make(plane: &ControlPlane, nodes: usize, cards: usize) -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for kind in KINDS {
+            let text = std::fs::read_to_string(root.join(kind)).with_context(|| kind.to_owned())?;
+            plane.apply(&[serde_norway::from_str(&text)?]);
+        }
+        let _ = plane.kubectl(&[
+            "wait",
+            "--for=condition=Established",
+            "--timeout=60s",
+            "crd",
+            "--all",
+        ]);
+        plane.apply(&[objects::queue("default-queue")]);
+        let read = Kubeconfig::read_from(plane.kubeconfig())?;
+        let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
+        let client = Client::try_from(config)?;
+        let (mut agents, mut made) = (Vec::new(), JoinSet::new());
+        let free = Arc::new(Semaphore::new(AT_ONCE));
+        for number in 0..nodes {
+            let (agent, socket) = StandIn::serve(plane.dir(), number, cards)?;
+            let name = format!("node-{number:04}");
+            let address = format!("unix:{}", socket.display());
+            let node: Node = serde_json::from_value(objects::node(&name, &address))?;
+            let (client, free, book) = (client.clone(), free.clone(), agent.book());
+            // Their heartbeats do not come all together.
+            let first = HEARTBEAT.mul_f64((number + 1) as f64 / nodes as f64);
+            made.spawn(async move {
+                let _turn = free.acquire().await;
+                let nodes: Api<Node> = Api::all(client.clone());
+                nodes.create(&PostParams::default(), &node).await?;
+                let publisher = Publisher::new(client, name);
+                let now = book.borrow().clone();
+                publisher.begin(&now).await?;
+                tokio::spawn(publisher.keep(book, first));
+                Ok::<(), kube::Error>(())
+            });
+            agents.push(agent);
+        }
+        while let Some(one) = made.join_next().await {
+            one??;
+        }
+        Ok(Self {
+            pods: Api::namespaced(client.clone(), NAMESPACE),
+            bound: bound::follow(client),
+            agents,
+        })
+    }
+
+    /// Creates a pod and waits until it is bound; how long that took.
+    pub(crate) async fn time_of_one(&self, name: &str, ask: Ask) -> Result<Duration> {
+        let began = create(&self.pods, name, ask).await?;
+        let mut bound = self.bound.clone();
+        let seen = bound.wait_for(|bound| bound.contains_key(name));
+        let seen = timeout(PATIENCE, seen).await;
+        let seen = seen.with_context(|| format!("{name} is not bound"))??;
+        Ok(seen[name] - began)
+    }
+
+    /// Creates all pods as fast as the API server takes them, and waits until they are bound: how long each
+    /// took, and how long it took from the first to the last.
+    pub(crate) async fn times_of(
+        &self,
+        pods: Vec<(String, Ask)>,
+    ) -> Result<(Vec<Duration>, Duration)> {
+        let free = Arc::new(Semaphore::new(AT_ONCE));
+        let (first, count, mut made) = (Instant::now(), pods.len(), JoinSet::new());
+        for (name, ask) in pods {
+            let (api, free) = (self.pods.clone(), free.clone());
+            made.spawn(async move {
+                let _turn = free.acquire().await;
+                let began = create(&api, &name, ask).await?;
+                Ok::<_, anyhow::Error>((name, began))
+            });
+        }
+        let mut began = Vec::new();
+        while let Some(one) = made.join_next().await {
+            began.push(one??);
+        }
+        println!("  created in {:.1} s", first.elapsed().as_secs_f64());
+        let mut bound = self.bound.clone();
+        let all = bound.wait_for(|bound| bound.len() >= count);
+        let Ok(all) = timeout(PATIENCE, all).await else {
+            bail!("{} of {count} are bound", self.bound.borrow().len());
+        };
+        let all = all?;
+        let last = all.values().max().copied().unwrap_or(first);
+        let times = began
+            .iter()
+            .filter_map(|(name, began)| Some(*all.get(name)? - *began));
+        Ok((times.collect(), last - first))
+    }
+
+    /// Deletes a pod and waits until no agent holds anything.
+    pub(crate) async fn end(&self, name: &str) -> Result<()> {
+        let at_once = DeleteParams::default().grace_period(0);
+        self.pods.delete(name, &at_once).await?;
+        for agent in &self.agents {
+            let mut book = agent.book();
+            let idle = book.wait_for(|book| book.allocations.is_empty());
+            timeout(PATIENCE, idle)
+                .await
+                .context("nothing is given back")??;
+        }
+        Ok(())
+    }
+}
+
+async fn create(pods: &Api<Pod>, name: &str, ask: Ask) -> Result<Instant> {
+    let pod: Pod = serde_json::from_value(objects::pod(name, ask))?;
+    let began = Instant::now();
+    pods.create(&PostParams::default(), &pod).await?;
+    Ok(began)
+}

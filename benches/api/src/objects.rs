@@ -1,0 +1,54 @@
+//! Nodes and pods as they are written.
+
+use serde_json::{Value, json};
+
+/// Whose pods are made.
+const SCHEDULER: &str = "apportion-scheduler";
+/// The namespace of all pods.
+pub(crate) const NAMESPACE: &str = "default";
+
+/// What a pod wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ask {
+    /// A card for itself.
+    Card,
+    /// Half a card.
+    Half,
+    /// So much of a card that no other pod fits beside it.
+    Most,
+}
+
+pub(crate) fn node(name: &str, address: &str) -> Value {
+    let room = json!({"cpu": "128", "memory": "1Ti", "pods": "250"});
+    json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "annotations": {"apportion.dev/agent-address": address},
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux",
+                "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}},
+        "status": {"capacity": room, "allocatable": room,
+            "conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
+pub(crate) fn queue(name: &str) -> Value {
+    let any = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
+    json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": name},
+        "spec": {"resources": {"gpu": any, "cpu": any, "memory": any}}})
+}
+
+pub(crate) fn pod(name: &str, ask: Ask) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": {},
+            "labels": {"kai.scheduler/queue": "default-queue", "app": name}},
+        "spec": {"schedulerName": SCHEDULER, "containers": [{"name": "main", "image": "none",
+            "command": ["python", "-m", "train", "--steps", "1000"],
+            "resources": {"requests": {"cpu": "1", "memory": "4Gi"}}}]}});
+    let fraction = match ask {
+        Ask::Card => {
+            pod["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": "1"});
+            return pod;
+        }
+        Ask::Half => "0.5",
+        Ask::Most => "0.9",
+    };
+    pod["metadata"]["annotations"]["gpu-fraction"] = fraction.into();
+    pod
+}

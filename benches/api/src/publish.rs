@@ -1,0 +1,133 @@
+//! What a stand-in writes to the API server: its node's `GpuNode` and the node's numbers, as often and in
+//! the form that an agent writes them, so that the API server and the scheduler have that work, too.
+
+use std::time::Duration;
+
+use apportion_abi::names::{HEARTBEAT, RESOURCE_MEMORY, RESOURCE_MEMORY_FREE};
+use apportion_crds::{CardHealth, GpuCard, GpuHolder, GpuNode, GpuNodeStatus};
+use apportion_proto::v1;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// Under which name an agent applies.
+const FIELD_MANAGER: &str = "apportion-agent";
+/// Between two writes.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Where one node's state is published.
+#[derive(Clone, Debug)]
+pub(crate) struct Publisher {
+    node: String,
+    nodes: Api<Node>,
+    gpu_nodes: Api<GpuNode>,
+    since: Timestamp,
+}
+
+impl Publisher {
+    pub(crate) fn new(client: Client, node: String) -> Self {
+        Self {
+            node,
+            nodes: Api::all(client.clone()),
+            gpu_nodes: Api::all(client),
+            since: Timestamp::now(),
+        }
+    }
+
+    /// Makes the object and writes what is so.
+    pub(crate) async fn begin(&self, book: &v1::ListReply) -> Result<(), kube::Error> {
+        let object = GpuNode::new(&self.node, Default::default());
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        let (node, patch) = (&self.node, Patch::Apply(&object));
+        self.gpu_nodes.patch(node, &parameters, &patch).await?;
+        self.write(book).await
+    }
+
+    /// Writes soon after each change, and at every heartbeat.
+    pub(crate) async fn keep(self, mut book: watch::Receiver<v1::ListReply>, first: Duration) {
+        let mut wait = first;
+        loop {
+            if let Ok(Err(_)) = timeout(wait, book.changed()).await {
+                return;
+            }
+            let now = book.borrow_and_update().clone();
+            // The API server may be ending.
+            let _ = self.write(&now).await;
+            sleep(SOON).await;
+            wait = HEARTBEAT;
+        }
+    }
+
+    async fn write(&self, book: &v1::ListReply) -> Result<(), kube::Error> {
+        let applied = GpuNode {
+            status: Some(self.status(book)),
+            ..GpuNode::new(&self.node, Default::default())
+        };
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        let (node, patch) = (&self.node, Patch::Apply(&applied));
+        self.gpu_nodes
+            .patch_status(node, &parameters, &patch)
+            .await?;
+        let mib = |of: fn(&v1::Card) -> u64| {
+            let bytes: u64 = book.cards.iter().map(of).sum();
+            (bytes >> 20).to_string()
+        };
+        let numbers = json!({RESOURCE_MEMORY: mib(|card| card.allocatable_bytes),
+            RESOURCE_MEMORY_FREE: mib(|card| card.free_bytes)});
+        let numbers = json!({"status": {"capacity": numbers, "allocatable": numbers}});
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(numbers));
+        self.nodes.patch_status(node, &parameters, &patch).await?;
+        Ok(())
+    }
+
+    fn status(&self, book: &v1::ListReply) -> GpuNodeStatus {
+        let ready = Condition {
+            type_: "Ready".to_owned(),
+            status: "True".to_owned(),
+            reason: "AgentReady".to_owned(),
+            message: String::new(),
+            observed_generation: None,
+            last_transition_time: Time(self.since),
+        };
+        GpuNodeStatus {
+            agent_version: "stand-in".to_owned(),
+            driver_version: "580.105.08".to_owned(),
+            last_heartbeat_time: Some(Time(Timestamp::now())),
+            simulated: true,
+            cards: book.cards.iter().map(|card| shown(book, card)).collect(),
+            conditions: vec![ready],
+            ..GpuNodeStatus::default()
+        }
+    }
+}
+
+fn shown(book: &v1::ListReply, card: &v1::Card) -> GpuCard {
+    let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    let holders = book.allocations.iter().flat_map(|allocation| {
+        let own = allocation.grants.iter();
+        let own = own.filter(|grant| grant.card == card.uuid);
+        own.map(|grant| GpuHolder {
+            namespace: None,
+            pod: None,
+            container: allocation.name.clone(),
+            limit_bytes: signed(grant.limit_bytes),
+        })
+    });
+    GpuCard {
+        uuid: card.uuid.clone(),
+        model: card.model.clone(),
+        index: i64::from(card.index),
+        memory_bytes: signed(card.total_bytes),
+        allocatable_bytes: signed(card.allocatable_bytes),
+        allocated_bytes: signed(card.granted_bytes),
+        free_bytes: signed(card.free_bytes),
+        health: CardHealth::Healthy,
+        holders: holders.collect(),
+        ..GpuCard::default()
+    }
+}
