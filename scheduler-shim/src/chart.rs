@@ -27,6 +27,9 @@ const DONE: &[(&str, &str, &[&str])] = &[
     ("scheduling.run.ai", "queues/status", &["patch"]),
     ("scheduling.run.ai", "podgroups/status", &["patch"]),
     ("events.k8s.io", "events", &["create", "patch"]),
+    // live/volumes.rs
+    ("", "persistentvolumes", &["get", "update"]),
+    ("", "persistentvolumeclaims", &["get", "update"]),
     // live/authority/sign.rs
     (
         "certificates.k8s.io",

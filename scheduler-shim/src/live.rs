@@ -37,6 +37,7 @@ mod serve;
 mod starts;
 mod statuses;
 mod view;
+mod volumes;
 mod watch;
 #[cfg(test)]
 mod world;

@@ -25,4 +25,4 @@ mod nodes;
 mod owners;
 mod queues;
 mod selector;
-mod volumes;
+pub(crate) mod volumes;

@@ -68,6 +68,17 @@ fn as_many_pods_get_a_part_of_a_card_as_it_has_memory_for() {
 }
 
 #[test]
+fn what_a_pod_prefers_goes_before_how_full_nodes_are() {
+    let report = json(&["preferences.yaml"], &[]);
+    let decisions = &report["decisions"];
+    assert_eq!(
+        field(decisions, "pod"),
+        ["default/any", "default/fast", "default/quiet"]
+    );
+    assert_eq!(field(decisions, "node"), ["full", "empty", "empty"]);
+}
+
+#[test]
 fn a_gang_starts_whole_or_not_at_all() {
     let (decisions, _) = simulate(&["gang.yaml"], &[]);
     assert_eq!(decisions.lines().count(), 4, "{decisions}");

@@ -35,10 +35,14 @@ pub(crate) fn queue(name: &str) -> Value {
 }
 
 pub(crate) fn pod(name: &str, ask: Ask) -> Value {
+    // What admission adds to each pod where there are service accounts.
+    let access = json!({"name": "kube-api-access", "projected": {"sources": [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}]}});
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": NAMESPACE, "annotations": {},
             "labels": {"kai.scheduler/queue": "default-queue", "app": name}},
-        "spec": {"schedulerName": SCHEDULER, "containers": [{"name": "main", "image": "none",
+        "spec": {"schedulerName": SCHEDULER, "volumes": [access], "containers": [{"name": "main", "image": "none",
             "command": ["python", "-m", "train", "--steps", "1000"],
             "resources": {"requests": {"cpu": "1", "memory": "4Gi"}}}]}});
     let fraction = match ask {

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 use apportion_abi::Bytes;
 
-use crate::cluster::{NumaPolicy, SharedCards, Strategy};
+use crate::cluster::{NumaPolicy, SharedCards, Strategy, Wish};
 use crate::session::Session;
 use crate::stock::{CardKey, Need, NeedOfCards, NodeStock, Shared, Taken};
 
@@ -21,8 +21,10 @@ const ZONES: f64 = 100.0;
 const AVAILABLE: f64 = 1_000.0;
 /// A shared card has room.
 const SHARED: f64 = 10_000.0;
+/// All that the pod would rather have; parts count by their weights, and one in a thousand outweighs the above.
+const PREFERRED: f64 = 100_000_000.0;
 /// One step of closeness to the preferred domain.
-pub(crate) const DOMAIN: f64 = 100_000.0;
+pub(crate) const DOMAIN: f64 = 1_000_000_000.0;
 
 /// The cards chosen for a pod; whether somebody has to leave first.
 #[derive(Clone, Debug)]
@@ -107,6 +109,20 @@ impl Session<'_> {
             + self.alignment(task, node) * ZONES
             + band(settings.prefers_free && stock.fits_now(need), AVAILABLE)
             + shared.unwrap_or(0.0) * SHARED
+            + self.preference(task, node) * PREFERRED
+    }
+
+    /// How much of what a pod would rather have a node gives it: from -1 to 1.
+    fn preference(&self, task: usize, node: usize) -> f64 {
+        let prefers = &self.tasks[task].task.prefers;
+        let all: i64 = prefers.iter().map(|one| one.weight.abs()).sum();
+        let holds = |wish: &Wish| match wish {
+            Wish::Label(label) => self.nodes[node].labels.contains_key(label),
+            Wish::Near(wanted) => self.neighbours(task, node, wanted).next().is_some(),
+        };
+        let given = prefers.iter().filter(|one| holds(&one.wish));
+        let given: i64 = given.map(|one| one.weight).sum();
+        given as f64 / all.max(1) as f64
     }
 
     /// One for a node where the pod would get one zone, less for one where it would get more.

@@ -259,6 +259,8 @@ pub struct Task {
     pub near: Vec<Neighbours>,
     /// Pods near which it must not be.
     pub apart: Vec<Neighbours>,
+    /// What it would rather have of its node.
+    pub prefers: Vec<Preference>,
     /// Whether it is of an old kind that can't be placed and that keeps partitions from its node.
     pub is_legacy_mig: bool,
 }
@@ -270,6 +272,24 @@ pub struct Neighbours {
     pub labels: BTreeMap<String, String>,
     /// The node label whose values are the domains.
     pub domain: String,
+}
+
+/// What a pod would rather have of its node, and how much that counts; below zero what it would rather not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preference {
+    /// What.
+    pub wish: Wish,
+    /// How much.
+    pub weight: i64,
+}
+
+/// What a node may have that a pod likes or dislikes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// A label.
+    Label(String),
+    /// Pods like these.
+    Near(Neighbours),
 }
 
 /// What a pod does.

@@ -140,7 +140,7 @@ impl Session<'_> {
         })
     }
 
-    fn neighbours<'s>(
+    pub(crate) fn neighbours<'s>(
         &'s self,
         task: usize,
         node: usize,

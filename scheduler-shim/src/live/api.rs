@@ -27,6 +27,7 @@ use tracing::{info, warn};
 use super::beats;
 use super::event::{Effect, Event, News, PodRef, Report};
 use super::nodes::chain;
+use super::volumes;
 use crate::failure::Failure;
 use crate::objects::cards::{CARDS, text};
 
@@ -90,6 +91,14 @@ impl Writer {
     pub(crate) fn perform(&self, effect: Effect) {
         let writer = self.clone();
         tokio::spawn(async move {
+            if let Effect::Bind {
+                node, pod, volumes, ..
+            } = &effect
+                && let Err(why) = volumes::bind(&writer.client, node, pod, volumes).await
+            {
+                let _ = writer.answers.send(Event::NotBound(pod.clone(), why));
+                return;
+            }
             let _turn = writer.free.acquire().await;
             let answer = match effect {
                 Effect::Bind {
@@ -97,6 +106,7 @@ impl Writer {
                     pod,
                     cards,
                     received,
+                    ..
                 } => Some(writer.bind(&node, pod, &cards, received).await),
                 Effect::Evict(pod) => Some(writer.evict(pod).await),
                 Effect::Tell { pod, news, message } => {

@@ -15,6 +15,7 @@ use super::model::Model;
 use super::seats::Seats;
 use super::starts::Start;
 use crate::objects::occupancy::{self, Occupancy};
+use crate::objects::volumes::{self, Binding};
 
 /// KAI's words for what a pod got.
 const FRACTION: &str = "Fraction";
@@ -113,7 +114,17 @@ impl Model {
             Cards::Shared { .. } => Some(FRACTION),
             Cards::Partitions(_) => Some(PARTITION),
         };
-        Some(Start::new(pod, place.node.clone(), cards, received))
+        let mut start = Start::new(pod, place.node.clone(), cards, received);
+        start.volumes = self.volumes(&start)?;
+        Some(start)
+    }
+
+    /// What has to be bound before a pod that starts.
+    fn volumes(&self, start: &Start) -> Option<Vec<Binding>> {
+        let (space, name) = (&start.pod.namespace, &start.pod.name);
+        let pod = self.inventory.find("Pod", space, name)?;
+        let node = self.inventory.find("Node", "", &start.node)?;
+        volumes::bindings(pod, node, &self.inventory).ok()
     }
 
     /// A pod by namespace and name.

@@ -7,6 +7,7 @@ use apportion_groups::Object;
 use serde_json::Value;
 
 use super::agents::Said;
+use crate::objects::volumes::Binding;
 
 /// One pod, told apart from a later one of its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,6 +101,8 @@ pub(crate) enum Effect {
         cards: Vec<(String, u64)>,
         /// What kind of cards it got, in KAI's word; nothing without cards.
         received: Option<&'static str>,
+        /// What is bound before.
+        volumes: Vec<Binding>,
     },
     /// End a pod through the eviction API; the answer is an event.
     Evict(PodRef),

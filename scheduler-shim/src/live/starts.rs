@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::event::{Effect, PodRef};
+use crate::objects::volumes::Binding;
 
 /// How far a start has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub(crate) struct Start {
     /// Cards with bytes; empty where no agent is asked.
     pub(crate) cards: Vec<(String, u64)>,
     pub(crate) received: Option<&'static str>,
+    /// What is bound before the pod is.
+    pub(crate) volumes: Vec<Binding>,
     pub(crate) stage: Stage,
     unit: u64,
 }
@@ -52,6 +55,7 @@ impl Start {
             node,
             cards,
             received,
+            volumes: Vec::new(),
             stage,
             unit: 0,
         }
@@ -283,6 +287,7 @@ impl Starts {
                 pod: start.pod.clone(),
                 cards: start.cards.clone(),
                 received: start.received,
+                volumes: start.volumes.clone(),
             });
         }
         effects

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use apportion_groups::Object;
-use apportion_policy::cluster::Node;
+use apportion_policy::cluster::{Node, Preference, Wish};
 use serde_json::Value;
 
 use super::inventory::Inventory;
@@ -27,14 +27,47 @@ const YES: &str = "yes";
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     labels: BTreeMap<String, String>,
+    /// The labels of nodes that match a term which some pod prefers.
+    preferred: BTreeMap<String, String>,
     occupancy: Occupancy,
 }
 
 impl Admission {
     /// For a cluster where pods hold this.
     pub(crate) fn of(occupancy: Occupancy) -> Self {
-        let labels = BTreeMap::new();
-        Self { labels, occupancy }
+        Self {
+            occupancy,
+            ..Self::default()
+        }
+    }
+
+    /// What a pod would rather have of its node, by labels that the nodes get on the way.
+    pub(crate) fn prefer(
+        &mut self,
+        pod: Object<'_>,
+        objects: &[Object<'_>],
+        known: &mut [Node],
+    ) -> Vec<Preference> {
+        let affinity = &pod.json()["spec"]["affinity"]["nodeAffinity"];
+        let terms = affinity["preferredDuringSchedulingIgnoredDuringExecution"].as_array();
+        let mut preferences = Vec::new();
+        for term in terms.into_iter().flatten() {
+            let (wanted, number) = (&term["preference"], self.preferred.len());
+            let label = self.preferred.entry(wanted.to_string()).or_insert_with(|| {
+                let label = format!(" prefer-{number}");
+                for (object, node) in objects.iter().zip(known.iter_mut()) {
+                    if matches(wanted, *object) {
+                        node.labels.insert(label.clone(), YES.to_owned());
+                    }
+                }
+                label
+            });
+            preferences.push(Preference {
+                wish: Wish::Label(label.clone()),
+                weight: term["weight"].as_i64().unwrap_or(0),
+            });
+        }
+        preferences
     }
 
     /// The labels of a node that admits a pod; the nodes get their labels on the way.

@@ -19,6 +19,7 @@ const CLUSTER_WIDE: &[(&str, &str)] = &[
     ("kai.scheduler", "Topology"),
     super::gpu_nodes::KIND,
     ("", "PersistentVolume"),
+    ("storage.k8s.io", "StorageClass"),
 ];
 
 /// Kinds that are read beside those that own pods.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apportion_groups::Object;
-use apportion_policy::cluster::{Cards, Neighbours, Status, Task};
+use apportion_policy::cluster::{Cards, Neighbours, Preference, Status, Task, Wish};
 use serde_json::Value;
 
 use super::inventory::called;
@@ -61,6 +61,7 @@ pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task
             .chain(ports)
             .collect(),
         labels,
+        prefers: preferences(pod),
         ..Task::default()
     }
 }
@@ -139,6 +140,23 @@ pub(crate) fn claim(pod: Object<'_>, entry: &Value) -> Option<String> {
             Some(format!("{}-{entry}", pod.name()))
         }
     }
+}
+
+/// The pods near which a pod would rather be, or rather not.
+fn preferences(pod: Object<'_>) -> Vec<Preference> {
+    let kinds = [("podAffinity", 1), ("podAntiAffinity", -1)].into_iter();
+    let all = kinds.flat_map(|(kind, sign)| {
+        let terms = &pod.json()["spec"]["affinity"][kind];
+        let terms = &terms["preferredDuringSchedulingIgnoredDuringExecution"];
+        let terms = terms.as_array().into_iter().flatten();
+        terms.filter_map(move |term| {
+            Some(Preference {
+                wish: Wish::Near(wanted(pod, &term["podAffinityTerm"])?),
+                weight: sign * term["weight"].as_i64()?,
+            })
+        })
+    });
+    all.collect()
 }
 
 fn neighbours(pod: Object<'_>, kind: &str, remarks: &mut Remarks) -> Vec<Neighbours> {

@@ -102,6 +102,8 @@ pub(crate) fn snapshot<'a>(
             if let Some(why) = overfull(&task, place.map(|place| &known[*place])) {
                 return Err(why);
             }
+            let preferences = admission.prefer(pod, &objects, &mut known);
+            task.prefers.extend(preferences);
             task.node_affinity = admission.wish(pod, &objects, &mut known, inventory);
             let group = groups::group_of(pod, inventory, lookup, &settings)?;
             jobs.add(pod, task, &group, &reading, remarks)

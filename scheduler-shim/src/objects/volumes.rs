@@ -1,36 +1,200 @@
-//! Where the volumes of a pod can be reached from.
+//! Where the volumes of a pod can be reached from, and which are to be bound once the pod has a place.
 //!
-//! A claim that is bound ties its pods to the nodes of its volume. One that is not is not bound here: its pod
-//! waits until somebody does. A dump without any claims says nothing about them.
+//! A claim that is bound ties its pods to the nodes of its volume. One whose class waits for its first pod
+//! (`WaitForFirstConsumer`) is bound when that pod got a place: to the smallest volume that will do and can be
+//! reached from there, else a new one is made for that node. All others somebody else binds, and their pods
+//! wait. Whether a class has room for a new volume (`CSIStorageCapacity`) is not looked at: who makes it says so,
+//! and takes the node back. A dump without any claims says nothing about them.
+
+use std::collections::BTreeSet;
 
 use apportion_groups::Object;
+use serde_json::Value;
 
 use super::admission;
 use super::inventory::Inventory;
+use super::quantity;
+use super::selector;
 
 const CLAIM: &str = "PersistentVolumeClaim";
+const VOLUME: &str = "PersistentVolume";
+/// The annotation of a claim with the node for which its volume is to be made.
+pub(crate) const SELECTED: &str = "volume.kubernetes.io/selected-node";
+/// What a class says that makes no volumes.
+const NOBODY: &str = "kubernetes.io/no-provisioner";
+
+/// A claim that is to be bound for a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Binding {
+    /// The claim, of the pod's namespace.
+    pub(crate) claim: String,
+    /// The volume that is there for it; none where one is to be made.
+    pub(crate) volume: Option<String>,
+}
 
 /// Why a pod's volumes keep it from a node.
 pub(crate) fn refusal(pod: Object<'_>, node: Object<'_>, inventory: &Inventory) -> Option<String> {
-    claims(pod).into_iter().find_map(|name| {
+    bindings(pod, node, inventory).err()
+}
+
+/// What has to be bound for a pod on a node, or why the pod can't be there.
+pub(crate) fn bindings(
+    pod: Object<'_>,
+    node: Object<'_>,
+    inventory: &Inventory,
+) -> Result<Vec<Binding>, String> {
+    let mut taken = BTreeSet::new();
+    let mut bindings = Vec::new();
+    for name in claims(pod) {
         let Some(claim) = inventory.find(CLAIM, pod.namespace(), &name) else {
-            let is_known = inventory.all(CLAIM).next().is_some();
-            return is_known
-                .then(|| format!("can't give the volume claim {name}, which does not exist"));
+            match inventory.all(CLAIM).next() {
+                Some(_) => {
+                    return Err(format!(
+                        "can't give the volume claim {name}, which does not exist"
+                    ));
+                }
+                None => continue,
+            }
         };
-        let volume = claim.json()["spec"]["volumeName"]
-            .as_str()
-            .filter(|name| !name.is_empty());
-        let Some(volume) = volume else {
-            return Some(format!(
-                "can't give the volume claim {name}, which is not bound"
+        match text(&claim.json()["spec"]["volumeName"]) {
+            Some(volume) => reach(&name, volume, node, inventory)?,
+            None => {
+                let volume = open(claim, node, inventory, &taken)?;
+                taken.extend(volume.clone());
+                let claim = name;
+                bindings.push(Binding { claim, volume });
+            }
+        }
+    }
+    Ok(bindings)
+}
+
+/// Whether the volume of a claim can be reached from a node.
+fn reach(claim: &str, volume: &str, node: Object<'_>, inventory: &Inventory) -> Result<(), String> {
+    let volume = inventory.find(VOLUME, "", volume);
+    match volume.is_none_or(|volume| is_near(volume, node)) {
+        true => Ok(()),
+        false => Err(format!("can't reach the volume of claim {claim}")),
+    }
+}
+
+fn is_near(volume: Object<'_>, node: Object<'_>) -> bool {
+    let terms = &volume.json()["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
+    admission::has_one_of(terms, node)
+}
+
+/// The volume that a claim without one would get on a node; none where one would be made.
+fn open(
+    claim: Object<'_>,
+    node: Object<'_>,
+    inventory: &Inventory,
+    taken: &BTreeSet<String>,
+) -> Result<Option<String>, String> {
+    let (name, class_name) = (claim.name(), class_of(claim));
+    let class = inventory.find("StorageClass", "", class_name);
+    let waits = |class: &Object<'_>| class.json()["volumeBindingMode"] == "WaitForFirstConsumer";
+    let Some(class) = class.filter(waits) else {
+        return Err(format!(
+            "can't give the volume claim {name}, which is not bound"
+        ));
+    };
+    match claim.annotation(SELECTED) {
+        Some(other) if other != node.name() => {
+            return Err(format!(
+                "can't give the volume claim {name}, whose volume is being made for {other}"
             ));
-        };
-        let volume = inventory.find("PersistentVolume", "", volume)?;
-        let terms = &volume.json()["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
-        let is_near = admission::has_one_of(terms, node);
-        (!is_near).then(|| format!("can't reach the volume of claim {name}"))
-    })
+        }
+        Some(_) => return Ok(None),
+        None => {}
+    }
+    if let Some(volume) = there(claim, node, inventory, taken) {
+        return Ok(Some(volume));
+    }
+    if text(&class.json()["provisioner"]).is_none_or(|maker| maker == NOBODY) {
+        return Err(format!(
+            "can't reach a free volume of class {class_name} for claim {name}"
+        ));
+    }
+    let places = class.json()["allowedTopologies"].as_array();
+    let is_allowed = |place: &Value| {
+        let mut labels = place["matchLabelExpressions"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        labels.all(|one| {
+            let found = text(&one["key"]).and_then(|key| node.label(key));
+            let mut values = one["values"].as_array().into_iter().flatten();
+            found.is_some() && values.any(|value| value.as_str() == found)
+        })
+    };
+    match places.is_none_or(|places| places.is_empty() || places.iter().any(is_allowed)) {
+        true => Ok(None),
+        false => Err(format!(
+            "is not where class {class_name} makes volumes, for claim {name}"
+        )),
+    }
+}
+
+fn class_of(claim: Object<'_>) -> &str {
+    let old = || claim.annotation("volume.beta.kubernetes.io/storage-class");
+    text(&claim.json()["spec"]["storageClassName"])
+        .or_else(old)
+        .unwrap_or_default()
+}
+
+/// The smallest volume that a claim could have on a node; one that waits for this very claim goes first.
+fn there(
+    claim: Object<'_>,
+    node: Object<'_>,
+    inventory: &Inventory,
+    taken: &BTreeSet<String>,
+) -> Option<String> {
+    let size = |volume: &Object<'_>| quantity::of(&volume.json()["spec"]["capacity"]["storage"]);
+    let fits = |volume: &Object<'_>| {
+        is_near(*volume, node) && !taken.contains(volume.name()) && suits(*volume, claim)
+    };
+    let best = inventory.all(VOLUME).filter(fits).min_by(|left, right| {
+        let key = |volume: &Object<'_>| (is_free(*volume), size(volume).unwrap_or(0.0));
+        let (left_key, right_key) = (key(left), key(right));
+        (left_key.0.cmp(&right_key.0))
+            .then(left_key.1.total_cmp(&right_key.1))
+            .then_with(|| left.name().cmp(right.name()))
+    });
+    best.map(|volume| volume.name().to_owned())
+}
+
+fn is_free(volume: Object<'_>) -> bool {
+    volume.json()["spec"]["claimRef"].is_null()
+}
+
+/// Whether a volume is one for a claim, wherever it is.
+fn suits(volume: Object<'_>, claim: Object<'_>) -> bool {
+    let (has, wants) = (&volume.json()["spec"], &claim.json()["spec"]);
+    let reference = &has["claimRef"];
+    let is_for_it = reference["namespace"] == claim.namespace()
+        && reference["name"] == claim.name()
+        && (reference["uid"].is_null() || reference["uid"] == claim.uid());
+    let is_open = is_free(volume) && volume.json()["status"]["phase"] == "Available";
+    let size = |value: &Value| quantity::of(value).unwrap_or(0.0);
+    let asked = &wants["resources"]["requests"]["storage"];
+    let mode = |spec: &Value| text(&spec["volumeMode"]).unwrap_or("Filesystem").to_owned();
+    let gives = |access: &Value| {
+        let given = has["accessModes"].as_array();
+        given.is_some_and(|given| given.contains(access))
+    };
+    let mut accesses = wants["accessModes"].as_array().into_iter().flatten();
+    let chosen = &wants["selector"];
+    volume.json()["metadata"]["deletionTimestamp"].is_null()
+        && (is_for_it || is_open)
+        && text(&has["storageClassName"]).unwrap_or_default() == class_of(claim)
+        && size(&has["capacity"]["storage"]) >= size(asked)
+        && mode(has) == mode(wants)
+        && accesses.all(gives)
+        && (chosen.is_null() || selector::matches(chosen, volume))
+}
+
+fn text(value: &Value) -> Option<&str> {
+    value.as_str().filter(|text| !text.is_empty())
 }
 
 /// Whether a pod has volumes that tie it to nodes.
@@ -105,6 +269,64 @@ mod tests {
         assert_eq!(
             refusals(&[claim("d", "v")])[1],
             "can't give the volume claim c, which does not exist"
+        );
+    }
+
+    /// A claim of a class that waits, of so much.
+    fn open_claim(size: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": CLAIM, "metadata": {"name": "c", "namespace": "default"},
+            "spec": {"storageClassName": "local", "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": size}}}})
+    }
+
+    fn class(provisioner: &str) -> Value {
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "local"},
+            "provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer",
+            "allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}]})
+    }
+
+    fn disk(name: &str, size: &str, zone: &str) -> Value {
+        let there =
+            json!([{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}]);
+        json!({"apiVersion": "v1", "kind": VOLUME, "metadata": {"name": name},
+            "spec": {"storageClassName": "local", "capacity": {"storage": size},
+                "accessModes": ["ReadWriteOnce"],
+                "nodeAffinity": {"required": {"nodeSelectorTerms": there}}},
+            "status": {"phase": "Available"}})
+    }
+
+    #[test]
+    fn a_claim_that_waits_for_its_pod_gets_the_smallest_volume_that_will_do() {
+        let all = || {
+            let disks = [
+                disk("tiny", "1Gi", "a"),
+                disk("large", "50Gi", "a"),
+                disk("small", "10Gi", "a"),
+            ];
+            [open_claim("5Gi"), class(NOBODY)].into_iter().chain(disks)
+        };
+        let inventory = Inventory::of(all().collect(), &mut Remarks::default());
+        let pod = json!({"metadata": {"name": "p", "namespace": "default"},
+            "spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}});
+        let node = |zone: &str| json!({"kind": "Node", "metadata": {"name": zone, "labels": {"zone": zone}}});
+        let found = |zone: &str| bindings(Object::new(&pod), Object::new(&node(zone)), &inventory);
+        let (claim, volume) = ("c".to_owned(), Some("small".to_owned()));
+        assert_eq!(found("a"), Ok(vec![Binding { claim, volume }]));
+        let nothing = "can't reach a free volume of class local for claim c".to_owned();
+        assert_eq!(found("b"), Err(nothing));
+    }
+
+    #[test]
+    fn a_volume_is_made_where_its_class_makes_them() {
+        assert_eq!(
+            refusals(&[open_claim("5Gi"), class("example.com/disks")]),
+            ["is not where class local makes volumes, for claim c"]
+        );
+        let mut chosen = open_claim("5Gi");
+        chosen["metadata"]["annotations"] = json!({SELECTED: "a"});
+        assert_eq!(
+            refusals(&[chosen, class("example.com/disks")]),
+            ["can't give the volume claim c, whose volume is being made for a"]
         );
     }
 }

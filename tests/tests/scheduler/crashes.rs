@@ -60,3 +60,26 @@ fn a_scheduler_that_is_killed_again_and_again_gives_nothing_twice() {
         (placed(pods).is_empty() && is_clean).then_some(())
     });
 }
+
+#[test]
+fn a_leader_that_was_stopped_changes_nothing_once_another_leads() {
+    let mut cluster = Cluster::with_cards(2);
+    let third = |name: &str| pod(name, json!({"gpu-fraction": "0.3"}));
+    cluster.plane.apply(&[third("first")]);
+    cluster.bound(1);
+    let stopped = cluster.stop_scheduler();
+    // It would place these, too, were it asked.
+    cluster.plane.apply(&[third("second"), third("third")]);
+    cluster.start_scheduler();
+    cluster.bound(3);
+    stopped.go_on();
+    assert!(
+        cluster
+            .whole_log()
+            .contains("another scheduler took the lease")
+    );
+    let granted = cluster.granted("node-1");
+    let mut names: Vec<&String> = granted.values().flatten().map(|(name, _)| name).collect();
+    names.sort();
+    assert_eq!(names, ["default/first", "default/second", "default/third"]);
+}

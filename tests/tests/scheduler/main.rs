@@ -12,3 +12,4 @@ mod remote;
 mod requests;
 mod silence;
 mod statuses;
+mod volumes;

@@ -311,6 +311,7 @@ fn task(task: &format::Task) -> Result<Task> {
             .unwrap_or_default(),
         near: neighbours(|affinity| &affinity.affinity_topology_key),
         apart: neighbours(|affinity| &affinity.anti_affinity_topology_key),
+        prefers: Vec::new(),
         is_legacy_mig: task.legacy_mig,
         claims: task.resource_claims.clone(),
         zones: (task.numa_observed.iter().flatten())
