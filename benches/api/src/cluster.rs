@@ -27,9 +27,9 @@ const AT_ONCE: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Kinds that a cluster with Apportion has, where they are written.
 const KINDS: [&str; 3] = [
-    "scheduler-shim/manifests/crds/queues.scheduling.run.ai.yaml",
-    "scheduler-shim/manifests/crds/podgroups.scheduling.run.ai.yaml",
-    "runtime-class/chart/apportion-agent/crds/gpunodes.apportion.dev.yaml",
+    "runtime-class/chart/apportion/crds/queues.scheduling.run.ai.yaml",
+    "runtime-class/chart/apportion/crds/podgroups.scheduling.run.ai.yaml",
+    "runtime-class/chart/apportion/crds/gpunodes.apportion.dev.yaml",
 ];
 
 /// The cluster.

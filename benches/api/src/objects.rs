@@ -42,7 +42,7 @@ pub(crate) fn pod(name: &str, ask: Ask) -> Value {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": NAMESPACE, "annotations": {},
             "labels": {"kai.scheduler/queue": "default-queue", "app": name}},
-        "spec": {"schedulerName": SCHEDULER, "volumes": [access], "containers": [{"name": "main", "image": "none",
+        "spec": {"schedulerName": SCHEDULER, "serviceAccountName": "default", "volumes": [access], "containers": [{"name": "main", "image": "none",
             "command": ["python", "-m", "train", "--steps", "1000"],
             "resources": {"requests": {"cpu": "1", "memory": "4Gi"}}}]}});
     let fraction = match ask {
