@@ -43,6 +43,7 @@ mod deliver;
 mod health;
 mod learn;
 mod left;
+mod others;
 mod perform;
 mod respond;
 mod restore;

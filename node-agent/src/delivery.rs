@@ -303,7 +303,8 @@ pub(crate) fn is_gone(
         return was_shown && !has_processes();
     }
     let is_there = seen.live.contains(pod)
-        || seen.whole.contains_key(pod)
+        || seen.whole.claimants().any(|claimant| claimant == pod)
+        || seen.others.contains_key(pod)
         || seen.held.values().any(|holder| holder.pod == pod);
     if is_there || !seen.is_complete {
         return false;

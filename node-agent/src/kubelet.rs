@@ -15,6 +15,7 @@ mod covered;
 mod lists;
 mod local_fit;
 mod look;
+mod others;
 mod plugin;
 mod pods;
 mod registration;
@@ -36,6 +37,7 @@ use tracing::{info, warn};
 pub(crate) use answers::Answers;
 pub(crate) use counts::{Counts, News};
 pub(crate) use look::{Holder, Seen};
+pub(crate) use others::{CardName, OtherHolder};
 pub(crate) use whole::WholeOffers;
 pub(crate) use wholes::WholeHolder;
 
@@ -91,10 +93,9 @@ pub(crate) fn serve(
                 offers,
                 answers: answers.clone(),
             };
-            let folder = dir.join("device-plugins");
-            let (there, rival) = watch::channel(rival::of(&folder).await.is_some());
+            let (there, rival) = watch::channel(rival::of(&dir).await.is_some());
             wholes.yields = Some(rival);
-            tokio::spawn(rival::watch(folder, requests.clone(), there));
+            tokio::spawn(rival::watch(dir.clone(), requests.clone(), there));
             let server = DevicePluginServer::new(plugin);
             drop(tokio::spawn(wholes.keep(server, requests.clone())));
         }

@@ -130,10 +130,10 @@ fn findings(facts: &Facts) -> Vec<Finding> {
         Selinux::Enforcing => Finding::good("selinux", "enforcing"),
     });
     findings.push(Finding::good("cgroup", format!("version {}", facts.cgroup)));
-    if facts.has_nvidia_plugin {
+    if let Some(found) = &facts.nvidia_plugin {
         findings.push(Finding::note(
             "device plugin",
-            "NVIDIA's serves this node",
+            found,
             "two owners of the cards give them away twice; turn it off with this node's label \
              nvidia.com/gpu.deploy.device-plugin=false (GPU Operator) or \
              gke-no-default-nvidia-gpu-device-plugin=true (GKE)",

@@ -95,6 +95,15 @@ pub enum Event {
         /// Which.
         id: AllocationId,
     },
+    /// Another device plugin gave cards to a pod. That is so, whatever there is to give.
+    TakenWhole {
+        /// The pod's UID.
+        pod: String,
+        /// What people call it.
+        name: String,
+        /// Which.
+        cards: Vec<CardUuid>,
+    },
     /// An allocation is given back.
     Release {
         /// Which.

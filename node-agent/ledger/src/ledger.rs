@@ -71,6 +71,7 @@ impl Ledger {
             Event::Allocate(proposal) => self.allocate(now, proposal),
             Event::Commit { id, owner } => self.commit(&id, owner),
             Event::GivenWhole { id } => self.given_whole(&id),
+            Event::TakenWhole { pod, name, cards } => self.taken_whole(now, &pod, name, &cards),
             Event::Release { id } => self.release(&id),
             Event::Resize { id, asks } => self.resize(&id, &asks),
             Event::OwnerGone { id } => self.owner_gone(&id),

@@ -23,6 +23,7 @@
 
 mod book;
 mod give;
+mod taken;
 
 use std::fmt;
 use std::str::FromStr;
@@ -127,7 +128,9 @@ impl Ledger {
                     return None;
                 }
             };
-            (allocation.is_whole || self.takes_all(allocation)).then_some((allocation, pod))
+            let is_ours = !taken::is_of_others(allocation);
+            (is_ours && (allocation.is_whole || self.takes_all(allocation)))
+                .then_some((allocation, pod))
         })
     }
 

@@ -147,7 +147,9 @@ impl Node {
     }
 
     fn look(&mut self) {
-        let outcome = self.wholes.seen(self.now, &self.ledger, &self.held, true);
+        let outcome = self
+            .wholes
+            .seen(self.now, &self.ledger, &self.held, &BTreeSet::new(), true);
         for id in outcome.release {
             self.apply(Event::Release { id })
                 .expect("a hold can be let go");
@@ -396,4 +398,31 @@ fn nothing_is_limited_on_a_whole_card_and_its_size_is_not_changed() {
         asks,
     });
     assert_eq!(refused, Err(Refusal::Whole(id)));
+}
+
+#[test]
+fn a_card_that_another_plugin_gave_is_nobody_elses_and_no_device_of_ours() {
+    let mut node = Node::new();
+    node.share(0, 100);
+    let taken = |cards: &[usize]| Event::TakenWhole {
+        pod: "theirs".to_owned(),
+        name: "team/theirs".to_owned(),
+        cards: cards.iter().map(|number| card(*number)).collect(),
+    };
+    node.apply(taken(&[0]))
+        .expect_err("somebody was there before");
+    let id = node.apply(taken(&[0, 1])).expect("one is free");
+    assert_eq!(node.apply(taken(&[1])), Ok(id.clone()), "nothing is new");
+    assert_eq!(node.apply(taken(&[1, 2])), Ok(id.clone()));
+    let allocation = node.ledger.allocation(&id).expect("it is there");
+    let cards: Vec<_> = allocation.grants.iter().map(|grant| grant.card).collect();
+    assert_eq!((cards, allocation.is_whole), (vec![card(1), card(2)], true));
+    assert_eq!(node.ledger.free(card(1)), Bytes::ZERO);
+    assert_eq!(node.reserve("late", &[card(2)], 1), None);
+    let offers = node
+        .wholes
+        .offers(&node.ledger, &node.slots, &node.topology);
+    let offered = offers.iter().filter(|offer| offer.is_offered);
+    assert_eq!(offered.count(), 1, "only the last card is nobody's");
+    assert!(node.ledger.cards_of("theirs").is_empty());
 }

@@ -224,7 +224,8 @@ impl Agent {
         delivery
             .shown
             .extend(seen.held.values().map(|holder| holder.pod.clone()));
-        delivery.shown.extend(seen.whole.keys().cloned());
+        delivery.shown.extend(seen.whole.claimants().cloned());
+        delivery.shown.extend(seen.others.keys().cloned());
         delivery.ending.clone_from(&seen.ending);
         for (id, pod, created) in self.pods() {
             let was_shown = self
@@ -239,6 +240,7 @@ impl Agent {
                 }
             }
         }
+        self.others_seen(&seen);
         self.wholes_seen(&seen);
         if seen.is_complete {
             let held = seen

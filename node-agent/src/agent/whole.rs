@@ -214,17 +214,18 @@ impl Agent {
         let Some(whole) = delivery.as_mut().and_then(|of| of.whole.as_mut()) else {
             return;
         };
-        let pods = seen.whole.iter();
+        let pods = seen.whole.pods.iter();
         let held = pods.flat_map(|(pod, holder)| holder.ids.iter().map(|id| (*id, pod.clone())));
+        let (held, contested) = (held.collect(), seen.whole.contested_ids());
         let outcome = whole
             .book
-            .seen(now(), ledger, &held.collect(), seen.is_complete);
+            .seen(now(), ledger, &held, &contested, seen.is_complete);
         for id in outcome.release {
             self.apply_quietly(Event::Release { id });
         }
         for pod in outcome.give {
             let is_leaving = seen.ended.contains(&pod) || seen.ending.contains(&pod);
-            if let Some(holder) = seen.whole.get(&pod).filter(|_| !is_leaving)
+            if let Some(holder) = seen.whole.pods.get(&pod).filter(|_| !is_leaving)
                 && let Err(problem) = self.give_whole(&pod, holder)
             {
                 debug!(

@@ -45,12 +45,12 @@ impl News {
                 let result = match seen.disputed.values().next() {
                     Some(Dispute::TwoPods) => "two_pods",
                     Some(Dispute::Disagree) => "disagree",
+                    None if !seen.whole.contested.is_empty() => "two_pods",
                     None => "ok",
                 };
                 Self::Looked(source, result)
             }
             Err(LookError::Checkpoint(_)) => Self::Looked("checkpoint", "unreadable"),
-            Err(LookError::TwoPodsWhole(_)) => Self::Looked("checkpoint", "two_pods"),
             Err(LookError::Leaving) => Self::Looked("both", "leaving"),
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use apportion_ledger::{SlotId, WholeId};
+use apportion_ledger::SlotId;
 use apportion_proto::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use apportion_proto::podresources::{ListPodResourcesRequest, PodResources};
 use tokio::sync::{mpsc, watch};
@@ -13,9 +13,10 @@ use tracing::{debug, warn};
 
 use super::checkpoint::{self, CheckpointError};
 use super::counts::News;
+use super::others::{self, OtherHolder};
 use super::pods::Pods;
 use super::voices::{agreed, in_use, on_record, only};
-use super::wholes::{self, WholeHolder};
+use super::wholes::{self, SeenWhole};
 use crate::failure::chain;
 use crate::request::Request;
 
@@ -56,8 +57,10 @@ pub(crate) struct Seen {
     pub(crate) is_listed: bool,
     /// The slots of which it cannot be said who holds them, and why not.
     pub(crate) disputed: BTreeMap<SlotId, Dispute>,
-    /// The pods with whole cards, by UID.
-    pub(crate) whole: BTreeMap<String, WholeHolder>,
+    /// The pods with whole cards.
+    pub(crate) whole: SeenWhole,
+    /// The pods with cards of another device plugin, by UID.
+    pub(crate) others: BTreeMap<String, OtherHolder>,
     /// Whether a slot that is not there is held by nobody.
     pub(crate) is_complete: bool,
     /// The pods that the kubelet or the API server says have ended or are no more.
@@ -74,8 +77,6 @@ pub(crate) struct Seen {
 pub(crate) enum LookError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    #[error("the kubelet's checkpoint gives whole GPU {0} to two pods")]
-    TwoPodsWhole(WholeId),
     #[error("apportion's agent is leaving")]
     Leaving,
 }
@@ -144,7 +145,9 @@ impl Kubelet {
         let over = pods.started_for_good().filter(holds);
         seen.ending = pods.ending().chain(over).cloned().collect();
         seen.live = pods.live().cloned().collect();
-        seen.whole = wholes::seen(&record, listed.as_deref(), &seen.live)?;
+        let name_of = |uid: &str| Some(pods.get(uid)?.name.clone());
+        seen.whole = wholes::seen(&record, listed.as_deref(), &seen.live, name_of);
+        seen.others = others::seen(&record, listed.as_deref(), &seen.live, name_of);
         Ok(seen)
     }
 
@@ -192,6 +195,7 @@ impl Kubelet {
 pub(crate) async fn keep_looking(kubelet: Arc<Kubelet>) {
     let mut problem = None;
     let mut disputed = BTreeMap::new();
+    let mut contested = BTreeMap::new();
     loop {
         match kubelet.look().await {
             Ok(seen) => {
@@ -201,6 +205,12 @@ pub(crate) async fn keep_looking(kubelet: Arc<Kubelet>) {
                         warn!(%slot, %dispute, "It cannot be said who holds a slot");
                     }
                     disputed = seen.disputed;
+                }
+                if contested != seen.whole.contested {
+                    for (pod, contest) in &seen.whole.contested {
+                        warn!(pod, %contest, "It cannot be said who holds a whole GPU");
+                    }
+                    contested = seen.whole.contested;
                 }
             }
             Err(LookError::Leaving) => return,

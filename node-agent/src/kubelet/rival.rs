@@ -1,25 +1,60 @@
-//! Another device plugin that gives whole cards away, as NVIDIA's does: recognised by its socket in the
-//! kubelet's folder, where somebody must be listening, because a plugin that was killed leaves its socket.
+//! Another device plugin that gives whole cards away, as NVIDIA's does. It is recognised by what the kubelet has
+//! of it to give, whatever its socket and the resource are called; and, where the kubelet does not say, by
+//! its socket in the kubelet's folder, where somebody must be listening, because a plugin that was killed
+//! leaves its socket.
 //!
 //! Two owners give one card away twice. So while there is another, whole cards are not served, and nothing
 //! of any card is given: which one the other plugin gives away next is nobody's to know.
 
+use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use apportion_proto::podresources::AllocatableResourcesRequest;
+use apportion_proto::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
+use super::others;
 use crate::request::Request;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long the kubelet's answer may take.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// What the sockets of NVIDIA's plugin and of GKE's are called.
 const PREFIX: &str = "nvidia";
 const ENDING: &str = ".sock";
 
+/// How another plugin was recognised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Rival {
+    /// By its socket's name.
+    Socket(String),
+    /// By the resource whose devices are cards.
+    Resource(String),
+}
+
+impl fmt::Display for Rival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(name) => f.write_str(name),
+            Self::Resource(name) => write!(f, "that of {name}"),
+        }
+    }
+}
+
+/// The other plugin at the kubelet whose folder this is.
+pub(super) async fn of(kubelet: &Path) -> Option<Rival> {
+    if let Some(name) = socket(&kubelet.join("device-plugins")).await {
+        return Some(Rival::Socket(name));
+    }
+    let offered = tokio::time::timeout(PATIENCE, offered(kubelet)).await;
+    offered.ok().flatten().map(Rival::Resource)
+}
+
 /// The name of the other plugin's socket.
-pub(super) async fn of(folder: &Path) -> Option<String> {
+async fn socket(folder: &Path) -> Option<String> {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_meant = name.starts_with(PREFIX) && name.ends_with(ENDING);
@@ -38,19 +73,31 @@ async fn is_listening(socket: &Path) -> bool {
     }
 }
 
+/// The resource of which the kubelet has another plugin's cards to give.
+async fn offered(kubelet: &Path) -> Option<String> {
+    let socket = kubelet.join("pod-resources/kubelet.sock");
+    let channel = apportion_proto::channel(&socket).await.ok()?;
+    let asked = PodResourcesListerClient::new(channel)
+        .get_allocatable_resources(AllocatableResourcesRequest {})
+        .await;
+    // A kubelet that does not tell is no sign of one.
+    let devices = asked.ok()?.into_inner().devices;
+    others::offered(&devices).map(str::to_owned)
+}
+
 /// Tells the agent and the plugin of whole cards when another plugin comes or goes.
 pub(super) async fn watch(
-    folder: PathBuf,
+    kubelet: PathBuf,
     requests: mpsc::Sender<Request>,
     there: watch::Sender<bool>,
 ) {
     let mut known = None;
     loop {
-        let rival = of(&folder).await;
+        let rival = of(&kubelet).await;
         there.send_replace(rival.is_some());
         if rival != known {
             known.clone_from(&rival);
-            let told = rival.as_deref().map(sentence);
+            let told = rival.as_ref().map(sentence);
             if requests.send(Request::Rival(told)).await.is_err() {
                 return;
             }
@@ -60,9 +107,9 @@ pub(super) async fn watch(
 }
 
 /// What a person must know.
-fn sentence(socket: &str) -> String {
+fn sentence(rival: &Rival) -> String {
     format!(
-        "another device plugin ({socket}) gives GPUs of this node away, so none is given here; turn it off with \
+        "another device plugin ({rival}) gives GPUs of this node away, so none is given here; turn it off with \
          the node's label nvidia.com/gpu.deploy.device-plugin=false (GPU Operator) or \
          gke-no-default-nvidia-gpu-device-plugin=true (GKE), or serve no whole cards here (--whole-cards off)"
     )
@@ -70,7 +117,6 @@ fn sentence(socket: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::net::UnixListener;
 
     #[tokio::test]
@@ -78,15 +124,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("nvidia-gpu.sock");
         let other = UnixListener::bind(folder.path().join("kubelet.sock")).unwrap();
-        assert_eq!(of(folder.path()).await, None);
+        assert_eq!(super::socket(folder.path()).await, None);
         let plugin = UnixListener::bind(&socket).unwrap();
         // It accepts nobody, and must not be waited for.
         for _ in 0..5000 {
-            assert_eq!(of(folder.path()).await.as_deref(), Some("nvidia-gpu.sock"));
+            assert_eq!(
+                super::socket(folder.path()).await.as_deref(),
+                Some("nvidia-gpu.sock")
+            );
         }
         drop(plugin);
         assert!(socket.exists());
-        assert_eq!(of(folder.path()).await, None);
+        assert_eq!(super::socket(folder.path()).await, None);
         drop(other);
     }
 }

@@ -138,10 +138,16 @@ impl DevicePlugin for WholePlugin {
 
 impl WholePlugin {
     /// The kubelet frees the devices of a pod that has ended when it hands them out anew, so it is looked
-    /// at first: what that pod had may be free by now.
+    /// at first: what that pod had may be free by now. What a container that runs has is not.
     async fn hand(&self, ids: Vec<WholeId>) -> Result<(), Status> {
         let looked = self.kubelet.look().await;
-        looked.map_err(|error| Status::failed_precondition(chain(&error)))?;
+        let seen = looked.map_err(|error| Status::failed_precondition(chain(&error)))?;
+        if let Some((id, pod)) = seen.whole.in_use(&ids) {
+            warn!(whole = %id, pod, "The kubelet gives a whole GPU twice");
+            return Err(Status::failed_precondition(format!(
+                "whole GPU {id} is held by pod {pod} already"
+            )));
+        }
         self.ask(|answer| request::Request::HandWhole(ids, answer))
             .await
     }
@@ -165,7 +171,11 @@ impl WholePlugin {
     async fn starting(&self, ids: &BTreeSet<WholeId>) -> Result<Starting, Status> {
         let looked = self.kubelet.look().await;
         let seen = looked.map_err(|error| Status::failed_precondition(chain(&error)))?;
-        let mut pods = seen.whole.into_iter();
+        let mut contests = seen.whole.contested.values();
+        if let Some(contest) = contests.find(|of| !ids.is_disjoint(&of.ids)) {
+            return Err(Status::failed_precondition(contest.to_string()));
+        }
+        let mut pods = seen.whole.pods.into_iter();
         let found = pods.find(|(_, holder)| !ids.is_empty() && ids.is_subset(&holder.ids));
         let (pod, holder) = found.ok_or_else(|| {
             Status::failed_precondition("the kubelet does not say which pod holds these whole GPUs")

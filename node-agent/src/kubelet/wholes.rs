@@ -3,15 +3,18 @@
 //! All devices of a pod are wanted, those of its init containers too, because the lowest device is the
 //! pod's first card. The service lists only the containers that run, so it says which pods are there, and
 //! the record says what they have.
+//!
+//! Where they contradict each other about a device, none of its pods starts and none loses what it has; the
+//! other pods are as they are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use apportion_abi::names::RESOURCE_WHOLE;
 use apportion_ledger::WholeId;
 use apportion_proto::podresources::PodResources;
 
 use super::checkpoint::Record;
-use super::look::LookError;
 
 /// A pod with whole cards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,50 +22,142 @@ pub(crate) struct WholeHolder {
     /// Namespace and name, where the kubelet said them.
     pub(crate) name: Option<String>,
     pub(crate) ids: BTreeSet<WholeId>,
+    /// Whether the service lists it: a container of it runs.
+    pub(crate) is_listed: bool,
 }
 
-/// The pods that are there, by UID. `live` are those of which the API server says so.
+/// A pod of which a device is another's, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Contest {
+    /// All its devices.
+    pub(crate) ids: BTreeSet<WholeId>,
+    /// Those that are given twice.
+    pub(crate) twice: BTreeSet<WholeId>,
+    /// The names of their pods, or the UIDs where the names are not known.
+    pub(crate) pods: BTreeSet<String>,
+}
+
+impl fmt::Display for Contest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids: Vec<_> = self.twice.iter().map(WholeId::to_string).collect();
+        let pods: Vec<_> = self.pods.iter().map(String::as_str).collect();
+        let (ids, pods) = (ids.join(", "), pods.join(" and to "));
+        write!(
+            f,
+            "the kubelet has given whole GPU {ids} to pod {pods}; one of them must end"
+        )
+    }
+}
+
+/// What was seen of whole cards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SeenWhole {
+    /// By UID.
+    pub(crate) pods: BTreeMap<String, WholeHolder>,
+    /// The pods, by UID, of which it cannot be said what they have.
+    pub(crate) contested: BTreeMap<String, Contest>,
+}
+
+impl SeenWhole {
+    /// Every pod that has something or claims it.
+    pub(crate) fn claimants(&self) -> impl Iterator<Item = &String> {
+        self.pods.keys().chain(self.contested.keys())
+    }
+
+    /// What is claimed twice.
+    pub(crate) fn contested_ids(&self) -> BTreeSet<WholeId> {
+        let contests = self.contested.values();
+        contests.flat_map(|of| of.ids.iter().copied()).collect()
+    }
+
+    /// A device of these that a pod holds of which a container runs, with the pod's name.
+    pub(super) fn in_use(&self, ids: &[WholeId]) -> Option<(WholeId, &str)> {
+        self.pods.values().find_map(|of| {
+            let id = ids.iter().find(|id| of.is_listed && of.ids.contains(id))?;
+            Some((*id, of.name.as_deref()?))
+        })
+    }
+}
+
+/// The pods that are there. `live` are those of which the API server says so, and `name_of` is what it calls
+/// them.
 pub(super) fn seen(
     record: &Record,
     listed: Option<&[PodResources]>,
     live: &BTreeSet<String>,
-) -> Result<BTreeMap<String, WholeHolder>, LookError> {
-    let names = listed.map(names);
+    name_of: impl Fn(&str) -> Option<String>,
+) -> SeenWhole {
     let mut pods: BTreeMap<String, WholeHolder> = BTreeMap::new();
     let ours = record.entries.iter();
     for entry in ours.filter(|entry| entry.resource == RESOURCE_WHOLE) {
         let ids = entry.devices().filter_map(|id| id.parse::<WholeId>().ok());
         pods.entry(entry.pod.clone()).or_default().ids.extend(ids);
     }
-    for pod in pods.values_mut() {
-        let name = names
-            .iter()
-            .find_map(|names| pod.ids.iter().find_map(|id| names.get(id)));
-        pod.name = name.cloned();
+    let listed = listed.map(names);
+    let known: BTreeMap<String, String> = pods
+        .keys()
+        .filter_map(|uid| Some((uid.clone(), name_of(uid)?)))
+        .collect();
+    for (uid, pod) in &mut pods {
+        let ids = pod.ids.iter();
+        let mut said = ids.filter_map(|id| listed.as_ref()?.get(id)).flatten();
+        let its = match known.get(uid) {
+            Some(name) => said.find(|said| *said == name),
+            // A name that is another's is not its.
+            None => said.find(|said| !known.values().any(|name| name == *said)),
+        };
+        pod.is_listed = its.is_some();
+        pod.name = its.or(known.get(uid)).cloned();
     }
     pods.retain(|uid, pod| {
-        let is_there = names.is_none() || pod.name.is_some() || live.contains(uid);
+        let is_there = listed.is_none() || pod.is_listed || live.contains(uid);
         is_there && !pod.ids.is_empty()
     });
-    let mut taken = BTreeSet::new();
-    let mut ids = pods.values().flat_map(|pod| &pod.ids);
-    match ids.find(|id| !taken.insert(**id)) {
-        Some(twice) => Err(LookError::TwoPodsWhole(*twice)),
-        None => Ok(pods),
-    }
+    contest(pods, &listed.unwrap_or_default())
 }
 
-fn names(listed: &[PodResources]) -> BTreeMap<WholeId, String> {
-    let mut names = BTreeMap::new();
+/// Sets aside the pods that claim a device of another one.
+fn contest(
+    mut pods: BTreeMap<String, WholeHolder>,
+    listed: &BTreeMap<WholeId, BTreeSet<String>>,
+) -> SeenWhole {
+    let mut claims: BTreeMap<WholeId, Vec<&String>> = BTreeMap::new();
+    for (uid, pod) in &pods {
+        let ids = pod.ids.iter();
+        ids.for_each(|id| claims.entry(*id).or_default().push(uid));
+    }
+    let mut contested: BTreeMap<String, Contest> = BTreeMap::new();
+    for (id, claimants) in claims.iter().filter(|(_, of)| of.len() > 1) {
+        let name = |uid: &&String| pods.get(*uid)?.name.clone();
+        let mut names: BTreeSet<String> = claimants.iter().filter_map(name).collect();
+        names.extend(listed.get(id).into_iter().flatten().cloned());
+        if names.len() < claimants.len() {
+            let nameless = claimants.iter().filter(|uid| name(uid).is_none());
+            names.extend(nameless.map(|uid| (*uid).clone()));
+        }
+        for uid in claimants {
+            let contest = contested.entry((*uid).clone()).or_default();
+            contest.twice.insert(*id);
+            let its = pods.get(*uid).into_iter().flat_map(|of| &of.ids);
+            contest.ids.extend(its);
+            contest.pods.extend(names.iter().cloned());
+        }
+    }
+    pods.retain(|uid, _| !contested.contains_key(uid));
+    SeenWhole { pods, contested }
+}
+
+/// Each device with the pods that the service lists with it.
+fn names(listed: &[PodResources]) -> BTreeMap<WholeId, BTreeSet<String>> {
+    let mut names: BTreeMap<WholeId, BTreeSet<String>> = BTreeMap::new();
     for pod in listed {
         let devices = pod.containers.iter().flat_map(|of| &of.devices);
         let ours = devices.filter(|of| of.resource_name == RESOURCE_WHOLE);
         let ids = ours.flat_map(|of| &of.device_ids);
-        let name = format!("{}/{}", pod.namespace, pod.name);
-        names.extend(
-            ids.filter_map(|id| id.parse().ok())
-                .map(|id| (id, name.clone())),
-        );
+        for id in ids.filter_map(|id| id.parse().ok()) {
+            let name = format!("{}/{}", pod.namespace, pod.name);
+            names.entry(id).or_default().insert(name);
+        }
     }
     names
 }
@@ -101,8 +196,17 @@ mod tests {
         }
     }
 
-    fn ids(pods: &BTreeMap<String, WholeHolder>, uid: &str) -> Vec<u16> {
-        pods[uid].ids.iter().map(|id| id.0).collect()
+    fn ids(seen: &SeenWhole, uid: &str) -> Vec<u16> {
+        seen.pods[uid].ids.iter().map(|id| id.0).collect()
+    }
+
+    fn seen(
+        record: &Record,
+        listed: Option<&[PodResources]>,
+        live: &BTreeSet<String>,
+    ) -> SeenWhole {
+        let name_of = |uid: &str| (uid == "known").then(|| "team/b".to_owned());
+        super::seen(record, listed, live, name_of)
     }
 
     #[test]
@@ -113,22 +217,54 @@ mod tests {
             ("u2", "main", &["GPU-foreign"]),
         ]);
         let list = [listed("a", "w-0003")];
-        let pods = seen(&record, Some(&list), &BTreeSet::new()).unwrap();
-        assert_eq!(ids(&pods, "u1"), [1, 3]);
-        assert_eq!(pods["u1"].name.as_deref(), Some("team/a"));
-        assert_eq!(pods.len(), 1, "devices of others are none of ours");
+        let seen = seen(&record, Some(&list), &BTreeSet::new());
+        assert_eq!(ids(&seen, "u1"), [1, 3]);
+        assert_eq!(seen.pods["u1"].name.as_deref(), Some("team/a"));
+        assert_eq!(seen.pods.len(), 1, "devices of others are none of ours");
+        assert_eq!(seen.in_use(&[WholeId(3)]), Some((WholeId(3), "team/a")));
+        assert_eq!(seen.in_use(&[WholeId(2)]), None);
     }
 
     #[test]
     fn a_pod_that_has_left_is_on_record_for_a_while_and_has_nothing() {
-        let both = record(&[("u1", "main", &["w-0001"]), ("u2", "main", &["w-0001"])]);
         let none = BTreeSet::new();
-        let error = seen(&both, Some(&[listed("b", "w-0001")]), &none);
-        assert!(matches!(error, Err(LookError::TwoPodsWhole(WholeId(1)))));
         let left = record(&[("u1", "main", &["w-0001"])]);
-        assert!(seen(&left, Some(&[]), &none).unwrap().is_empty());
+        assert!(seen(&left, Some(&[]), &none).pods.is_empty());
         let live = ["u1".to_owned()].into();
-        assert_eq!(ids(&seen(&left, Some(&[]), &live).unwrap(), "u1"), [1]);
-        assert_eq!(ids(&seen(&left, None, &none).unwrap(), "u1"), [1]);
+        assert_eq!(ids(&seen(&left, Some(&[]), &live), "u1"), [1]);
+        assert_eq!(ids(&seen(&left, None, &none), "u1"), [1]);
+        let both = record(&[("u1", "main", &["w-0001"]), ("known", "main", &["w-0001"])]);
+        let after = seen(&both, Some(&[listed("b", "w-0001")]), &none);
+        assert_eq!(ids(&after, "known"), [1]);
+        assert_eq!(after.claimants().count(), 1);
+    }
+
+    #[test]
+    fn a_device_of_two_pods_is_neithers_and_the_others_have_theirs() {
+        let both = record(&[
+            ("known", "main", &["w-0001"]),
+            ("u1", "main", &["w-0001", "w-0003"]),
+            ("u3", "main", &["w-0002"]),
+        ]);
+        let running = [
+            listed("b", "w-0001"),
+            listed("a", "w-0001"),
+            listed("c", "w-0002"),
+        ];
+        let live = ["known", "u1", "u3"].map(str::to_owned).into();
+        let cases = [
+            (Some(&running[..]), "pod team/a and to team/b"),
+            (None, "pod team/b and to u1"),
+        ];
+        for (listed, pods) in cases {
+            let seen = seen(&both, listed, &live);
+            assert_eq!(ids(&seen, "u3"), [2]);
+            assert_eq!(seen.pods.len(), 1);
+            let sentence = seen.contested["u1"].to_string();
+            let said =
+                format!("the kubelet has given whole GPU w-0001 to {pods}; one of them must end");
+            assert_eq!(sentence, said);
+            assert_eq!(seen.contested_ids(), [WholeId(1), WholeId(3)].into());
+        }
     }
 }

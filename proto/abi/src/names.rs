@@ -8,6 +8,18 @@ use core::time::Duration;
 pub const RESOURCE_SLOT: &str = "apportion.dev/gpu-slot";
 /// NVIDIA's name for whole cards, which the agent serves from the same book.
 pub const RESOURCE_WHOLE: &str = "nvidia.com/gpu";
+/// What all names of NVIDIA's resources begin with: an administrator may call cards, their replicas and
+/// partitions anything below.
+const OF_NVIDIA: &str = "nvidia.com/";
+/// What the devices of other plugins are called where they are cards or parts of cards: by a UUID, or on GKE
+/// by the number of the device file.
+const CARDS: [&str; 3] = ["GPU-", "MIG-", "nvidia"];
+
+/// Whether a device of the kubelet's is a card that another device plugin gives away. Ours are opaque.
+#[must_use]
+pub fn is_foreign_card(resource: &str, device: &str) -> bool {
+    resource.starts_with(OF_NVIDIA) && CARDS.iter().any(|prefix| device.starts_with(prefix))
+}
 
 /// The kind of our CDI devices: the vendor and the class of `apportion.dev/grant=s-0001`.
 pub const CDI_KIND: &str = "apportion.dev/grant";

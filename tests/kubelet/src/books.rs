@@ -9,7 +9,7 @@ use apportion_proto::podresources::{ContainerDevices, ContainerResources, PodRes
 use serde_json::json;
 
 /// A pod with its containers that hold a device each; an init container's is handed on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PodOf {
     /// The UID.
     pub uid: String,
@@ -17,7 +17,7 @@ pub struct PodOf {
     pub name: String,
     /// Container and slot.
     pub devices: Vec<(String, String)>,
-    /// Container and whole cards.
+    /// Container and whole cards, ours or another plugin's of the same resource.
     pub whole: Vec<(String, Vec<String>)>,
 }
 
@@ -78,6 +78,18 @@ impl Books {
             .map(|(id, _)| id.clone())
             .filter(|id| !is_held(id))
             .collect()
+    }
+
+    /// What the pod resources service says that can be given: what is healthy, whoever holds it.
+    pub(crate) fn allocatable(&self) -> Vec<ContainerDevices> {
+        let of = |(resource, plugin): (&String, &Plugin)| {
+            let healthy = plugin.devices.iter().filter(|(_, is_healthy)| **is_healthy);
+            ContainerDevices {
+                resource_name: resource.clone(),
+                device_ids: healthy.map(|(id, _)| id.clone()).collect(),
+            }
+        };
+        self.plugins.iter().map(of).collect()
     }
 
     /// What the pod resources service lists.

@@ -240,8 +240,7 @@ impl Kubelet {
         let mut pod = PodOf {
             uid: uid.to_owned(),
             name: name.to_owned(),
-            devices: Vec::new(),
-            whole: Vec::new(),
+            ..PodOf::default()
         };
         for container in containers {
             let devices_ids = vec![device.clone()];
@@ -270,6 +269,13 @@ impl Kubelet {
         let mut books = self.shared.books();
         books.pods.insert(pod.uid.clone(), pod);
         books.save(&self.plugins());
+    }
+
+    /// Another plugin, as NVIDIA's, has these devices of a resource to give; none if they are none.
+    pub fn offer_of_another(&self, resource: &str, devices: &[&str]) {
+        let mut books = self.shared.books();
+        let plugin = books.plugins.entry(resource.to_owned()).or_default();
+        plugin.devices = devices.iter().map(|id| ((*id).to_owned(), true)).collect();
     }
 
     /// Asks before a container of the pod starts.

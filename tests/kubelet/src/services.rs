@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use apportion_proto::deviceplugin::registration_server::Registration;
 use apportion_proto::deviceplugin::{Empty, RegisterRequest};
 use apportion_proto::podresources::pod_resources_lister_server::PodResourcesLister;
-use apportion_proto::podresources::{ListPodResourcesRequest, ListPodResourcesResponse};
+use apportion_proto::podresources::{
+    AllocatableResourcesRequest, AllocatableResourcesResponse, ListPodResourcesRequest,
+    ListPodResourcesResponse,
+};
 use tonic::{Request, Response, Status};
 
 use crate::books::Books;
@@ -49,5 +52,13 @@ impl PodResourcesLister for Shared {
     ) -> Result<Response<ListPodResourcesResponse>, Status> {
         let pod_resources = self.books().listed();
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))
+    }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<AllocatableResourcesRequest>,
+    ) -> Result<Response<AllocatableResourcesResponse>, Status> {
+        let devices = self.books().allocatable();
+        Ok(Response::new(AllocatableResourcesResponse { devices }))
     }
 }

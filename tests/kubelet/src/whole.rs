@@ -31,8 +31,7 @@ impl Kubelet {
         let mut pod = PodOf {
             uid: uid.to_owned(),
             name: name.to_owned(),
-            devices: Vec::new(),
-            whole: Vec::new(),
+            ..PodOf::default()
         };
         let mut handed_on: Vec<String> = Vec::new();
         for (container, count, is_init) in containers {
@@ -112,6 +111,20 @@ impl Kubelet {
         expected.sort();
         assert_eq!(names, expected);
         Ok(ids)
+    }
+
+    /// Takes these devices, whether they are free or not.
+    ///
+    /// # Errors
+    /// If the plugin refuses.
+    pub async fn hand_whole(&self, ids: &[String]) -> Result<(), Status> {
+        let no_plugin = || Status::unavailable("no plugin answers");
+        let mut client = self.client(RESOURCE_WHOLE).await.ok_or_else(no_plugin)?;
+        let container_requests = vec![ContainerAllocateRequest {
+            devices_ids: ids.to_vec(),
+        }];
+        let asked = client.allocate(AllocateRequest { container_requests });
+        asked.await.map(drop)
     }
 
     /// Asks before a container with whole cards starts.

@@ -1,5 +1,6 @@
 //! What a node is like. Every fact has one place where it is looked for, or a short list of them.
 
+use apportion_abi::names::is_foreign_card;
 use apportion_runtime_class::nvidia::Description;
 
 use super::containerd::{self, Config};
@@ -22,7 +23,8 @@ pub(super) struct Facts {
     pub(super) description: Described,
     pub(super) selinux: Selinux,
     pub(super) cgroup: u8,
-    pub(super) has_nvidia_plugin: bool,
+    /// How it shows that NVIDIA's device plugin serves the node.
+    pub(super) nvidia_plugin: Option<String>,
 }
 
 /// Whose node it is, where that makes a difference.
@@ -149,10 +151,9 @@ const TOOLKIT: [&str; 2] = [
 pub(super) fn look(host: &Host) -> Facts {
     let release = host.text("/etc/os-release").unwrap_or_default();
     let kubelet_root = host.first(&KUBELET_ROOTS).map(str::to_owned);
-    let plugins = kubelet_root.iter();
-    let has_nvidia_plugin = plugins
-        .flat_map(|root| host.names(&format!("{root}/device-plugins")))
-        .any(|name| name.starts_with("nvidia") && name.ends_with(".sock"));
+    let nvidia_plugin = kubelet_root
+        .as_ref()
+        .and_then(|root| nvidia_plugin(host, &format!("{root}/device-plugins")));
     let mounts = host.text("/proc/1/mounts").unwrap_or_default();
     Facts {
         system: field(&release, "PRETTY_NAME").unwrap_or_else(|| "unknown".to_owned()),
@@ -172,8 +173,29 @@ pub(super) fn look(host: &Host) -> Facts {
         } else {
             1
         },
-        has_nvidia_plugin,
+        nvidia_plugin,
     }
+}
+
+/// By its socket, or by the cards that the kubelet has on record from it: that record may be older than the
+/// plugin's end.
+fn nvidia_plugin(host: &Host, folder: &str) -> Option<String> {
+    let mut names = host.names(folder).into_iter();
+    let is_its = |name: &String| name.starts_with("nvidia") && name.ends_with(".sock");
+    if let Some(socket) = names.find(is_its) {
+        return Some(format!("NVIDIA's serves this node ({socket})"));
+    }
+    let text = host.text(&format!("{folder}/kubelet_internal_checkpoint"))?;
+    let record: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let registered = record["Data"]["RegisteredDevices"].as_object()?;
+    let (resource, count) = registered.iter().find_map(|(resource, ids)| {
+        let ids = ids.as_array()?.iter().filter_map(|id| id.as_str());
+        let cards = ids.filter(|id| is_foreign_card(resource, id)).count();
+        (cards > 0).then_some((resource, cards))
+    })?;
+    Some(format!(
+        "the kubelet's record has {count} of {resource} from NVIDIA's"
+    ))
 }
 
 fn distribution(host: &Host, release: &str) -> Distribution {

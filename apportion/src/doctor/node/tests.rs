@@ -184,6 +184,26 @@ fn nvidias_description_of_the_cards_is_found_and_read() {
 }
 
 #[test]
+fn nvidias_plugin_is_found_by_what_the_kubelet_has_of_it() {
+    let with = |registered: &str| {
+        let tree = format!(
+            "{}== /var/lib/kubelet/device-plugins/kubelet_internal_checkpoint\n\
+             {{\"Data\":{{\"PodDeviceEntries\":null,\"RegisteredDevices\":{registered}}},\"Checksum\":1}}",
+            HOSTS[4].tree
+        );
+        let report = report(host(&tree).path());
+        let mut findings = report.findings.into_iter();
+        let finding = findings.find(|finding| finding.check == "device plugin");
+        finding.map(|finding| finding.found)
+    };
+    let found = with(r#"{"nvidia.com/gpu.shared": ["GPU-1::0", "GPU-1::1"], "x/y": ["GPU-2"]}"#);
+    let said = "the kubelet's record has 2 of nvidia.com/gpu.shared from NVIDIA's";
+    assert_eq!(found.as_deref(), Some(said));
+    let ours = r#"{"nvidia.com/gpu": ["w-0001"], "apportion.dev/gpu-slot": ["s-0001"]}"#;
+    assert_eq!(with(ours), None);
+}
+
+#[test]
 fn a_machine_that_is_no_node_is_told_so() {
     let root = tempfile::tempdir().unwrap();
     let report = report(root.path());

@@ -63,19 +63,23 @@ impl Wholes {
         }
     }
 
-    /// Enters which pod, by UID, has which devices, for all pods if `is_complete`.
+    /// Enters which pod, by UID, has which devices, for all pods if `is_complete`. Whose the contested ones
+    /// are cannot be said; they stay as they are.
     #[must_use]
     pub fn seen(
         &mut self,
         now: Time,
         ledger: &Ledger,
         held: &BTreeMap<WholeId, String>,
+        contested: &BTreeSet<WholeId>,
         is_complete: bool,
     ) -> WholesSeen {
         let before = self.clone();
         self.standing.retain(|id, standing| match standing {
             Standing::Handed { since } => !is_complete || now < since.after(SETTLES_IN),
-            Standing::Held { .. } => !is_complete || held.contains_key(id),
+            Standing::Held { .. } => {
+                !is_complete || held.contains_key(id) || contested.contains(id)
+            }
         });
         for (id, pod) in held {
             let pod = pod.clone();

@@ -3,7 +3,9 @@
 
 use apportion_kubelet_tests::PodOf;
 
-use crate::node::Node;
+use crate::node::{Node, pod_of};
+
+const ONE: [(&str, usize, bool); 1] = [("main", 1, false)];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_a_running_pod_holds_is_refused_to_another() {
@@ -54,7 +56,7 @@ async fn a_slot_of_two_pods_starts_neither_and_the_others_start_as_ever() {
         uid: "u2".to_owned(),
         name: "second".to_owned(),
         devices: vec![("main".to_owned(), slot.clone())],
-        whole: Vec::new(),
+        ..PodOf::default()
     });
     for uid in ["u1", "u2"] {
         let refused = node.kubelet.before_start(uid).await;
@@ -80,4 +82,69 @@ async fn a_slot_of_two_pods_starts_neither_and_the_others_start_as_ever() {
         .expect("it is alone now");
     let grant = node.grant(&slot).expect("its container may start");
     assert_eq!(grant["annotations"]["apportion.dev/pod"], "u2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_card_of_two_pods_starts_neither_and_the_other_cards_are_given_as_ever() {
+    let node = Node::new(3, 4).await;
+    let first = node.kubelet.admit_whole("u1", "first", &ONE).await;
+    let device = first.expect("three are idle").whole[0].1[0].clone();
+    let started = node.kubelet.before_whole_start("u1", "main").await;
+    started.expect("it has its card");
+    node.kubelet.enter(PodOf {
+        uid: "u2".to_owned(),
+        name: "second".to_owned(),
+        whole: vec![("main".to_owned(), vec![device.clone()])],
+        ..PodOf::default()
+    });
+    let sentence = format!(
+        "the kubelet has given whole GPU {device} to pod team/first and to team/second; one of them must end"
+    );
+    for uid in ["u1", "u2"] {
+        let refused = node.kubelet.before_whole_start(uid, "main").await;
+        let refused = refused.expect_err("nobody knows whose container it is");
+        assert_eq!(refused.message(), sentence);
+    }
+    // Everybody else's cards and shares are given, and given back.
+    node.kubelet
+        .admit_whole("u3", "third", &ONE)
+        .await
+        .expect("one is idle");
+    let started = node.kubelet.before_whole_start("u3", "main").await;
+    started.expect("it has its card");
+    node.place("u4", 2, 2000).await.expect("the card is empty");
+    let slot = node.kubelet.admit("u4", "fourth", &["main"]).await;
+    slot.expect("a slot is free");
+    node.kubelet
+        .before_start("u4")
+        .await
+        .expect("it was placed");
+    node.kubelet.remove("u3");
+    node.eventually("the third pod's card is given back", async |list| {
+        let mut pods = list.allocations.iter().filter_map(pod_of);
+        pods.all(|pod| pod != "u3")
+    })
+    .await;
+    let list = node.list().await;
+    let its = list.allocations.iter().find(|of| pod_of(of) == Some("u1"));
+    assert!(its.is_some(), "what runs keeps its card");
+
+    node.kubelet.remove("u2");
+    node.kubelet
+        .admit_whole("u5", "fifth", &ONE)
+        .await
+        .expect("one is idle");
+    let again = node.kubelet.before_whole_start("u1", "main").await;
+    again.expect("it is alone now");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_card_that_a_running_pod_holds_is_refused_to_another() {
+    let node = Node::new(2, 4).await;
+    let first = node.kubelet.admit_whole("u1", "first", &ONE).await;
+    let device = first.expect("both are idle").whole[0].1[0].clone();
+    let again = node.kubelet.hand_whole(std::slice::from_ref(&device)).await;
+    let refused = again.expect_err("the first pod holds it");
+    let sentence = format!("whole GPU {device} is held by pod team/first already");
+    assert_eq!(refused.message(), sentence);
 }
