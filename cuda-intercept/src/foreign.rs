@@ -3,6 +3,8 @@
 
 use core::ffi::c_void;
 
+use apportion_gate::Place;
+
 /// `CUresult` or `nvmlReturn_t`.
 pub type Status = i32;
 /// `CUdevice`.
@@ -51,6 +53,8 @@ pub(crate) const WITHOUT_TIMING: u32 = 2;
 pub(crate) const GRAPHS_RESERVED: u32 = 2;
 /// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
 pub(crate) const LOCAL_BYTES: u32 = 3;
+/// `CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL`.
+const SPARSE_LEVEL: u32 = 0;
 /// `CU_MODULE_LAZY_LOADING`.
 pub(crate) const LAZY_LOADING: u32 = 2;
 
@@ -146,6 +150,44 @@ impl NodeParameters {
     pub(crate) fn child(&self) -> Opaque {
         let [graph, ..] = self.rest;
         graph as Opaque
+    }
+}
+
+/// `CUarrayMapInfo`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ArrayMap {
+    resource_kind: u32,
+    pub(crate) array: u64,
+    part_kind: u32,
+    part: [u64; 4],
+    pub(crate) operation: u32,
+    handle_kind: u32,
+    pub(crate) handle: Handle,
+    offset: u64,
+    devices: u32,
+    flags: u32,
+    reserved: [u32; 2],
+}
+
+impl ArrayMap {
+    /// Where in the array: a box of elements of one level and layer, or bytes of the tail of a layer's mipmaps.
+    pub(crate) fn place(&self) -> Place {
+        let [first, second, third, fourth] = self.part;
+        let (low, high) = (|word: u64| word & 0xffff_ffff, |word: u64| word >> 32);
+        let number = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
+        match self.part_kind {
+            SPARSE_LEVEL => Place {
+                plane: [self.part_kind, number(low(first)), number(high(first))],
+                start: [low(second), high(second), low(third)],
+                extent: [high(third), low(fourth), high(fourth)],
+            },
+            _ => Place {
+                plane: [self.part_kind, 0, number(low(first))],
+                start: [second, 0, 0],
+                extent: [third, 0, 0],
+            },
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 pub(crate) mod array;
 pub(crate) mod context;
 pub(crate) mod graph;
+pub(crate) mod hold;
 pub(crate) mod kernel_node;
 mod late;
 pub(crate) mod launch;

@@ -204,18 +204,14 @@ left_alone! {
     Cuda Overhead "takes a little for queues and page tables": "
         cuStreamCreate cuStreamCreateWithPriority cuGreenCtxStreamCreate cuEventCreate
         cuCtxEnablePeerAccess";
-    Cuda Overhead "binds memory that is charged where it was created, and may keep it after its release": "
-        cuMulticastCreate cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem
-        cuMulticastGetGranularity cuMulticastUnbind cuLogicalEndpointAddDevice cuLogicalEndpointBindAddr
-        cuLogicalEndpointBindMem cuLogicalEndpointCreate cuLogicalEndpointDestroy cuLogicalEndpointExport
-        cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease cuLogicalEndpointIdReserve
-        cuLogicalEndpointImport cuLogicalEndpointQuery cuLogicalEndpointUnbind";
+    Cuda TakesNothing "says who takes part in what memory can be bound to, which has none of its own": "
+        cuMulticastAddDevice cuMulticastGetGranularity cuLogicalEndpointAddDevice cuLogicalEndpointCreate
+        cuLogicalEndpointExport cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease
+        cuLogicalEndpointIdReserve cuLogicalEndpointImport cuLogicalEndpointQuery";
     Cuda TakesNothing "makes graphs, whose memory is charged when they are launched, and says what they hold": "
         cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddNode cuGraphAddChildGraphNode
         cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute cuStreamBeginCapture
         cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph cuStreamEndCapture";
-    Cuda Gap "a mapping into a sparse array is not counted: it keeps memory that was released": "
-        cuMemMapArrayAsync";
     Cuda Gap "memory is uncharged on release, though a buffer that was made of it for other devices keeps it": "
         cuMemGetHandleForAddressRange";
     Cuda Gap "may bring pages of the host's own memory to a card, uncharged; managed memory is charged": "

@@ -52,7 +52,7 @@ pub use door::{dlsym, dlvsym};
 pub use foreign::{
     AllocationNode, AllocationProperties, Context, Device, DevicePointer, Event, Handle, NvmlDevice,
 };
-pub use foreign::{Array3d, Array3dV1, ArrayShape, ArrayShapeV1};
+pub use foreign::{Array3d, Array3dV1, ArrayMap, ArrayShape, ArrayShapeV1};
 pub use foreign::{KernelNode, LaunchConfig, LaunchOne, NodeParameters};
 pub use foreign::{NvmlMemory, NvmlMemoryV2, Opaque, Pool, PoolProperties, Status, Stream};
 pub use table::{Library, ROWS, Row};

@@ -158,6 +158,18 @@ rows! {
     Cuda cuMemMap(address: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: u64) = "cuMemMap" @ 10020 => vmm::map, "counts a mapping of physical memory";
     Cuda cuMemUnmap(address: DevicePointer, bytes: usize) = "cuMemUnmap" @ 10020 => vmm::unmap, "drops mappings; uncharges with the last handle and mapping";
     Cuda cuMemRetainAllocationHandle(handle: *mut Handle, address: Opaque) = "cuMemRetainAllocationHandle" @ 11000 => vmm::retain, "counts a handle of mapped memory";
+    Cuda cuMemMapArrayAsync(tiles: *const ArrayMap, count: u32, stream: Stream) = "cuMemMapArrayAsync" @ 11010 => hold::map_array, "counts tiles of arrays as mappings of physical memory";
+    Cuda cuMemMapArrayAsync_ptsz(tiles: *const ArrayMap, count: u32, stream: Stream) = "cuMemMapArrayAsync" @ 11010 => hold::map_array, "counts tiles of arrays as mappings of physical memory";
+    Cuda cuMulticastCreate(handle: *mut Handle, properties: Opaque) = "cuMulticastCreate" @ 12010 => hold::create_multicast, "counts the handles of an object that memory can be bound to";
+    Cuda cuMulticastBindMem(object: Handle, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuMulticastBindMem" @ 12010 => hold::bind, "counts memory that is bound as mapped";
+    Cuda cuMulticastBindMem_v2(object: Handle, device: Device, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuMulticastBindMem" @ 13010 => hold::bind_on, "counts memory that is bound as mapped";
+    Cuda cuMulticastBindAddr(object: Handle, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuMulticastBindAddr" @ 12010 => hold::bind_address, "counts memory that is bound as mapped";
+    Cuda cuMulticastBindAddr_v2(object: Handle, device: Device, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuMulticastBindAddr" @ 13010 => hold::bind_address_on, "counts memory that is bound as mapped";
+    Cuda cuMulticastUnbind(object: Handle, device: Device, offset: usize, bytes: usize) = "cuMulticastUnbind" @ 12010 => hold::unbind, "drops what was bound; uncharges with the last handle, mapping and bind";
+    Cuda cuLogicalEndpointBindMem(endpoint: u32, device: Device, offset: usize, handle: Handle, at: usize, bytes: usize, flags: u64) = "cuLogicalEndpointBindMem" @ 13030 => hold::bind_to_endpoint, "counts memory that is bound as mapped";
+    Cuda cuLogicalEndpointBindAddr(endpoint: u32, device: Device, offset: usize, address: DevicePointer, bytes: usize, flags: u64) = "cuLogicalEndpointBindAddr" @ 13030 => hold::bind_address_to_endpoint, "counts memory that is bound as mapped";
+    Cuda cuLogicalEndpointUnbind(endpoint: u32, device: Device, offset: usize, bytes: usize) = "cuLogicalEndpointUnbind" @ 13030 => hold::unbind_from_endpoint, "drops what was bound; uncharges with the last handle, mapping and bind";
+    Cuda cuLogicalEndpointDestroy(endpoint: u32) = "cuLogicalEndpointDestroy" @ 13030 => hold::destroy_endpoint, "drops what was bound; uncharges with the last handle, mapping and bind";
     Cuda cuMemImportFromShareableHandle(handle: *mut Handle, shared: Opaque, kind: u32) = "cuMemImportFromShareableHandle" @ 10020 => share::import, "counts a handle that another process pays for, and holds it on after that one";
     Cuda cuMemExportToShareableHandle(shared: Opaque, handle: Handle, kind: u32, flags: u64) = "cuMemExportToShareableHandle" @ 10020 => share::export, "offers physical memory, which stays charged while any process of the account holds it";
     // Memory for other processes.

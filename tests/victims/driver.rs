@@ -125,6 +125,51 @@ impl ArrayShape {
             flags: 0,
         }
     }
+
+    /// The same without memory of its own.
+    pub(crate) fn sparse(bytes: usize) -> Self {
+        const SPARSE: u32 = 0x40;
+        Self {
+            flags: SPARSE,
+            ..Self::of(bytes)
+        }
+    }
+}
+
+/// `CUarrayMapInfo`, for all of an array.
+#[repr(C)]
+pub(crate) struct ArrayMap {
+    kind: u32,
+    array: usize,
+    part_kind: u32,
+    part: [u64; 4],
+    operation: u32,
+    handle_kind: u32,
+    handle: u64,
+    offset: u64,
+    devices: u32,
+    flags: u32,
+    reserved: [u32; 2],
+}
+
+impl ArrayMap {
+    /// Maps a handle, or unmaps what is there.
+    pub(crate) fn of(array: usize, handle: Option<u64>) -> Self {
+        Self {
+            kind: 0,
+            array,
+            part_kind: 0,
+            // The level and its layer, three offsets, width, height and depth.
+            part: [0, 0, (16 << 10) << 32, (1 << 32) | (16 << 10)],
+            operation: if handle.is_some() { 1 } else { 2 },
+            handle_kind: 0,
+            handle: handle.unwrap_or(0),
+            offset: 0,
+            devices: 1,
+            flags: 0,
+            reserved: [0; 2],
+        }
+    }
 }
 
 impl AllocationNode {

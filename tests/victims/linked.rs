@@ -7,6 +7,7 @@ mod churn;
 mod code;
 mod driver;
 mod graphs;
+mod holds;
 mod launches;
 mod memory;
 mod nvml;
@@ -19,7 +20,7 @@ mod linked {
     use std::ffi::{c_int, c_void};
 
     use crate::driver::{Access, AllocationNode, AllocationProperties, ArrayShape};
-    use crate::driver::{IpcHandle, KernelNode, LaunchConfig, PoolProperties};
+    use crate::driver::{ArrayMap, IpcHandle, KernelNode, LaunchConfig, PoolProperties};
 
     macro_rules! functions {
         ($($name:ident($($arg:ident: $type:ty),*) = $base:literal @ $version:literal;)*) => {

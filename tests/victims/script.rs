@@ -136,6 +136,7 @@ impl Victim {
             .or_else(|| self.graph_step(verb, words))
             .or_else(|| self.shared_step(verb, words))
             .or_else(|| self.array_step(verb, words))
+            .or_else(|| self.hold_step(verb, words))
             .or_else(|| self.memory_step(verb, words));
         outcome.unwrap_or_else(|| misused(&format!("{verb} is not a step")))
     }

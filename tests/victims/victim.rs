@@ -9,6 +9,7 @@ mod code;
 mod doors;
 mod driver;
 mod graphs;
+mod holds;
 mod launches;
 mod memory;
 mod nvml;

@@ -4,7 +4,8 @@ use crate::Card;
 use crate::arrays::{Array, Arrays, TakenArray};
 use crate::contexts::{ContextId, Contexts, Ended, Reserve};
 use crate::graphs::Graphs;
-use crate::handles::{Dropped, Handles, PhysicalId, Released, Unmapped};
+use crate::handles::{Dropped, Handles, Named, PhysicalId, Released, Unmapped};
+use crate::holds::{Holder, Holds, Place};
 use crate::late::LateFrees;
 use crate::linear::{Linear, Taken};
 use crate::loads::Loads;
@@ -28,6 +29,7 @@ pub struct Books {
     linear: Linear,
     arrays: Arrays,
     handles: Handles,
+    holds: Holds,
     /// Stream-ordered pools.
     pub pools: Pools,
     /// Graphs that allocate.
@@ -168,10 +170,52 @@ impl Books {
         self.handles.import(handle)
     }
 
-    /// The memory behind a handle, and where it is charged.
+    /// A physical memory, and where it is charged.
     #[must_use]
-    pub fn memory_of(&self, handle: u64) -> Option<(PhysicalId, Option<(Card, u64)>)> {
-        self.handles.memory(handle)
+    pub fn memory_of(&self, named: Named) -> Option<(PhysicalId, Option<(Card, u64)>)> {
+        self.handles.memory(named)
+    }
+
+    /// Notes that other processes may have a memory, too.
+    pub fn share_memory(&mut self, id: PhysicalId) {
+        self.handles.shared(id);
+    }
+
+    /// The multicast object that a handle stands for, and one that was not seen before as well.
+    pub fn multicast(&mut self, handle: u64) -> Option<Holder> {
+        let known = self.memory_of(Named::Handle(handle)).map(|(id, _)| id);
+        let id = known.or_else(|| self.import_handle(handle));
+        id.map(Holder::Multicast)
+    }
+
+    /// A memory is held in a place. Returns what that drops of what was there before.
+    pub fn hold(
+        &mut self,
+        at: (Holder, Place),
+        context: Option<ContextId>,
+        physical: PhysicalId,
+    ) -> Option<Dropped> {
+        self.handles.hold(physical);
+        let before = self.holds.enter(at, context, physical);
+        before.map(|id| self.handles.let_go(id))
+    }
+
+    /// A place is let go of. Returns what that drops; to be called until that is nothing.
+    pub fn let_go(&mut self, (holder, place): (Holder, Place)) -> Option<Dropped> {
+        let taken = self.holds.take(holder, place);
+        taken.map(|id| self.handles.let_go(id))
+    }
+
+    /// The same of a whole holder.
+    pub fn let_go_of(&mut self, holder: Holder) -> Option<Dropped> {
+        let taken = self.holds.take_of(holder);
+        taken.map(|id| self.handles.let_go(id))
+    }
+
+    /// The same of all arrays in a context that ended.
+    pub fn let_go_in(&mut self, ended: Ended) -> Option<Dropped> {
+        let taken = self.holds.take_in(ended.id);
+        taken.map(|id| self.handles.let_go(id))
     }
 
     /// The allocation that an address lies in: where it starts, its bytes, its card and its context.

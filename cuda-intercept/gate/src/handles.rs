@@ -15,11 +15,22 @@ use crate::map::Map;
 /// The number that a physical memory has in the books.
 pub type PhysicalId = u64;
 
+/// By what a program names physical memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Named {
+    /// A handle.
+    Handle(u64),
+    /// An address that it is mapped at.
+    At(u64),
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Physical {
     /// Where it is charged, if it is.
     charged: Option<(Card, u64)>,
     references: u32,
+    /// Whether other processes may have it, too.
+    is_shared: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +52,8 @@ pub struct Dropped {
     pub charge: Option<(Card, u64)>,
     /// The memory, if this was the last reference of this process to it.
     pub last_of: Option<PhysicalId>,
+    /// Whether other processes may have it still.
+    pub is_shared: bool,
 }
 
 /// A handle reference that is being released.
@@ -74,6 +87,7 @@ impl Handles {
         let physical = Physical {
             charged,
             references: 1,
+            is_shared: false,
         };
         if self.physical.enter(id, physical) {
             let handle_entry = Handle {
@@ -93,13 +107,37 @@ impl Handles {
                 self.refer(handle, physical);
                 None
             }
-            None => Some(self.create(handle, None)),
+            None => {
+                let id = self.create(handle, None);
+                self.shared(id);
+                Some(id)
+            }
         }
     }
 
-    /// The memory behind a handle, and where it is charged.
-    pub(crate) fn memory(&self, handle: u64) -> Option<(PhysicalId, Option<(Card, u64)>)> {
-        let id = self.handles.get(handle)?.physical;
+    /// Notes that other processes may have a memory, too.
+    pub(crate) fn shared(&mut self, id: PhysicalId) {
+        if let Some(memory) = self.physical.get_mut(id) {
+            memory.is_shared = true;
+        }
+    }
+
+    /// One more reference to a memory.
+    pub(crate) fn hold(&mut self, id: PhysicalId) {
+        self.count_up(id);
+    }
+
+    /// Gives such a reference up.
+    pub(crate) fn let_go(&mut self, id: PhysicalId) -> Dropped {
+        self.drop_reference(id)
+    }
+
+    /// A memory, and where it is charged.
+    pub(crate) fn memory(&self, named: Named) -> Option<(PhysicalId, Option<(Card, u64)>)> {
+        let id = match named {
+            Named::Handle(handle) => self.handles.get(handle)?.physical,
+            Named::At(address) => self.mapped_at(address)?,
+        };
         Some((id, self.physical.get(id)?.charged))
     }
 
@@ -110,18 +148,21 @@ impl Handles {
 
     /// Enters the handle that the driver returned for what is mapped at `address`.
     pub(crate) fn retain(&mut self, handle: u64, address: u64) {
-        let at = |(start, mapping): &(u64, &Mapping)| {
-            (*start..start.saturating_add(mapping.bytes)).contains(&address)
-        };
-        let found = match self.mappings.get(address) {
-            Some(mapping) => Some(mapping.physical),
-            None => self.mappings.iter().find(at).map(|(_, m)| m.physical),
-        };
-        match found {
+        match self.mapped_at(address) {
             Some(physical) => self.refer(handle, physical),
             None => {
                 self.import(handle);
             }
+        }
+    }
+
+    fn mapped_at(&self, address: u64) -> Option<PhysicalId> {
+        let at = |(start, mapping): &(u64, &Mapping)| {
+            (*start..start.saturating_add(mapping.bytes)).contains(&address)
+        };
+        match self.mappings.get(address) {
+            Some(mapping) => Some(mapping.physical),
+            None => self.mappings.iter().find(at).map(|(_, m)| m.physical),
         }
     }
 
@@ -217,6 +258,7 @@ impl Handles {
         let nothing = Dropped {
             charge: None,
             last_of: None,
+            is_shared: false,
         };
         let Some(memory) = self.physical.get_mut(id) else {
             return nothing;
@@ -225,9 +267,12 @@ impl Handles {
         if memory.references > 0 {
             return nothing;
         }
-        let charge = self.physical.remove(id).and_then(|memory| memory.charged);
-        let last_of = Some(id);
-        Dropped { charge, last_of }
+        let gone = self.physical.remove(id);
+        Dropped {
+            charge: gone.and_then(|memory| memory.charged),
+            last_of: Some(id),
+            is_shared: gone.is_some_and(|memory| memory.is_shared),
+        }
     }
 }
 

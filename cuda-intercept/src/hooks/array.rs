@@ -1,9 +1,10 @@
 //! Arrays: charged by an estimate before the driver is asked, and by what it says they require after.
 //!
 //! The estimate is the size of the elements; tiling and alignment are the driver's own. If they make the array larger than the limit allows, it is destroyed again and the program sees
-//! what it would see on a full card. Sparse and deferred arrays have no memory of their own.
+//! what it would see on a full card. Sparse and deferred arrays have no memory of their own, and what is
+//! mapped into them is held (see `hold`) until they are destroyed.
 
-use apportion_gate::{Array, format_bytes, worst_case};
+use apportion_gate::{Array, Holder, format_bytes, worst_case};
 
 use crate::driver;
 use crate::foreign::{
@@ -147,7 +148,11 @@ pub(crate) unsafe fn destroy(real: Destroy, array: Opaque) -> Status {
         return ask();
     };
     let Some(taken) = process.books.lock().take_array(array as u64) else {
-        return ask();
+        let status = ask();
+        if status == SUCCESS && process.account().is_some() {
+            super::hold::let_go_of(process, Holder::Array(array as u64));
+        }
+        return status;
     };
     let (card, cost) = (taken.array.card, taken.cost);
     let status = ask();

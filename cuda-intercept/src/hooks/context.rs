@@ -112,6 +112,7 @@ fn close(
         (books.context_ended(ended), books.reserves(card))
     };
     super::share::leave(process, Memory::Ended);
+    super::hold::let_go_in(process, ended);
     process.uncharge(card, freed);
     if let Some(account) = process.account() {
         account.set_reserve(card, reserves);

@@ -117,7 +117,8 @@ pub(crate) unsafe fn on_many(
 ) -> Status {
     // SAFETY: the arguments are the caller's own.
     let ask = || unsafe { real(launches, count, flags) };
-    if launches.is_null() {
+    // One on each card at most, or the driver refuses all.
+    if launches.is_null() || driver::devices().is_none_or(|devices| count > devices) {
         return ask();
     }
     // SAFETY: the caller passes so many launches, as to the driver.

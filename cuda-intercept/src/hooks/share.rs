@@ -10,7 +10,7 @@
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
-use apportion_gate::{Card, Hold, Memory, worst_case};
+use apportion_gate::{Card, Hold, Memory, Named, worst_case};
 
 use crate::account::{Account, Joined};
 use crate::driver;
@@ -94,8 +94,11 @@ pub(crate) unsafe fn export(
         return status;
     };
     let (found, known) = {
-        let books = process.books.lock();
-        let found = books.memory_of(handle);
+        let mut books = process.books.lock();
+        let found = books.memory_of(Named::Handle(handle));
+        if let Some((id, _)) = found {
+            books.share_memory(id);
+        }
         let known = found.and_then(|(id, _)| books.shares.key_of(Memory::Physical(id)));
         (found, known)
     };

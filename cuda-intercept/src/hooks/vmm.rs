@@ -2,10 +2,10 @@
 //! mapping.
 //!
 //! It is charged on the card of its location, whatever context is current, and not at all where the
-//! location is the host. Reserving addresses costs nothing. A handle that was imported is followed like one
+//! location is the host. Reserving addresses costs nothing. What else holds memory is in `hold`. A handle that was imported is followed like one
 //! of our own, and paid for by the process that made it; see `share`.
 
-use apportion_gate::{Dropped, Memory};
+use apportion_gate::{Card, Dropped, Holder, Memory};
 
 use crate::foreign::{
     AllocationProperties, DevicePointer, Handle, OUT_OF_MEMORY, Opaque, SUCCESS, Status,
@@ -18,18 +18,27 @@ type Map = unsafe extern "C" fn(DevicePointer, usize, usize, Handle, u64) -> Sta
 type Unmap = unsafe extern "C" fn(DevicePointer, usize) -> Status;
 type Retain = unsafe extern "C" fn(*mut Handle, Opaque) -> Status;
 
-/// Gives back what hung on a reference, if it was the last: first what others know, then the charge.
-fn give_back(process: &Process, dropped: Dropped) {
-    if let Some(id) = dropped.last_of {
-        super::share::leave(process, Memory::Physical(id));
-    }
-    if let Some((card, bytes)) = dropped.charge {
-        process.uncharge(card, bytes);
+/// Gives back what hung on a reference, if it was the last: first what others know, then the charge. Who has no
+/// charge may be a multicast object, which lets go of what it holds.
+pub(super) fn give_back(process: &Process, dropped: Dropped) {
+    give_back_with(process, dropped, |card, bytes| {
+        process.uncharge(card, bytes)
+    });
+}
+
+/// The same; `uncharge` says how.
+pub(super) fn give_back_with(process: &Process, dropped: Dropped, uncharge: impl Fn(Card, u64)) {
+    let Some(id) = dropped.last_of else { return };
+    super::share::leave(process, Memory::Physical(id));
+    match dropped.charge {
+        Some((card, bytes)) => uncharge(card, bytes),
+        None if dropped.is_shared => {}
+        None => super::hold::let_go_of(process, Holder::Multicast(id)),
     }
 }
 
 /// This process, if anything of it is counted.
-fn counted() -> Option<&'static Process> {
+pub(super) fn counted() -> Option<&'static Process> {
     process::current().filter(|process| process.account().is_some())
 }
 

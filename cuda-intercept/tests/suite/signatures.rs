@@ -10,7 +10,7 @@ use std::mem::size_of;
 
 use apportion_intercept::table::entry;
 use apportion_intercept::{
-    AllocationNode, KernelNode, LaunchConfig, NvmlMemory, NvmlMemoryV2, ROWS,
+    AllocationNode, ArrayMap, KernelNode, LaunchConfig, NvmlMemory, NvmlMemoryV2, ROWS,
 };
 use cudarc::driver::sys;
 
@@ -33,7 +33,7 @@ macro_rules! signatures {
 
 signatures! {
     () (A) (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E)
-    (A, B, C, D, E, F, G, H)
+    (A, B, C, D, E, F) (A, B, C, D, E, F, G) (A, B, C, D, E, F, G, H)
     (A, B, C, D, E, F, G, H, I, J) (A, B, C, D, E, F, G, H, I, J, K)
 }
 
@@ -108,6 +108,12 @@ compare! {
     cuMemMap = cuMemMap(a, b, c, d, e);
     cuMemUnmap = cuMemUnmap(a, b);
     cuMemRetainAllocationHandle = cuMemRetainAllocationHandle(a, b);
+    cuMemMapArrayAsync = cuMemMapArrayAsync(a, b, c);
+    cuMemMapArrayAsync_ptsz = cuMemMapArrayAsync(a, b, c);
+    cuMulticastCreate = cuMulticastCreate(a, b);
+    cuMulticastBindMem = cuMulticastBindMem(a, b, c, d, e, f);
+    cuMulticastBindAddr = cuMulticastBindAddr(a, b, c, d, e);
+    cuMulticastUnbind = cuMulticastUnbind(a, b, c, d);
     cuMemImportFromShareableHandle = cuMemImportFromShareableHandle(a, b, c);
     cuMemExportToShareableHandle = cuMemExportToShareableHandle(a, b, c, d);
     cuIpcGetMemHandle = cuIpcGetMemHandle(a, b);
@@ -180,6 +186,12 @@ written! {
     cuArrayCreate(a: *mut *mut c_void, b: *const c_void);
     cuArray3DCreate(a: *mut *mut c_void, b: *const c_void);
     cuIpcOpenMemHandle(a: *mut u64, b: sys::CUipcMemHandle, c: c_uint);
+    cuMulticastBindMem_v2(a: u64, b: c_int, c: usize, d: u64, e: usize, f: usize, g: u64);
+    cuMulticastBindAddr_v2(a: u64, b: c_int, c: usize, d: u64, e: usize, f: u64);
+    cuLogicalEndpointBindMem(a: c_uint, b: c_int, c: u64, d: u64, e: u64, f: u64, g: u64);
+    cuLogicalEndpointBindAddr(a: c_uint, b: c_int, c: u64, d: *mut c_void, e: u64, f: u64);
+    cuLogicalEndpointUnbind(a: c_uint, b: c_int, c: u64, d: u64);
+    cuLogicalEndpointDestroy(a: c_uint);
     cuCtxCreate(a: *mut *mut c_void, b: c_uint, c: c_int);
     cuCtxCreate_v2(a: *mut *mut c_void, b: c_uint, c: c_int);
     cuCtxCreate_v3(a: *mut *mut c_void, b: *mut c_void, c: c_int, d: c_uint, e: c_int);
@@ -228,6 +240,7 @@ fn structures_that_a_hook_writes_have_the_driver_s_size() {
         size_of::<KernelNode>(),
         size_of::<sys::CUDA_KERNEL_NODE_PARAMS>()
     );
+    assert_eq!(size_of::<ArrayMap>(), size_of::<sys::CUarrayMapInfo>());
     assert_eq!(size_of::<LaunchConfig>(), size_of::<sys::CUlaunchConfig>());
     assert_eq!(size_of::<NvmlMemory>(), size_of::<nvmlMemory_t>());
     assert_eq!(size_of::<NvmlMemoryV2>(), size_of::<nvmlMemory_v2_t>());

@@ -28,7 +28,7 @@ pub(crate) struct Array {
 }
 
 /// How an array lies in memory.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Layout {
     pub(crate) address: u64,
     pub(crate) pitch: u64,
@@ -101,6 +101,11 @@ impl Wide3D {
         }
     }
 
+    /// It gets its memory, if any, by mapping.
+    fn is_empty(self) -> bool {
+        self.flags & (SPARSE | DEFERRED) != 0
+    }
+
     /// How many levels there are down to a single element.
     pub(crate) fn most_levels(self) -> u32 {
         let layered = self.flags & (LAYERED | CUBEMAP) != 0;
@@ -119,6 +124,9 @@ const ALIGNMENT: u64 = 64 << 10;
 /// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`.
 const LAYERED: u32 = 1;
 const CUBEMAP: u32 = 4;
+/// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`.
+const SPARSE: u32 = 0x40;
+const DEFERRED: u32 = 0x80;
 const FLAGS: u32 = 0x1ff;
 
 exports! {
@@ -210,6 +218,9 @@ fn create_from(out: Out<u64>, descriptor: Wide3D) -> Outcome {
     out.check()?;
     let (handle, context) = current()?;
     let (pitch, height, bytes) = measure(&descriptor)?;
+    if descriptor.is_empty() {
+        return out.put(enter(descriptor, Layout::default(), context.device));
+    }
     let reply = ask(Request::Allocate {
         context: context.name,
         bytes,
@@ -223,6 +234,10 @@ fn create_from(out: Out<u64>, descriptor: Wide3D) -> Outcome {
         height,
         bytes,
     };
+    out.put(enter(descriptor, layout, device))
+}
+
+fn enter(descriptor: Wide3D, layout: Layout, device: i32) -> u64 {
     let mut tables = tables();
     let handle = tables.fresh();
     tables.arrays.insert(
@@ -234,7 +249,12 @@ fn create_from(out: Out<u64>, descriptor: Wide3D) -> Outcome {
             is_level: false,
         },
     );
-    out.put(handle)
+    handle
+}
+
+/// Whether physical memory can be mapped into an array.
+pub(crate) fn takes_tiles(handle: u64) -> Result<bool, Error> {
+    Ok(array(handle)?.descriptor.is_empty())
 }
 
 fn create(out: Out<u64>, descriptor: In<Wide>) -> Outcome {
@@ -371,12 +391,7 @@ fn get_requirements(out: Out<Requirements>, handle: u64, device: i32) -> Outcome
     if array.device != device {
         return Err(INVALID_VALUE);
     }
-    let (bytes, alignment) = (array.layout.bytes as usize, ALIGNMENT as usize);
-    out.put(Requirements {
-        bytes,
-        alignment,
-        reserved: [0; 4],
-    })
+    out.put(Requirements::of(measure(&array.descriptor)?.2))
 }
 
 fn destroy(handle: u64) -> Outcome {
@@ -391,6 +406,7 @@ fn destroy(handle: u64) -> Outcome {
     {
         crate::memory::free_allocation(address, range, allocation)?;
     }
+    crate::tiles::end(handle)?;
     tables()
         .arrays
         .remove(&handle)

@@ -132,6 +132,7 @@ fn destroy(handle: u64) -> Outcome {
     let name = tables().context(handle)?.name;
     ask(Request::ContextDestroy(name))?;
     tables().end_context(handle);
+    crate::tiles::end_in(handle)?;
     if top() == Some(handle) {
         with_stack(Vec::pop)?;
     }

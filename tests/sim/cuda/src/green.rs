@@ -51,6 +51,7 @@ fn destroy(green: u64) -> Outcome {
     let name = tables().context(green)?.name;
     ask(Request::ContextDestroy(name))?;
     tables().end_context(green);
+    crate::tiles::end_in(green)?;
     primary::release(device)
 }
 

@@ -36,6 +36,7 @@ mod memory;
 mod memory_file;
 mod mipmaps;
 mod modules;
+mod multicast;
 mod needs;
 mod number;
 mod occupancy;
@@ -45,6 +46,7 @@ mod pools;
 mod primary;
 mod stream;
 mod tables;
+mod tiles;
 mod virtual_memory;
 mod visible;
 
@@ -74,11 +76,13 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         memory::ROWS,
         mipmaps::ROWS,
         modules::ROWS,
+        multicast::ROWS,
         occupancy::ROWS,
         pointer_attributes::ROWS,
         pools::ROWS,
         primary::ROWS,
         stream::ROWS,
+        tiles::ROWS,
         virtual_memory::ROWS,
     ]
     .into_iter()

@@ -44,20 +44,24 @@ pub(crate) fn release(device: i32) -> Outcome {
     let reply = ask(Request::PrimaryRelease(card))?;
     let mut tables = tables();
     let primary = tables.primaries.get(&device).copied();
-    if let Some(primary) = primary.filter(|_| reply == Reply::Value(0)) {
-        tables.end_context(primary.handle);
-    }
-    Ok(())
+    let Some(primary) = primary.filter(|_| reply == Reply::Value(0)) else {
+        return Ok(());
+    };
+    tables.end_context(primary.handle);
+    drop(tables);
+    crate::tiles::end_in(primary.handle)
 }
 
 fn reset(device: i32) -> Outcome {
     let card = driver()?.card(device)?;
     ask(Request::PrimaryReset(card))?;
     let mut tables = tables();
-    if let Some(primary) = tables.primaries.get(&device).copied() {
-        tables.end_context(primary.handle);
-    }
-    Ok(())
+    let Some(primary) = tables.primaries.get(&device).copied() else {
+        return Ok(());
+    };
+    tables.end_context(primary.handle);
+    drop(tables);
+    crate::tiles::end_in(primary.handle)
 }
 
 fn set_flags(device: i32, flags: u32) -> Outcome {

@@ -13,8 +13,10 @@ use crate::green::Greens;
 use crate::libraries::Libraries;
 use crate::mipmaps::Mipmaps;
 use crate::modules::Modules;
+use crate::multicast::Multicasts;
 use crate::pools::Pools;
 use crate::stream::Streams;
+use crate::tiles::Tiles;
 use crate::virtual_memory::VirtualMemory;
 
 /// All tables of a process.
@@ -38,8 +40,10 @@ pub(crate) struct Tables {
     pub(crate) libraries: Libraries,
     pub(crate) mipmaps: Mipmaps,
     pub(crate) modules: Modules,
+    pub(crate) multicasts: Multicasts,
     pub(crate) pools: Pools,
     pub(crate) streams: Streams,
+    pub(crate) tiles: Tiles,
     pub(crate) virtual_memory: VirtualMemory,
     blocks: HashMap<u64, Block>,
     /// Whether any pool has been used since the last synchronisation.

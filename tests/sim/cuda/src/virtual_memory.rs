@@ -15,6 +15,7 @@ use crate::export::exports;
 use crate::location::{Access, HOST, Place, READ, READ_WRITE};
 use crate::mapping;
 use crate::memory_file;
+use crate::multicast;
 use crate::pointer::{In, Out};
 use crate::tables::{Kind, Range, Tables};
 
@@ -199,6 +200,9 @@ fn create(out: Out<u64>, bytes: usize, properties: In<Properties>, flags: u64) -
 }
 
 fn release(handle: u64) -> Outcome {
+    if multicast::is_one(handle) {
+        return multicast::end(handle);
+    }
     let name = tables().held(handle)?.name;
     ask(Request::HandleRelease(name))?;
     let mut tables = tables();
@@ -246,17 +250,45 @@ fn map(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> Ou
     Ok(())
 }
 
+/// Keeps physical memory for something else that it is mapped into.
+pub(crate) fn hold(handle: u64) -> Outcome {
+    let name = tables().held(handle)?.name;
+    ask(Request::Map(name))?;
+    tables().physical(handle)?.mappings += 1;
+    Ok(())
+}
+
+/// Gives that up.
+pub(crate) fn let_go(handle: u64) -> Outcome {
+    let name = tables().physical(handle)?.name;
+    ask(Request::Unmap(name))?;
+    let mut tables = tables();
+    tables.physical(handle)?.mappings -= 1;
+    tables.forget_if_unused(handle);
+    Ok(())
+}
+
+/// The handle of what is mapped at an address, and its device.
+pub(crate) fn mapped_at(address: u64) -> Result<(u64, i32), Error> {
+    let range = tables().range_of(address)?.1;
+    match range.kind {
+        Kind::Mapped { handle, .. } => Ok((handle, range.device)),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// The device that a handle's memory is on.
+pub(crate) fn device_of(handle: u64) -> Result<i32, Error> {
+    Ok(tables().held(handle)?.properties.place.device())
+}
+
 /// Only whole mappings can be taken away, but several at once.
 fn unmap(address: u64, bytes: usize) -> Outcome {
     let mappings = tables().mappings(address, bytes as u64)?;
     for (base, range, handle) in mappings {
-        let name = tables().physical(handle)?.name;
-        ask(Request::Unmap(name))?;
+        let_go(handle)?;
         mapping::clear(base, range.bytes)?;
-        let mut tables = tables();
-        tables.ranges.remove(&base);
-        tables.physical(handle)?.mappings -= 1;
-        tables.forget_if_unused(handle);
+        tables().ranges.remove(&base);
     }
     Ok(())
 }

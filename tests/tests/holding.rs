@@ -1,0 +1,104 @@
+//! Memory that a program released stays charged for as long as something else of it keeps the memory: a sparse
+//! array, a multicast object.
+//!
+//! The simulated driver notes the most that it ever gave, and what nothing keeps is there again at once.
+
+use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Victim, eventually};
+
+const LIMIT: u64 = 2000 * MIB;
+const HELD: u64 = 1000 * MIB;
+const FREE: u64 = LIMIT - CONTEXT;
+
+/// A victim with a context, on a machine whose high-water mark is that of the victim alone.
+fn started(host: &Host) -> Victim {
+    let mut victim = host.victim(&["--gpu-memory", "2000"]);
+    victim.step("init").ok();
+    eventually(PATIENCE, "nobody else holds memory", || host.used() == 0);
+    let _ = host.high_water();
+    victim.step("start").ok();
+    victim
+}
+
+fn free(victim: &mut Victim) -> u64 {
+    victim.step("info").numbers[0]
+}
+
+/// What was released is kept: it counts, and there is no room for more.
+fn is_kept(host: &Host, victim: &mut Victim) {
+    assert_eq!(host.used(), CONTEXT + HELD, "the driver keeps it");
+    assert_eq!(free(victim), FREE - HELD, "and so it counts");
+    victim.step("alloc 800M").refused();
+}
+
+/// Nothing keeps it any more.
+fn is_gone(host: &Host, victim: &mut Victim) {
+    assert_eq!(host.used(), CONTEXT, "the driver has it back");
+    let all = victim.step(&format!("alloc {FREE}")).value();
+    victim.step(&format!("free {all}")).ok();
+    assert!(host.high_water() <= LIMIT, "never above the limit");
+}
+
+#[test]
+fn a_sparse_array_keeps_what_is_mapped_into_it() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let array = victim.step("sparse 1000M").value();
+    assert_eq!(free(&mut victim), FREE, "it has no memory of its own");
+    for ends_by in ["untile", "free"] {
+        let made = victim.step("create 1000M").value();
+        victim.step(&format!("tile {array} {made}")).ok();
+        victim.step(&format!("free {made}")).ok();
+        is_kept(&host, &mut victim);
+        victim.step(&format!("{ends_by} {array}")).ok();
+        is_gone(&host, &mut victim);
+    }
+}
+
+#[test]
+fn a_tile_takes_the_place_of_the_one_before() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let array = victim.step("sparse 1000M").value();
+    for _ in 0..3 {
+        let small = victim.step("create 500M").value();
+        victim.step(&format!("tile {array} {small}")).ok();
+        victim.step(&format!("free {small}")).ok();
+        assert_eq!(host.used(), CONTEXT + 500 * MIB);
+    }
+    victim.step(&format!("alloc {}", FREE - 500 * MIB)).ok();
+    assert_eq!(host.high_water(), LIMIT);
+}
+
+#[test]
+fn arrays_let_go_of_what_they_keep_with_their_context() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let array = victim.step("sparse 1000M").value();
+    let made = victim.step("create 1000M").value();
+    victim.step(&format!("tile {array} {made}")).ok();
+    victim.step(&format!("free {made}")).ok();
+    victim.step("reset").ok();
+    assert_eq!(host.used(), 0);
+    victim.step("start").ok();
+    is_gone(&host, &mut victim);
+}
+
+#[test]
+fn a_multicast_object_keeps_what_is_bound_to_it() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    for (by_address, ends_by) in [(false, "unbind"), (true, "unbind"), (false, "free")] {
+        let object = victim.step("multicast 1000M").value();
+        assert_eq!(free(&mut victim), FREE, "it has no memory of its own");
+        let made = victim.step("create 1000M").value();
+        let mapped = by_address.then(|| victim.step(&format!("map {made}")).value());
+        let bound = mapped.unwrap_or(made);
+        victim.step(&format!("bind {object} {bound}")).ok();
+        for number in mapped.into_iter().chain([made]) {
+            victim.step(&format!("free {number}")).ok();
+        }
+        is_kept(&host, &mut victim);
+        victim.step(&format!("{ends_by} {object}")).ok();
+        is_gone(&host, &mut victim);
+    }
+}
