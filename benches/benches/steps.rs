@@ -1,7 +1,7 @@
 //! What a step of the policy costs, by action and by size of the cluster: nodes of eight cards.
 //!
 //! The shapes are those that KAI measures: one-card jobs in four queues of two departments. The sizes are
-//! 10, 100 and 500 nodes, or the numbers in `APPORTION_BENCH_NODES`, separated by commas.
+//! 10, 100, 500 and 5000 nodes, or the numbers in `APPORTION_BENCH_NODES`, separated by commas.
 
 use std::env;
 use std::fs;
@@ -179,7 +179,7 @@ fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 6] {
 }
 
 fn sizes() -> Vec<usize> {
-    let sizes = env::var("APPORTION_BENCH_NODES").unwrap_or_else(|_| "10,100,500".to_owned());
+    let sizes = env::var("APPORTION_BENCH_NODES").unwrap_or_else(|_| "10,100,500,5000".to_owned());
     let sizes = sizes.split(',');
     sizes.filter_map(|size| size.trim().parse().ok()).collect()
 }

@@ -12,7 +12,7 @@ use crate::cluster::{Grace, Status};
 use crate::gang::View;
 use crate::line::Line;
 use crate::pool::Pool;
-use crate::reach::{Ground, Parts, Reach};
+use crate::reach::{Parts, Reach};
 use crate::reclaimable::{can_reclaim, reclaimable};
 use crate::session::{Mark, Session};
 use crate::solve::Search;
@@ -24,8 +24,7 @@ struct Turns {
     running: Pool,
     /// The effort at which searches are given up.
     until: u64,
-    /// Jobs for which nothing was found since the last change.
-    hopeless: Vec<usize>,
+    hopeless: Hopeless,
 }
 
 impl Turns {
@@ -37,7 +36,7 @@ impl Turns {
             waiting: Pool::of(session, |session, view| session.is_waiting(view)),
             running: Pool::of(session, |session, view| session.could_lose(view)),
             until: session.effort.get() + session.settings.search_effort,
-            hopeless: Vec::new(),
+            hopeless: Hopeless::default(),
         }
     }
 
@@ -46,11 +45,25 @@ impl Turns {
         let least = session.settings.search_effort / Self::LEAST_PART;
         self.until.max(session.effort.get() + least)
     }
+}
 
-    /// Whether a job that differs only in age and name was tried since the last change, in vain.
-    fn is_hopeless(&self, session: &Session<'_>, job: usize) -> bool {
-        let mut hopeless = self.hopeless.iter();
-        hopeless.any(|&known| session.are_alike(known, job))
+/// Jobs for which nothing was found since the last change.
+#[derive(Default)]
+struct Hopeless(Vec<usize>);
+
+impl Hopeless {
+    /// Whether a job that differs only in age and name was tried in vain.
+    fn has_like(&self, session: &Session<'_>, job: usize) -> bool {
+        let mut jobs = self.0.iter();
+        jobs.any(|&known| session.are_alike(known, job))
+    }
+
+    fn add(&mut self, job: usize) {
+        self.0.push(job);
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -59,15 +72,21 @@ impl Session<'_> {
     pub(crate) fn allocate(&mut self) {
         let nodes: Vec<usize> = (0..self.nodes.len()).collect();
         let mut line = Line::of_waiting(self, Action::Allocate, self.waiting(|_, _| true));
+        let mut hopeless = Hopeless::default();
         while let Some(view) = line.pop(self) {
+            if hopeless.has_like(self, view.job) {
+                continue;
+            }
             let mark = self.mark();
             let has_started = view
                 .all()
                 .any(|task| self.standings[task].status.is_allocated());
             if !self.allocate_job(&view, &nodes, false) {
                 self.roll_back(mark);
+                hopeless.add(view.job);
                 continue;
             }
+            hopeless.clear();
             let must_wait = self.gang(&view).must_wait();
             if must_wait {
                 self.wait_instead(mark);
@@ -94,11 +113,11 @@ impl Session<'_> {
         );
         let mut turns = Turns::of(self);
         while let Some(view) = line.pop(self) {
-            if turns.is_hopeless(self, view.job) {
+            if turns.hopeless.has_like(self, view.job) {
                 continue;
             }
             if !self.could_fit(&view) {
-                turns.hopeless.push(view.job);
+                turns.hopeless.add(view.job);
                 continue;
             }
             let limit = self.settings.max_consolidated.unwrap_or(usize::MAX);
@@ -136,7 +155,7 @@ impl Session<'_> {
             let Some(reclaimer) = self.reclaimer(&view, &tasks) else {
                 continue;
             };
-            if !can_reclaim(&self.queues, reclaimer) || turns.is_hopeless(self, view.job) {
+            if !can_reclaim(&self.queues, reclaimer) || turns.hopeless.has_like(self, view.job) {
                 continue;
             }
             let before = self.queues.clone();
@@ -173,7 +192,7 @@ impl Session<'_> {
         while let Some(view) = line.pop(self) {
             let tasks = self.gang(&view).next(false);
             let least = self.least_charge(&tasks);
-            if !self.is_within_quota(view.job, least) || turns.is_hopeless(self, view.job) {
+            if !self.is_within_quota(view.job, least) || turns.hopeless.has_like(self, view.job) {
                 continue;
             }
             let preemptor = view.job;
@@ -239,7 +258,7 @@ impl Session<'_> {
             turns.waiting.update(self, jobs.iter().copied());
             turns.running.update(self, jobs.into_iter());
         } else {
-            turns.hopeless.push(job);
+            turns.hopeless.add(job);
         }
     }
 
@@ -275,8 +294,7 @@ impl Session<'_> {
     /// Whether there is as much room in the whole cluster as the job needs.
     fn could_fit(&self, view: &View) -> bool {
         let tasks = self.gang(view).next(false);
-        let ground = Ground::of(self);
-        let reach = Reach::of(self, &ground, &tasks);
+        let reach = Reach::of(self, &tasks);
         reach.is_some_and(|reach| reach.is_within(Parts::default()))
     }
 

@@ -85,17 +85,37 @@ impl Session<'_> {
     }
 
     fn place_task(&mut self, placing: &Placing<'_>, task: usize, nodes: &[usize]) -> bool {
-        let facts = &self.tasks[task];
-        let tree = &self.jobs[facts.job].tree;
-        let scores = placing.closeness.of(tree, facts.set);
-        let closeness = |node: usize| match scores {
-            None => Some(0.0),
-            Some(scores) => scores.get(&node).copied(),
-        };
-        let ranked = self.ranked(task, nodes, closeness);
+        match self.best_for(placing, task, nodes) {
+            Some(None) => return false,
+            Some(Some(best)) if self.place_on(task, best, placing.only_wait) => return true,
+            Some(Some(_)) | None => {}
+        }
+        let ranked = self.ranked_for(placing, task, nodes);
         ranked
             .into_iter()
             .any(|node| self.place_on(task, node, placing.only_wait))
+    }
+
+    /// The node for a task, if any, where that is known without a look at all nodes.
+    fn best_for(
+        &self,
+        placing: &Placing<'_>,
+        task: usize,
+        nodes: &[usize],
+    ) -> Option<Option<usize>> {
+        let facts = &self.tasks[task];
+        let scores = placing.closeness.of(&self.jobs[facts.job].tree, facts.set);
+        let are_all = scores.is_none() && nodes.len() == self.nodes.len();
+        are_all.then(|| self.best_of_all(task)).flatten()
+    }
+
+    fn ranked_for(&self, placing: &Placing<'_>, task: usize, nodes: &[usize]) -> Vec<usize> {
+        let facts = &self.tasks[task];
+        let scores = placing.closeness.of(&self.jobs[facts.job].tree, facts.set);
+        self.ranked(task, nodes, |node| match scores {
+            None => Some(0.0),
+            Some(scores) => scores.get(&node).copied(),
+        })
     }
 
     fn place_on(&mut self, task: usize, node: usize, only_wait: bool) -> bool {

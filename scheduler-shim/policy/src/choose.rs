@@ -12,7 +12,7 @@ use crate::session::Session;
 use crate::stock::{CardKey, Need, NeedOfCards, NodeStock, Shared, Taken};
 
 /// How much the fullest node gets.
-const DENSITY: f64 = 9.0;
+pub(crate) const DENSITY: f64 = 9.0;
 /// A pod without cards on a node without cards.
 const KIND: f64 = 10.0;
 /// Few NUMA zones.
@@ -83,7 +83,7 @@ impl Session<'_> {
         ranked.into_iter().map(|(_, node)| node).collect()
     }
 
-    fn score(&self, task: usize, node: usize, need: &Need) -> f64 {
+    pub(crate) fn score(&self, task: usize, node: usize, need: &Need) -> f64 {
         let settings = self.settings;
         let stock = &self.stocks[node];
         let band = |applies: bool, score: f64| if applies { score } else { 0.0 };
@@ -160,17 +160,21 @@ impl Session<'_> {
         })
     }
 
-    fn density(&self, wants_cards: bool, (least, most): (f64, f64), node: usize) -> f64 {
-        let strategy = if wants_cards {
+    /// How nodes are chosen by how full they are.
+    pub(crate) fn packing(&self, wants_cards: bool) -> Strategy {
+        if wants_cards {
             self.settings.gpu_nodes
         } else {
             self.settings.cpu_nodes
-        };
+        }
+    }
+
+    pub(crate) fn density(&self, wants_cards: bool, (least, most): (f64, f64), node: usize) -> f64 {
         let (free, overall) = (
             self.free(wants_cards, node),
             self.overall(wants_cards, node),
         );
-        match strategy {
+        match self.packing(wants_cards) {
             Strategy::ByName => 0.0,
             Strategy::Spread if overall == 0.0 => 0.0,
             Strategy::Spread => free / overall,
@@ -180,7 +184,7 @@ impl Session<'_> {
         }
     }
 
-    fn free(&self, wants_cards: bool, node: usize) -> f64 {
+    pub(crate) fn free(&self, wants_cards: bool, node: usize) -> f64 {
         let stock = &self.stocks[node];
         let free = if wants_cards {
             stock.cards_soon()
@@ -190,7 +194,7 @@ impl Session<'_> {
         free as f64
     }
 
-    fn overall(&self, wants_cards: bool, node: usize) -> f64 {
+    pub(crate) fn overall(&self, wants_cards: bool, node: usize) -> f64 {
         let total = &self.stocks[node].total;
         let overall = if wants_cards { total.cards } else { total.cpu };
         overall as f64

@@ -45,6 +45,7 @@ mod naming;
 mod numa;
 mod place;
 mod pool;
+mod ranking;
 mod reach;
 mod scenario;
 mod session;
@@ -53,6 +54,7 @@ mod span;
 mod step;
 mod stock;
 mod topology;
+mod touched;
 
 pub use ahead::{plan, plan_aloud};
 pub use claims::ClaimRefusal;

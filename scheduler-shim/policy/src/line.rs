@@ -139,10 +139,17 @@ impl<'f> Line<'f> {
 
     /// Takes the next job; bystanders have their turn in between.
     pub(crate) fn pop(&mut self, session: &Session<'_>) -> Option<View> {
-        while !self.leaves.is_empty() {
-            self.pass_idle_bystanders(session);
-            let (leaf, _) = self.next_leaf(session, session.queues.top(), false)?;
-            if self.is_bystanders_turn(session, leaf) {
+        while let Some((&only, _)) = self.leaves.first_key_value() {
+            // In the only queue the others' turns change nothing.
+            let is_only = self.leaves.len() == 1;
+            let leaf = match is_only {
+                true => only,
+                false => {
+                    self.pass_idle_bystanders(session);
+                    self.next_leaf(session, session.queues.top(), false)?.0
+                }
+            };
+            if !is_only && self.is_bystanders_turn(session, leaf) {
                 if let Some((_, passed)) = self.bystanders.get_mut(&leaf) {
                     *passed += 1;
                 }

@@ -10,6 +10,12 @@ use crate::cluster::Cards;
 use crate::session::Session;
 use crate::stock::NeedOfCards;
 
+mod ground;
+mod places;
+
+pub(crate) use ground::Ground;
+pub(crate) use places::Places;
+
 /// Slack for sums of shares.
 const SLACK: f64 = 1e-6;
 
@@ -51,98 +57,63 @@ pub(crate) struct Kind {
     task: usize,
     /// By node; none where they could never be.
     takes: Vec<Option<Parts>>,
-    /// The least that one takes on any node.
-    least: Parts,
-}
-
-/// What is free in the cluster when a search begins.
-#[derive(Clone, Debug)]
-pub(crate) struct Ground {
-    /// By node: what is free or being released.
-    free: Vec<Parts>,
-    total: Parts,
-}
-
-impl Ground {
-    pub(crate) fn of(session: &Session<'_>) -> Self {
-        let nodes = 0..session.nodes.len();
-        let free: Vec<Parts> = nodes.map(|node| session.free_parts(node)).collect();
-        let total = free.iter().copied().fold(Parts::default(), Parts::plus);
-        Self { free, total }
-    }
+    /// The least that one takes on any node; none when they could be nowhere.
+    least: Option<Parts>,
 }
 
 /// What is asked for, and on which nodes there could ever be a place for it.
 #[derive(Clone, Debug)]
-pub(crate) struct Reach<'g> {
-    ground: &'g Ground,
+pub(crate) struct Reach {
+    ground: Rc<Ground>,
     tasks: usize,
     sum: Parts,
-    /// By node: the least that any of the tasks would take; none where none of them could ever be.
-    least: Vec<Option<Parts>>,
     /// Places for the tasks that there are without anybody leaving.
-    places: i64,
+    places: Rc<Places>,
 }
 
-impl<'g> Reach<'g> {
+impl Reach {
     /// Counts for tasks of one job; none when one of them could be nowhere.
-    pub(crate) fn of(session: &Session<'_>, ground: &'g Ground, tasks: &[usize]) -> Option<Self> {
+    pub(crate) fn of(session: &Session<'_>, tasks: &[usize]) -> Option<Self> {
         let mut kinds: Vec<Rc<Kind>> = Vec::new();
         let mut sum = Parts::default();
         for &task in tasks {
             let mut known = kinds.iter();
             let known = known.rfind(|kind| session.asks_alike(kind.task, task));
-            if let Some(kind) = known {
-                sum = sum.plus(kind.least);
-                continue;
-            }
-            let kind = session.kind_of(task);
-            if kind.takes.iter().all(Option::is_none) {
-                return None;
-            }
-            sum = sum.plus(kind.least);
-            kinds.push(kind);
+            let kind = match known {
+                Some(kind) => kind,
+                None => {
+                    kinds.push(session.kind_of(task));
+                    kinds.last()?
+                }
+            };
+            sum = sum.plus(kind.least?);
         }
         if session.moves_shrink {
             // Whoever moves to larger cards leaves more than what is free now: nothing can be said of the sum.
             let Parts([.., cards]) = &mut sum;
             *cards = 0.0;
         }
-        let least = |node: usize| {
-            let takes = kinds.iter().filter_map(|kind| kind.takes[node]);
-            takes.reduce(|least, parts| least.with(parts, f64::min))
-        };
-        let mut reach = Self {
-            ground,
+        let ground = session.ground();
+        Some(Self {
+            places: session.places_for(kinds, tasks.len(), &ground),
             tasks: tasks.len(),
+            ground,
             sum,
-            least: (0..ground.free.len()).map(least).collect(),
-            places: 0,
-        };
-        let nodes = 0..ground.free.len();
-        reach.places = nodes
-            .map(|node| reach.places_on(node, Parts::default()))
-            .sum();
-        Some(reach)
-    }
-
-    fn places_on(&self, node: usize, freed: Parts) -> i64 {
-        let most = self.tasks as f64;
-        let free = self.ground.free[node].plus(freed);
-        self.least[node].map_or(0, |least| free.times(least, most))
+        })
     }
 
     /// Whether everything together could be there, with `lost` beside what is free.
     pub(crate) fn is_within(&self, lost: Parts) -> bool {
-        self.ground.total.plus(lost).covers(self.sum)
+        self.ground.total().plus(lost).covers(self.sum)
     }
 
     /// Whether there could be a place for every task if so much became free on these nodes.
     pub(crate) fn holds(&self, freed: impl IntoIterator<Item = (usize, Parts)>) -> bool {
         let gained = freed.into_iter().map(|(node, freed)| {
-            self.places_on(node, freed) - self.places_on(node, Parts::default())
+            let free = self.ground.free(node).plus(freed);
+            self.places.gained(node, free)
         });
-        let places = self.places + gained.sum::<i64>();
+        let places = self.places.sum() + gained.sum::<i64>();
         places >= i64::try_from(self.tasks).unwrap_or(i64::MAX)
     }
 }
@@ -174,11 +145,7 @@ impl Session<'_> {
         let takes: Vec<Option<Parts>> = nodes.map(takes).collect();
         let everywhere = takes.iter().flatten().copied();
         let least = everywhere.reduce(|least, parts| least.with(parts, f64::min));
-        let kind = Rc::new(Kind {
-            task,
-            least: least.unwrap_or_default(),
-            takes,
-        });
+        let kind = Rc::new(Kind { task, least, takes });
         kinds.push(Rc::clone(&kind));
         kind
     }
@@ -217,18 +184,6 @@ impl Session<'_> {
         };
         // A claim may be for cards that it has already.
         Parts([facts.cpu_millis as f64, facts.memory as f64, 1.0, cards])
-    }
-
-    fn free_parts(&self, node: usize) -> Parts {
-        let stock = &self.stocks[node];
-        let (idle, releasing) = (&stock.idle, &stock.releasing);
-        let parts = [
-            (idle.cpu + releasing.cpu) as f64,
-            (idle.memory + releasing.memory) as f64,
-            (idle.pods + releasing.pods) as f64,
-            self.free_gpus(node),
-        ];
-        Parts(parts.map(|part| part.max(0.0)))
     }
 
     /// What would be free if a task left, with its cards: on which node.

@@ -38,7 +38,7 @@ pub(crate) struct Wanted<'r> {
     /// Victims that a smaller part of the same job needed already.
     pub(crate) recorded: &'r [Batch],
     pub(crate) demand: CardDemand,
-    pub(crate) reach: &'r Reach<'r>,
+    pub(crate) reach: &'r Reach,
     /// Whether a victim may lose its place for good, or only move.
     pub(crate) may_lose: &'r Filter<'r>,
 }

@@ -20,8 +20,10 @@ use crate::cluster::{
 };
 use crate::gang::{Gang, Standings, Tree, View};
 use crate::numa::Zones;
-use crate::reach::Kind;
+use crate::ranking::Rankings;
+use crate::reach::{Ground, Kind, Places};
 use crate::stock::{CardKey, Hold, Need, NeedOfCards, NodeStock, Stock, Taken};
+use crate::touched::Touched;
 use crate::tree::QueueTree;
 
 mod charge;
@@ -117,6 +119,12 @@ pub struct Session<'a> {
     pub(crate) effort: Cell<u64>,
     /// Where tasks could ever be, as far as somebody asked.
     pub(crate) kinds: RefCell<Vec<Rc<Kind>>>,
+    /// The nodes whose books changed.
+    pub(crate) touched: Touched,
+    /// What is free, how many places that makes and which nodes are best, as of when somebody asked last.
+    pub(crate) ground: RefCell<Rc<Ground>>,
+    pub(crate) places: RefCell<Vec<Rc<Places>>>,
+    pub(crate) rankings: RefCell<Rankings>,
 }
 
 impl Standings for Session<'_> {
@@ -167,8 +175,14 @@ impl<'a> Session<'a> {
     /// What a task takes of whichever node; none when that depends on the node.
     pub(crate) fn need_anywhere(&self, task: usize) -> Option<Need> {
         let facts = &self.tasks[task];
-        let depends =
-            matches!(facts.task.cards, Cards::Shared { .. }) || !facts.task.claims.is_empty();
+        let is_of_bytes = matches!(
+            facts.task.cards,
+            Cards::Shared {
+                share: CardShare::Memory(_),
+                ..
+            }
+        );
+        let depends = is_of_bytes || !facts.task.claims.is_empty();
         (!depends && !self.nodes.is_empty()).then(|| self.need(task, 0))
     }
 
@@ -296,6 +310,7 @@ impl<'a> Session<'a> {
         if let Some((node, cards)) = &standing.leaves {
             let need = self.need(task, *node);
             self.stocks[*node].book(&need, cards, Hold::Releasing, count);
+            self.touched.note(*node);
         }
         let (Some(node), true) = (standing.node, standing.status.is_active()) else {
             return;
@@ -307,6 +322,7 @@ impl<'a> Session<'a> {
         };
         let need = self.need(task, node);
         self.stocks[node].book(&need, &standing.cards, hold, count);
+        self.touched.note(node);
         if hold != Hold::Releasing {
             self.stocks[node].zones.book(&standing.zones, count);
         }

@@ -13,7 +13,7 @@ use crate::cluster::{Cards, Status};
 use crate::gang::View;
 use crate::line::{Filter, Line};
 use crate::pool::Pool;
-use crate::reach::{Ground, Reach};
+use crate::reach::Reach;
 use crate::scenario::{Batch, Scenarios, Wanted, Way};
 use crate::session::Session;
 use crate::span::CardDemand;
@@ -39,13 +39,6 @@ pub(crate) struct Search<'s> {
     pub(crate) until: u64,
 }
 
-/// What a search begins with.
-struct Start {
-    /// Nodes where the job could find something without anybody leaving.
-    feasible: BTreeSet<usize>,
-    ground: Ground,
-}
-
 impl Session<'_> {
     /// Finds victims for a job and places it; on failure nothing has changed.
     pub(crate) fn solve(&mut self, search: &Search<'_>) -> bool {
@@ -54,25 +47,29 @@ impl Session<'_> {
         if tasks.is_empty() {
             return false;
         }
-        let ground = Ground::of(self);
-        if Reach::of(self, &ground, &tasks).is_none() {
+        if Reach::of(self, &tasks).is_none() {
             return false;
         }
-        let start = Start {
-            feasible: self.feasible_nodes(&search.job),
-            ground,
-        };
+        let feasible = self.feasible_nodes(&search.job);
         let mut ways = Way::ALL.into_iter();
-        ways.any(|way| self.solve_in(way, search, &tasks, &start))
+        ways.any(|way| self.solve_in(way, search, &tasks, &feasible))
     }
 
-    fn solve_in(&mut self, way: Way, search: &Search<'_>, tasks: &[usize], start: &Start) -> bool {
+    fn solve_in(
+        &mut self,
+        way: Way,
+        search: &Search<'_>,
+        tasks: &[usize],
+        feasible: &BTreeSet<usize>,
+    ) -> bool {
         let mut recorded = Vec::new();
-        if !self.grow(way, search, tasks, start, &mut recorded) {
+        if !self.grow(way, search, tasks, feasible, &mut recorded) {
             return false;
         }
         let mark = self.mark();
-        let solved = self.probe(way, search, tasks, start, &recorded).is_some()
+        let solved = self
+            .probe(way, search, tasks, feasible, &recorded)
+            .is_some()
             && self.gang(&search.job).has_enough();
         if !solved {
             self.roll_back(mark);
@@ -87,14 +84,14 @@ impl Session<'_> {
         way: Way,
         search: &Search<'_>,
         tasks: &[usize],
-        start: &Start,
+        feasible: &BTreeSet<usize>,
         recorded: &mut Vec<Batch>,
     ) -> bool {
         let (mut solved, mut failed) = (0, tasks.len() + 1);
         let mut part = 1;
         while failed - solved > 1 {
             let mark = self.mark();
-            let found = self.probe(way, search, &tasks[..part], start, recorded);
+            let found = self.probe(way, search, &tasks[..part], feasible, recorded);
             self.roll_back(mark);
             match found {
                 Some(victims) => {
@@ -118,14 +115,14 @@ impl Session<'_> {
         way: Way,
         search: &Search<'_>,
         tasks: &[usize],
-        start: &Start,
+        feasible: &BTreeSet<usize>,
         recorded: &[Batch],
     ) -> Option<Vec<Batch>> {
         let view = self.part_of(&search.job, tasks);
         let line = Line::of_victims(self, search.victims, search.may_leave);
-        let mut nodes = start.feasible.clone();
+        let mut nodes = feasible.clone();
         nodes.extend(self.places(recorded));
-        let reach = Reach::of(self, &start.ground, tasks)?;
+        let reach = Reach::of(self, tasks)?;
         let wanted = Wanted {
             recorded,
             demand: self.card_demand(tasks),
@@ -175,13 +172,10 @@ impl Session<'_> {
 
     /// Nodes where the job could find something without anybody leaving.
     fn feasible_nodes(&self, job: &View) -> BTreeSet<usize> {
-        let only_cards = job.all().all(|task| self.wants_cards(task));
-        (0..self.nodes.len())
-            .filter(|&node| {
-                let stock = &self.stocks[node];
-                !only_cards || stock.idle_gpus() > 0.0 || stock.releasing_gpus() > 0.0
-            })
-            .collect()
+        match job.all().all(|task| self.wants_cards(task)) {
+            true => self.ground().with_cards().clone(),
+            false => (0..self.nodes.len()).collect(),
+        }
     }
 
     fn places(&self, batches: &[Batch]) -> BTreeSet<usize> {

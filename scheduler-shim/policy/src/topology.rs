@@ -4,6 +4,7 @@
 //! of a part in one domain. A preferred level is tried first and then wider ones; nodes are then ranked by
 //! the order of its domains. Among domains that can hold the part, the one with the least room goes first.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,21 +48,21 @@ struct Demand {
 
 impl Session<'_> {
     /// The sets of nodes to try for a part, in order.
-    pub(crate) fn node_sets(
+    pub(crate) fn node_sets<'n>(
         &self,
         view: &View,
         member: Member,
         tasks: &[usize],
-        nodes: &[usize],
+        nodes: &'n [usize],
         closeness: &mut Closeness,
-    ) -> Vec<Vec<usize>> {
+    ) -> Vec<Cow<'n, [usize]>> {
         let tree = &self.jobs[view.job].tree;
         let part = match member {
             Member::Group(group) => &tree.groups[group],
             Member::Set(set) => &tree.sets[set],
         };
         let Some(constraint) = &part.topology else {
-            return vec![nodes.to_vec()];
+            return vec![Cow::Borrowed(nodes)];
         };
         let mut topologies = self.topologies.iter();
         let Some(topology) = topologies.find(|known| known.name == constraint.topology) else {
@@ -74,7 +75,7 @@ impl Session<'_> {
                 if let Some(scores) = scores {
                     closeness.set(member, scores);
                 }
-                sets
+                sets.into_iter().map(Cow::Owned).collect()
             })
             .unwrap_or_default()
     }

@@ -13,6 +13,7 @@ use crate::gang::{Tree, View};
 use crate::numa::ZoneStock;
 use crate::session::{ClaimFacts, JobFacts, Session, Standing, TaskFacts, seat};
 use crate::stock::{CardKey, NodeStock, Sizes, Stock};
+use crate::touched::Touched;
 use crate::tree::QueueTree;
 
 /// Cards of no more than this say nothing about the sizes of cards.
@@ -35,6 +36,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         .map(|node| stock(node, &profiles, &parts))
         .collect();
     let sizes = card_sizes(&nodes);
+    let touched = Touched::none_of(nodes.len());
     let mut session = Session {
         now,
         settings: &cluster.settings,
@@ -67,6 +69,10 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         log: Vec::new(),
         effort: Cell::new(0),
         kinds: RefCell::default(),
+        touched,
+        ground: RefCell::default(),
+        places: RefCell::default(),
+        rankings: RefCell::default(),
     };
     add_claims(&mut session, cluster);
     let mut jobs: Vec<&Job> = cluster.jobs.iter().collect();

@@ -1,0 +1,341 @@
+//! The best node for a task, kept from one task to the next like it.
+//!
+//! What a node is worth to a task follows from the node's own books, except for how full it is among all nodes. So
+//! for each kind of tasks the nodes that fit are kept in order of their own worth and then of what is free on them,
+//! and only those are looked at again that were touched. The rest of the score decides between the first few, by
+//! the same sum as [`Session::ranked`] makes, which is asked wherever this can't tell: where a pod is drawn to or
+//! kept from other pods or has wishes, where what it takes differs from node to node, and for the first of a kind.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::choose::DENSITY;
+use crate::cluster::Strategy;
+use crate::session::Session;
+use crate::stock::Need;
+use crate::touched::Seen;
+
+/// For how many kinds of tasks nodes are kept in order.
+const KEPT: usize = 16;
+
+/// A number that can be compared with every other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Number(f64);
+
+impl Eq for Number {}
+
+impl Ord for Number {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Number {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Place {
+    /// What it is worth by itself, and its place among those that are worth as much; none where the task does not fit.
+    worth: Option<(f64, f64)>,
+    /// What is free there of what nodes are packed by; none where there is nothing of it.
+    free: Option<f64>,
+}
+
+/// The nodes for tasks of one kind.
+#[derive(Clone, Debug)]
+struct Ranking {
+    /// One of them.
+    task: usize,
+    need: Need,
+    wants_cards: bool,
+    seen: Seen,
+    places: Vec<Place>,
+    /// Those that fit, by what they are worth and then by their place.
+    fitting: BTreeMap<Number, BTreeSet<(Number, usize)>>,
+    /// How many nodes have so much free.
+    free: BTreeMap<Number, usize>,
+}
+
+/// The nodes for all kinds of tasks of which there was more than one; the last asked for is the last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rankings {
+    kept: Vec<Ranking>,
+    /// Tasks of kinds that were asked for once.
+    asked: Vec<usize>,
+}
+
+impl Ranking {
+    fn of(session: &Session<'_>, task: usize, need: Need) -> Self {
+        Self {
+            task,
+            need,
+            wants_cards: session.wants_cards(task),
+            seen: Seen::default(),
+            places: vec![Place::default(); session.nodes.len()],
+            fitting: BTreeMap::new(),
+            free: BTreeMap::new(),
+        }
+    }
+
+    fn catch_up(&mut self, session: &Session<'_>) {
+        match session.touched.since(&mut self.seen) {
+            Some(nodes) => nodes.iter().for_each(|&node| self.look_at(session, node)),
+            None => (0..self.places.len()).for_each(|node| self.look_at(session, node)),
+        }
+    }
+
+    fn look_at(&mut self, session: &Session<'_>, node: usize) {
+        let now = self.place(session, node);
+        let before = std::mem::replace(&mut self.places[node], now);
+        if now == before {
+            return;
+        }
+        if let Some(worth) = before.worth {
+            self.take_out(worth, node);
+        }
+        if let Some((worth, place)) = now.worth {
+            let equals = self.fitting.entry(Number(worth)).or_default();
+            equals.insert((Number(place), node));
+        }
+        if let Some(free) = before.free
+            && let Some(count) = self.free.get_mut(&Number(free))
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.free.remove(&Number(free));
+            }
+        }
+        if let Some(free) = now.free {
+            *self.free.entry(Number(free)).or_default() += 1;
+        }
+    }
+
+    fn take_out(&mut self, (worth, place): (f64, f64), node: usize) {
+        if let Some(equals) = self.fitting.get_mut(&Number(worth)) {
+            equals.remove(&(Number(place), node));
+            if equals.is_empty() {
+                self.fitting.remove(&Number(worth));
+            }
+        }
+    }
+
+    fn place(&self, session: &Session<'_>, node: usize) -> Place {
+        let free = session.free(self.wants_cards, node);
+        let overall = session.overall(self.wants_cards, node);
+        let place = || match session.packing(self.wants_cards) {
+            Strategy::ByName => 0.0,
+            // A node that has nothing of it is worth as much as the emptiest, whatever that has.
+            Strategy::Binpack if overall == 0.0 => f64::INFINITY,
+            Strategy::Binpack => free,
+            Strategy::Spread if overall == 0.0 => 0.0,
+            Strategy::Spread => 0.0 - free / overall,
+        };
+        let fits = session.fits(self.task, node, &self.need);
+        Place {
+            // Adding nothing makes a negative nothing a positive one.
+            worth: fits.then(|| (session.score(self.task, node, &self.need) + 0.0, place())),
+            free: (overall > 0.0).then_some(free),
+        }
+    }
+
+    /// The best if any fits; nothing where the places say nothing.
+    fn best(&self, session: &Session<'_>) -> Option<Option<usize>> {
+        let ends = (self.free.first_key_value(), self.free.last_key_value());
+        let (least, most) = match ends {
+            (Some((least, _)), Some((most, _))) => (least.0, most.0.max(0.0)),
+            (None, _) | (_, None) => (f64::MAX, 0.0),
+        };
+        // Where nothing is free anywhere all are packed alike, though some may have less than nothing.
+        if most == 0.0 && least < 0.0 {
+            return None;
+        }
+        let mut best: Option<(f64, usize)> = None;
+        for (&Number(worth), equals) in self.fitting.iter().rev() {
+            if best.is_some_and(|(best, _)| best > worth + DENSITY) {
+                break;
+            }
+            let last = equals.range((Number(f64::INFINITY), 0)..).next();
+            for &(_, node) in equals.first().into_iter().chain(last) {
+                let value = worth + session.density(self.wants_cards, (least, most), node);
+                let is_better = |(best, known): (f64, usize)| match value.total_cmp(&best) {
+                    Ordering::Greater => true,
+                    Ordering::Equal => node < known,
+                    Ordering::Less => false,
+                };
+                if best.is_none_or(is_better) {
+                    best = Some((value, node));
+                }
+            }
+        }
+        Some(best.map(|(_, node)| node))
+    }
+}
+
+impl Session<'_> {
+    /// The node that would be the first of all nodes for a task, if one fits; nothing where that is not kept.
+    pub(crate) fn best_of_all(&self, task: usize) -> Option<Option<usize>> {
+        if !self.is_alone(task) {
+            return None;
+        }
+        let need = self.need_anywhere(task)?;
+        let mut rankings = self.rankings.borrow_mut();
+        let is_like =
+            |known: usize| self.asks_alike(known, task) && self.is_guaranteed_as(known, task);
+        let known = rankings.kept.iter().rposition(|known| is_like(known.task));
+        let mut ranking = match known {
+            Some(known) => rankings.kept.remove(known),
+            None if rankings.asked.iter().any(|&known| is_like(known)) => {
+                Ranking::of(self, task, need)
+            }
+            None => {
+                rankings.asked.truncate(KEPT - 1);
+                rankings.asked.insert(0, task);
+                return None;
+            }
+        };
+        self.spend(self.nodes.len());
+        ranking.catch_up(self);
+        let best = ranking.best(self).filter(|_| self.has_node_quota(task, 0));
+        if rankings.kept.len() == KEPT {
+            rankings.kept.remove(0);
+        }
+        rankings.kept.push(ranking);
+        let best = best?;
+        self.spend(self.nodes.len());
+        Some(best.filter(|_| self.has_node_quota(task, 0)))
+    }
+
+    /// Whether nothing but a node's own books decides what it is worth to the task.
+    fn is_alone(&self, task: usize) -> bool {
+        let facts = self.tasks[task].task;
+        let is_welcome = self.shy.is_empty() || facts.labels.is_empty();
+        self.most_zones == 0
+            && is_welcome
+            && facts.near.is_empty()
+            && facts.apart.is_empty()
+            && facts.prefers.is_empty()
+    }
+
+    fn is_guaranteed_as(&self, left: usize, right: usize) -> bool {
+        self.tasks[left].task.is_guaranteed == self.tasks[right].task.is_guaranteed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use apportion_abi::{Bytes, Share};
+    use proptest::prelude::*;
+
+    use crate::cluster::{Cards, Cluster, Group, Job, Node, PodSet, Strategy as Packing, Task};
+    use crate::session::Session;
+
+    /// Pods of a few kinds, one job each.
+    fn job(number: usize, kind: usize) -> Job {
+        let cards = match kind {
+            0 => Cards::None,
+            1 | 2 => Cards::Whole(1 + i64::from(kind == 2)),
+            _ => Cards::Shared {
+                share: Share::Fraction(
+                    ["0.25", "0.3", "0.301"][kind % 3].parse().expect("a share"),
+                ),
+                devices: 1,
+            },
+        };
+        let name = format!("pod-{number}");
+        Job {
+            root: Group {
+                sets: vec![PodSet {
+                    name: "set".to_owned(),
+                    ..PodSet::default()
+                }],
+                ..Group::default()
+            },
+            tasks: vec![Task {
+                name: name.clone(),
+                set: "set".to_owned(),
+                cards,
+                cpu_millis: 1000,
+                ..Task::default()
+            }],
+            name,
+            ..Job::default()
+        }
+    }
+
+    fn node((number, (cards, cpu)): (usize, (i64, i64))) -> Node {
+        Node {
+            name: format!("node-{number}"),
+            cpu_millis: cpu * 1000,
+            pods: 9,
+            cards,
+            card_memory: Bytes::from_mib(1000),
+            ..Node::default()
+        }
+    }
+
+    fn packings() -> prop::sample::Select<Packing> {
+        prop::sample::select(vec![Packing::Binpack, Packing::Spread, Packing::ByName])
+    }
+
+    fn place(session: &mut Session<'_>, task: usize, node: usize) {
+        let need = session.need_to_place(task, node);
+        if let Some(chosen) = session.cards_for(task, node, &need, false) {
+            session.reserve(task, node, chosen.cards);
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_worth_a_little_less_is_the_best_where_it_is_fuller() {
+        let kinds = [5, 4, 3, 3].into_iter().enumerate();
+        let nodes = [(3, 9), (1, 9)].into_iter().enumerate();
+        let cluster = Cluster {
+            nodes: nodes.map(node).collect(),
+            jobs: kinds.map(|(number, kind)| job(number, kind)).collect(),
+            ..Cluster::default()
+        };
+        let mut session = Session::open(Duration::ZERO, &cluster);
+        place(&mut session, 0, 0);
+        place(&mut session, 1, 1);
+        assert_eq!(session.ranked(2, &[0, 1], |_| Some(0.0)), [1, 0]);
+        assert_eq!(session.best_of_all(2), None);
+        assert_eq!(session.best_of_all(3), Some(Some(1)));
+    }
+
+    proptest! {
+        #[test]
+        fn the_best_that_is_kept_is_the_best_of_all_whatever_came_and_went(
+            nodes in prop::collection::vec((0..4_i64, 1..6_i64), 1..6),
+            kinds in prop::collection::vec((0..6_usize, prop::option::of(0..40_usize)), 1..40),
+            strategies in (packings(), packings()),
+        ) {
+            let mut cluster = Cluster {
+                nodes: nodes.into_iter().enumerate().map(node).collect(),
+                jobs: kinds.iter().enumerate().map(|(number, (kind, _))| job(number, *kind)).collect(),
+                ..Cluster::default()
+            };
+            (cluster.settings.gpu_nodes, cluster.settings.cpu_nodes) = strategies;
+            let mut session = Session::open(Duration::ZERO, &cluster);
+            let all: Vec<usize> = (0..session.nodes.len()).collect();
+            for (task, (_, gone)) in kinds.iter().enumerate() {
+                let best = session.ranked(task, &all, |_| Some(0.0)).first().copied();
+                if let Some(kept) = session.best_of_all(task) {
+                    prop_assert_eq!(kept, best);
+                }
+                if let Some(node) = best {
+                    place(&mut session, task, node);
+                }
+                if let Some(gone) = gone.filter(|gone| *gone < task)
+                    && session.standings[gone].status.is_active_allocated()
+                {
+                    session.evict(gone);
+                }
+            }
+        }
+    }
+}
