@@ -13,7 +13,8 @@ use core::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::elf::{self, Object};
 use crate::errno;
 use crate::foreign::{
-    AllocationNode, ArrayRequirements, Context, Device, Event, KernelNode, NvmlDevice, Opaque,
+    AllocationNode, ArrayRequirements, Context, Device, DevicePointer, Event, KernelNode,
+    NvmlDevice, Opaque, WholeNodeParameters,
 };
 use crate::foreign::{Pool, Status, Stream};
 use crate::table::{COUNT, Library, ROWS};
@@ -21,9 +22,9 @@ use crate::table::{COUNT, Library, ROWS};
 mod questions;
 
 pub(crate) use questions::{
-    Reading, attribute, child_of, context_of, current_context, current_device, devices,
-    event_behind, forget_event, is_capturing, is_pending, kernel_of, kernels_in, limit,
-    loads_lazily, local_bytes, node_type, pool_reserved, primary_is_active, trim, uuid_of,
+    Reading, attribute, child_of, conditional_of, context_of, current_context, current_device,
+    devices, event_behind, forget_event, freed_by, is_capturing, is_pending, kernel_of, kernels_in,
+    limit, loads_lazily, local_bytes, node_type, pool_reserved, primary_is_active, trim, uuid_of,
 };
 
 /// The real function of each row; 0 where there is none or it is not known yet.
@@ -187,7 +188,9 @@ needed! {
     Cuda GraphNodes graph_nodes = c"cuGraphGetNodes" (graph: Opaque, nodes: *mut Opaque, count: *mut usize);
     Cuda NodeType graph_node_type = c"cuGraphNodeGetType" (node: Opaque, kind: *mut u32);
     Cuda AllocationNode allocation_node = c"cuGraphMemAllocNodeGetParams" (node: Opaque, allocation: *mut AllocationNode);
+    Cuda FreeNode free_node = c"cuGraphMemFreeNodeGetParams" (node: Opaque, address: *mut DevicePointer);
     Cuda ChildGraph child_graph = c"cuGraphChildGraphNodeGetGraph" (node: Opaque, graph: *mut Opaque);
+    Cuda NodeParameters node_parameters = c"cuGraphNodeGetParams" (node: Opaque, parameters: *mut WholeNodeParameters);
     Cuda GraphMemory graph_memory = c"cuDeviceGetGraphMemAttribute" (device: Device, attribute: u32, value: *mut u64);
     Cuda GraphTrim graph_trim = c"cuDeviceGraphMemTrim" (device: Device);
     Cuda IsCapturing stream_is_capturing = c"cuStreamIsCapturing" (stream: Stream, status: *mut u32);

@@ -3,7 +3,7 @@
 
 use core::ffi::c_void;
 
-use apportion_gate::Place;
+use apportion_gate::{Bodies, Place};
 
 /// `CUresult` or `nvmlReturn_t`.
 pub type Status = i32;
@@ -100,7 +100,7 @@ pub struct AllocationNode {
     access: usize,
     access_count: usize,
     pub(crate) bytes: usize,
-    address: DevicePointer,
+    pub(crate) address: DevicePointer,
 }
 
 /// `CUDA_KERNEL_NODE_PARAMS_v2`, whose last two the first version does not have.
@@ -135,7 +135,7 @@ pub struct LaunchOne {
     arguments: Opaque,
 }
 
-/// The start of `CUgraphNodeParams`, for those nodes that launch kernels or are graphs.
+/// The start of `CUgraphNodeParams`, for those nodes that launch kernels or have graphs.
 #[derive(Debug)]
 #[repr(C)]
 pub struct NodeParameters {
@@ -145,11 +145,38 @@ pub struct NodeParameters {
     pub(crate) rest: [u64; 9],
 }
 
+/// All of `CUgraphNodeParams`.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct WholeNodeParameters {
+    pub(crate) start: NodeParameters,
+    rest: [u64; 21],
+}
+
+impl WholeNodeParameters {
+    pub(crate) fn empty() -> Self {
+        let start = NodeParameters {
+            kind: 0,
+            reserved: [0; 3],
+            rest: [0; 9],
+        };
+        let rest = [0; 21];
+        Self { start, rest }
+    }
+}
+
 impl NodeParameters {
     /// The graph of a node that is one.
     pub(crate) fn child(&self) -> Opaque {
         let [graph, ..] = self.rest;
         graph as Opaque
+    }
+
+    /// The bodies of a conditional node.
+    pub(crate) fn bodies(&self) -> Bodies {
+        let [_, kind_and_count, at, ..] = self.rest;
+        let count = u32::try_from(kind_and_count >> 32).unwrap_or(0);
+        Bodies { at, count }
     }
 }
 

@@ -8,6 +8,7 @@
 //! thread the moment it is free.
 
 pub(crate) mod array;
+pub(crate) mod conditional;
 pub(crate) mod context;
 pub(crate) mod graph;
 pub(crate) mod hold;

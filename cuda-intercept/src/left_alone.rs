@@ -172,7 +172,7 @@ left_alone! {
         cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress
         cuTensorMapSetAllocationClass";
     Cuda TakesNothing "describes work of a graph in the host's memory": "
-        cuGraphCreate cuGraphClone cuGraphDestroy cuGraphDestroyNode cuGraphAddDependencies
+        cuGraphCreate cuGraphClone cuGraphAddDependencies
         cuGraphRemoveDependencies cuGraphAddEmptyNode cuGraphAddHostNode cuGraphAddKernelNode
         cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphAddBatchMemOpNode cuGraphAddEventRecordNode
         cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode
@@ -209,15 +209,15 @@ left_alone! {
         cuLogicalEndpointExport cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease
         cuLogicalEndpointIdReserve cuLogicalEndpointImport cuLogicalEndpointQuery";
     Cuda TakesNothing "makes graphs, whose memory is charged when they are launched, and says what they hold": "
-        cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddNode cuGraphAddChildGraphNode
+        cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddChildGraphNode
         cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute cuStreamBeginCapture
         cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph cuStreamEndCapture";
     Cuda Gap "memory is uncharged on release, though a buffer that was made of it for other devices keeps it": "
         cuMemGetHandleForAddressRange";
-    Cuda Gap "may bring pages of the host's own memory to a card, uncharged; managed memory is charged": "
+    Cuda Gap "may bring pages of the host's own memory to a card, as a touch does, where they stay while there is room; managed memory is charged": "
         cuMemAdvise cuMemPrefetchAsync cuMemPrefetchBatchAsync cuMemDiscardBatchAsync
         cuMemDiscardAndPrefetchBatchAsync cuStreamAttachMemAsync";
-    Cuda Gap "memory of graphics and of other makers is not charged; the agent sees it": "
+    Cuda Overhead "maps what another interface made, and takes no more than tables; the agent counts what that took": "
         cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
         cuExternalMemoryGetMappedMipmappedArray cuGraphicsMapResources
         cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer

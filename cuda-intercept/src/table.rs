@@ -191,6 +191,11 @@ rows! {
     Cuda cuMemGetDefaultMemPool(pool: *mut Pool, location: *const Location, kind: u32) = "cuMemGetDefaultMemPool" @ 13000 => pool::at_location, "enters a pool under the card of its location";
     Cuda cuMemGetMemPool(pool: *mut Pool, location: *const Location, kind: u32) = "cuMemGetMemPool" @ 13000 => pool::at_location, "enters a pool under the card of its location";
     // Graphs.
+    Cuda cuGraphAddNode(node: *mut Opaque, graph: Opaque, after: Opaque, count: usize, parameters: *mut NodeParameters) = "cuGraphAddNode" @ 12020 => conditional::add_node, "keeps the bodies of conditional nodes";
+    Cuda cuGraphAddNode_v2(node: *mut Opaque, graph: Opaque, after: Opaque, edges: Opaque, count: usize, parameters: *mut NodeParameters) = "cuGraphAddNode" @ 12030 => conditional::add_node_after, "keeps the bodies of conditional nodes";
+    Cuda cuGraphAddNode_v3(node: *mut Opaque, graph: Opaque, after: Opaque, edges: Opaque, count: usize, parameters: *mut NodeParameters) = "cuGraphAddNode" @ 13040 => conditional::add_node_after, "keeps the bodies of conditional nodes";
+    Cuda cuGraphDestroy(graph: Opaque) = "cuGraphDestroy" @ 10000 => conditional::destroy, "forgets the bodies of conditional nodes";
+    Cuda cuGraphDestroyNode(node: Opaque) = "cuGraphDestroyNode" @ 10000 => conditional::destroy_node, "forgets the bodies of conditional nodes";
     Cuda cuGraphInstantiate(exec: *mut Opaque, graph: Opaque, node: Opaque, log: Opaque, bytes: usize) = "cuGraphInstantiate" @ 10000 => graph::instantiate, "counts what the graph's nodes allocate, charges what its threads need";
     Cuda cuGraphInstantiate_v2(exec: *mut Opaque, graph: Opaque, node: Opaque, log: Opaque, bytes: usize) = "cuGraphInstantiate" @ 11000 => graph::instantiate, "counts what the graph's nodes allocate, charges what its threads need";
     Cuda cuGraphInstantiateWithFlags(exec: *mut Opaque, graph: Opaque, flags: u64) = "cuGraphInstantiateWithFlags" @ 11040 => graph::instantiate_with_flags, "counts what the graph's nodes allocate, charges what its threads need";

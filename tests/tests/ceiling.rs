@@ -151,6 +151,50 @@ fn what_graphs_freed_is_used_again() {
 }
 
 #[test]
+fn a_graph_that_runs_again_counts_beside_what_another_kept() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let first = victim.step("graph 512M").value();
+    victim.step(&format!("freekept {first}")).ok();
+    // The second has the memory that the first had.
+    let second = victim.step("graph 512M").value();
+    assert_eq!(host.used(), CONTEXT + 512 * MIB);
+    let room = FREE - 512 * MIB - 256 * MIB;
+    let filled = victim.step(&format!("alloc {room}")).value();
+    victim.step(&format!("relaunch {first}")).refused();
+    victim.step(&format!("free {filled}")).ok();
+    victim.step(&format!("relaunch {first}")).ok();
+    assert_eq!(free(&mut victim), FREE - 1024 * MIB);
+    victim.step(&format!("free {second}")).ok();
+    assert!(host.high_water() <= LIMIT);
+}
+
+#[test]
+fn a_graph_that_runs_again_counts_beside_those_that_may_run() {
+    let host = Host::new();
+    // Graphs run, and what they have cannot be trimmed.
+    for (function, code) in [("cuEventQuery", 600), ("cuDeviceGraphMemTrim", 1)] {
+        host.ask(Request::AddRule(Rule {
+            function: function.into(),
+            nth: None,
+            effect: Effect::Error(code),
+        }));
+    }
+    let mut victim = started(&host);
+    let [first, second] = [(); 2].map(|()| victim.step("capture 512M").value());
+    assert_eq!(host.used(), CONTEXT + 512 * MIB, "one after the other");
+    let room = FREE - 512 * MIB - 256 * MIB;
+    victim.step(&format!("alloc {room}")).ok();
+    victim.step(&format!("relaunch {first}")).ok();
+    victim.step(&format!("relaunch {second}")).ok();
+    victim.step(&format!("relaunchaside {first}")).refused();
+    host.ask(Request::ClearRules);
+    victim.step(&format!("relaunchaside {first}")).ok();
+    assert_eq!(free(&mut victim), 256 * MIB);
+    assert!(host.high_water() <= LIMIT);
+}
+
+#[test]
 fn a_captured_allocation_takes_nothing_until_it_is_launched() {
     let host = Host::new();
     let mut victim = started(&host);

@@ -18,6 +18,8 @@ const WAYS: &[&str] = &[
     "spillcaptured",
     "spillchanged",
     "spillupdated",
+    "spillif",
+    "spillifcopied",
 ];
 
 /// A victim with a context, on a machine whose high-water mark is that of the victim alone.

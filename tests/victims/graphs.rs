@@ -11,7 +11,9 @@ impl Victim {
     pub(crate) fn graph_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
         let done = match verb {
             "graph" | "upload" | "capture" | "uploaded" => self.graph(verb, words.bytes()),
-            "relaunch" => self.relaunch(words.number()),
+            "relaunch" => self.relaunch(words.number(), 0),
+            "relaunchaside" => self.relaunch_aside(words.number()),
+            "freekept" => self.free_kept(words.number()),
             _ => return None,
         };
         Some(done.unwrap_or_else(Outcome::of))
@@ -48,11 +50,26 @@ impl Victim {
         Ok(self.kept(0, exec as u64, Object::Graph(exec, graph, kept)))
     }
 
-    fn relaunch(&mut self, number: u64) -> Result<Outcome, i32> {
+    /// Launches a graph again, into a stream that has nothing else.
+    fn relaunch_aside(&mut self, number: u64) -> Result<Outcome, i32> {
+        let mut stream = 0;
+        result(self.driver()?.cuStreamCreate(Some(&mut stream), 1))?;
+        self.relaunch(number, stream)
+    }
+
+    /// Frees what a graph left allocated, and keeps the graph.
+    fn free_kept(&mut self, number: u64) -> Result<Outcome, i32> {
+        let Object::Graph(_, _, address) = self.objects.get(number) else {
+            return Err(-1);
+        };
+        Ok(Outcome::of(self.driver()?.cuMemFree_v2(address)))
+    }
+
+    fn relaunch(&mut self, number: u64, stream: usize) -> Result<Outcome, i32> {
         let Object::Graph(exec, ..) = self.objects.get(number) else {
             return Err(-1);
         };
-        let code = self.driver()?.cuGraphLaunch(exec, 0);
+        let code = self.driver()?.cuGraphLaunch(exec, stream);
         Ok(match code {
             0 => Outcome::of(0),
             _ => Outcome::with(code, [1]),

@@ -50,6 +50,8 @@ impl Victim {
                 other => other.and(Err(-1)),
             },
             "spillnode" => added(driver, function).and_then(|graph| run(driver, graph)),
+            "spillif" => conditional(driver, function).and_then(|graph| run(driver, graph)),
+            "spillifcopied" => copied(driver, function),
             "spillcaptured" => captured(driver, function).and_then(|graph| run(driver, graph)),
             "spillchanged" => changed(driver, code, function),
             "spillupdated" => updated(driver, code, function),
@@ -81,6 +83,34 @@ fn node(driver: &Driver, function: usize) -> Result<(usize, usize), i32> {
     result(driver.cuGraphCreate(Some(&mut graph), 0))?;
     result(driver.cuGraphAddKernelNode_v2(Some(&mut node), graph, 0, 0, &kernel))?;
     Ok((graph, node))
+}
+
+/// A graph with a node whose body has one node.
+fn conditional(driver: &Driver, function: usize) -> Result<usize, i32> {
+    let (mut graph, mut node, mut handle, mut context) = (0, 0, 0, 0);
+    result(driver.cuCtxGetCurrent(Some(&mut context)))?;
+    result(driver.cuGraphCreate(Some(&mut graph), 0))?;
+    result(driver.cuGraphConditionalHandleCreate(Some(&mut handle), graph, context, 1, 1))?;
+    let mut parameters = [0; 32];
+    // A conditional node, its handle, one body that runs if that is not zero, and the context.
+    (parameters[0], parameters[2]) = (13, handle);
+    (parameters[3], parameters[5]) = (1 << 32, context as u64);
+    result(driver.cuGraphAddNode_v2(Some(&mut node), graph, 0, 0, 0, &mut parameters))?;
+    let place: *const usize = std::ptr::with_exposed_provenance(parameters[4] as usize);
+    // SAFETY: the driver keeps the graphs of the node there, of which there is one.
+    let body = unsafe { place.read() };
+    let kernel = KernelNode::of(function);
+    result(driver.cuGraphAddKernelNode_v2(Some(&mut node), body, 0, 0, &kernel))?;
+    Ok(graph)
+}
+
+/// Launches a copy of such a graph.
+fn copied(driver: &Driver, function: usize) -> Result<(), i32> {
+    let graph = conditional(driver, function)?;
+    let mut copy = 0;
+    result(driver.cuGraphClone(Some(&mut copy), graph))?;
+    let done = run(driver, copy);
+    done.and(result(driver.cuGraphDestroy(graph)))
 }
 
 fn captured(driver: &Driver, function: usize) -> Result<usize, i32> {

@@ -4,17 +4,24 @@
 //! of the driver's own, one a card, from which other graphs are served. That pool is charged like any
 //! other, by what it reserves; its handle in the books is [`graph_pool`].
 //!
-//! # Decision: the first launch asks, later ones do not
+//! # Decision: the first launch asks for all, later ones for what others may have by then
 //! Before a graph's first launch the pool is charged for all that its nodes allocate, as if nothing could
 //! be used again; what it did not grow by is given back. A later launch finds its memory in the pool,
-//! unless that was trimmed, and then counts as a first one. Two graphs that shared memory one after the
-//! other and are launched at once later may make the pool grow without a charge before; that is seen and
-//! charged right after the launch. Charging it before would refuse programs that launch one after the other
-//! what a smaller card gives them.
+//! unless that was trimmed, and then counts as a first one. But graphs that ran one after the other share
+//! memory, and cannot when they run at once, or while one of them still has what it allocated. So a later launch
+//! asks for what does not fit into the pool beside that: what other graphs allocated and nobody freed, and what
+//! graphs allocate that were launched into other streams and may still run.
 
 use crate::Card;
+use crate::linear::worst_case;
 use crate::map::Map;
 use crate::pools::worst_growth;
+
+mod conditionals;
+mod flights;
+
+pub use conditionals::{Bodies, Conditionals};
+pub use flights::{Flight, Flights};
 
 /// What stands before the number of a device in the handle of its graphs' pool; no pool of a program lies
 /// there.
@@ -41,32 +48,97 @@ pub struct Need {
     pub device: i32,
     /// How much the pool can grow by for it, at most.
     pub growth: u64,
+    /// How much it needs of the pool.
+    pub bytes: u64,
     /// Whether it was launched since the pool was last trimmed.
     pub is_resident: bool,
 }
 
+/// What a node allocates, by its address, which is its own from the start.
+#[derive(Clone, Copy, Debug)]
+struct Allocation {
+    exec: u64,
+    card: Card,
+    bytes: u64,
+    is_live: bool,
+}
+
 /// Executable graphs that allocate, with what each needs of each card.
 #[derive(Debug, Default)]
-pub struct Graphs(Map<(u64, Card), Need>);
+pub struct Graphs {
+    needs: Map<(u64, Card), Need>,
+    allocations: Map<u64, Allocation>,
+    /// Which graph frees which address.
+    frees: Map<(u64, u64), ()>,
+    /// What may be running.
+    pub flights: Flights,
+    /// Nodes with bodies, of all graphs.
+    pub conditionals: Conditionals,
+}
 
 impl Graphs {
     /// Counts one allocation of an executable graph.
-    pub fn add(&mut self, exec: u64, (card, device): (Card, i32), bytes: u64) {
+    pub fn add(&mut self, exec: u64, (card, device): (Card, i32), (address, bytes): (u64, u64)) {
         let key = (exec, card);
-        let known = self.0.get(key).map_or(0, |need| need.growth);
+        let known = self.needs.get(key).copied();
         let need = Need {
             card,
             device,
-            growth: known.saturating_add(worst_growth(bytes)),
+            growth: known
+                .map_or(0, |known| known.growth)
+                .saturating_add(worst_growth(bytes)),
+            bytes: known
+                .map_or(0, |known| known.bytes)
+                .saturating_add(worst_case(bytes)),
             is_resident: false,
         };
-        self.0.enter(key, need);
+        self.needs.enter(key, need);
+        let allocation = Allocation {
+            exec,
+            card,
+            bytes: worst_case(bytes),
+            is_live: false,
+        };
+        self.allocations.enter(address, allocation);
+    }
+
+    /// Notes that an executable graph frees an address.
+    pub fn add_free(&mut self, exec: u64, address: u64) {
+        self.frees.enter((exec, address), ());
+    }
+
+    /// Whether there is another graph that allocates on a card.
+    #[must_use]
+    pub fn has_others(&self, exec: u64, card: Card) -> bool {
+        let mut all = self.needs.iter();
+        let is_live = |allocation: &Allocation| allocation.is_live && allocation.card == card;
+        all.any(|((of, on), _)| of != exec && on == card)
+            || self.allocations.iter().any(|(_, all)| is_live(all))
+    }
+
+    /// What others allocated on a card and nobody freed.
+    #[must_use]
+    pub fn live_beside(&self, exec: u64, card: Card) -> u64 {
+        let all = self.allocations.iter().map(|(_, allocation)| allocation);
+        let live = all.filter(|of| of.is_live && of.card == card && of.exec != exec);
+        live.map(|of| of.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The program freed what a graph allocated.
+    pub fn freed(&mut self, address: u64) {
+        if let Some(allocation) = self.allocations.get_mut(address) {
+            allocation.is_live = false;
+            let exec = allocation.exec;
+            if !self.needs.iter().any(|((of, _), _)| of == exec) {
+                self.allocations.remove(address);
+            }
+        }
     }
 
     /// What an executable graph needs of the first card after `after`.
     #[must_use]
     pub fn need_after(&self, exec: u64, after: Option<Card>) -> Option<Need> {
-        let all = self.0.iter().filter(|((of, _), _)| *of == exec);
+        let all = self.needs.iter().filter(|((of, _), _)| *of == exec);
         let later = all.filter(|((_, card), _)| after.is_none_or(|after| *card > after));
         later.map(|(_, need)| *need).min_by_key(|need| need.card)
     }
@@ -80,19 +152,33 @@ impl Graphs {
                 is_resident: true,
                 ..need
             };
-            self.0.enter((exec, need.card), resident);
+            self.needs.enter((exec, need.card), resident);
+        }
+        let frees = &self.frees;
+        for (address, allocation) in self.allocations.iter_mut() {
+            let is_freed = frees.get((exec, address)).is_some();
+            if allocation.exec == exec || is_freed {
+                allocation.is_live = !is_freed;
+            }
         }
     }
 
     /// The pool of a device's graphs was trimmed.
     pub fn trimmed(&mut self, device: i32) {
-        let all = self.0.values_mut().filter(|need| need.device == device);
+        let all = self.needs.values_mut();
+        let all = all.filter(|need| need.device == device);
         all.for_each(|need| need.is_resident = false);
     }
 
-    /// It was destroyed; the pool keeps what it has.
+    /// It was destroyed; the pool keeps what it has, and what it allocated lives on.
     pub fn destroyed(&mut self, exec: u64) {
-        while self.0.remove_where(|(of, _), _| of == exec).is_some() {}
+        while self.needs.remove_where(|(of, _), _| of == exec).is_some() {}
+        while self.frees.remove_where(|(of, _), ()| of == exec).is_some() {}
+        self.allocations
+            .retain(|all| all.exec != exec || all.is_live);
+        // Another graph may get the handle.
+        let of_it = self.allocations.values_mut().filter(|all| all.exec == exec);
+        of_it.for_each(|allocation| allocation.exec = 0);
     }
 }
 
@@ -106,10 +192,13 @@ mod tests {
     fn a_graph_needs_all_that_its_nodes_allocate_until_it_was_launched() {
         let mut graphs = Graphs::default();
         for (card, device, mib) in [(1, 0, 32), (1, 0, 33), (4, 2, 1)] {
-            graphs.add(7, (card, device), mib * MIB);
+            graphs.add(7, (card, device), (mib, mib * MIB));
         }
         let first = graphs.need_after(7, None).unwrap();
-        assert_eq!((first.card, first.growth), (1, 96 * MIB));
+        assert_eq!(
+            (first.card, first.growth, first.bytes),
+            (1, 96 * MIB, 66 * MIB)
+        );
         graphs.launched(7);
         assert!(graphs.need_after(7, None).unwrap().is_resident);
         graphs.trimmed(0);
@@ -118,6 +207,30 @@ mod tests {
         assert_eq!(graphs.need_after(7, None), Some(first));
         graphs.destroyed(7);
         assert_eq!(graphs.need_after(7, None), None);
+    }
+
+    #[test]
+    fn what_a_graph_keeps_counts_beside_others_until_it_is_freed() {
+        let mut graphs = Graphs::default();
+        for (exec, address) in [(7, 0x1000), (8, 0x2000), (9, 0x3000)] {
+            graphs.add(exec, (0, 0), (address, MIB));
+        }
+        graphs.add_free(8, 0x2000);
+        graphs.add_free(8, 0x3000);
+        for exec in [7, 8] {
+            graphs.launched(exec);
+        }
+        assert_eq!(graphs.live_beside(8, 0), 2 * MIB);
+        assert_eq!((graphs.live_beside(7, 0), graphs.live_beside(8, 1)), (0, 0));
+        graphs.launched(9);
+        assert_eq!(graphs.live_beside(7, 0), 2 * MIB);
+        graphs.launched(8);
+        assert_eq!(graphs.live_beside(7, 0), 0);
+        graphs.destroyed(7);
+        assert_eq!(graphs.live_beside(8, 0), 2 * MIB, "it outlives its graph");
+        graphs.freed(0x1000);
+        assert_eq!(graphs.live_beside(8, 0), 0);
+        assert!(graphs.has_others(8, 0) && !graphs.has_others(8, 1));
     }
 
     #[test]

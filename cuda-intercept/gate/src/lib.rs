@@ -35,7 +35,9 @@ mod shares;
 pub use arrays::{Array, TakenArray, format_bytes};
 pub use books::{Books, Held};
 pub use contexts::{ContextId, Ended, Reserve};
-pub use graphs::{Graphs, Need, device_of_graphs, graph_pool};
+pub use graphs::{
+    Bodies, Conditionals, Flight, Flights, Graphs, Need, device_of_graphs, graph_pool,
+};
 pub use handles::{Dropped, Named, PhysicalId, Released, Unmapped};
 pub use holds::{Holder, Place};
 pub use late::{Free, LateFrees};

@@ -40,6 +40,10 @@ impl<K: Eq + Hash + Copy, V> Map<K, V> {
         self.0.iter().map(|(key, value)| (*key, value))
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut V)> {
+        self.0.iter_mut().map(|(key, value)| (*key, value))
+    }
+
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.0.values_mut()
     }

@@ -185,6 +185,12 @@ impl Pools {
         here.map(|(_, pool)| pool.charged).sum()
     }
 
+    /// What is charged for what a pool reserves.
+    #[must_use]
+    pub fn reserved(&self, pool: u64) -> u64 {
+        self.by_handle.get(pool).map_or(0, |pool| pool.charged)
+    }
+
     /// The first pool after `after` (in an order that stays the same while none is entered) for which
     /// something is charged.
     #[must_use]

@@ -1,18 +1,19 @@
 //! What hooks ask the driver, in their own words: `None` where it does not know, or has no such function.
 
-use apportion_gate::device_of_graphs;
+use apportion_gate::{Bodies, device_of_graphs};
 
 use super::{
     child_graph, ctx_get_current, ctx_get_device, ctx_get_limit, device_count,
     device_get_attribute, device_uuid, device_uuid_v2, event_create, event_destroy, event_query,
-    event_record, func_get_attribute, graph_memory, graph_node_type, graph_trim,
+    event_record, free_node, func_get_attribute, graph_memory, graph_node_type, graph_trim,
     kernel_get_attribute, kernel_node, kernel_node_v1, library_kernels, module_loading_mode,
-    pool_get_attribute, pool_trim_to, primary_state, stream_get_ctx, stream_is_capturing,
+    node_parameters, pool_get_attribute, pool_trim_to, primary_state, stream_get_ctx,
+    stream_is_capturing,
 };
 use crate::foreign::{
     Context, Device, Event, GRAPHS_RESERVED, INVALID_HANDLE, INVALID_VALUE, KernelNode,
     LAZY_LOADING, LOCAL_BYTES, NOT_READY, Opaque, POOL_RESERVED, Pool, SUCCESS, Stream,
-    WITHOUT_TIMING,
+    WITHOUT_TIMING, WholeNodeParameters,
 };
 
 /// The current context, and null without one.
@@ -118,6 +119,22 @@ pub(crate) fn node_type(node: Opaque) -> Option<u32> {
     // SAFETY: the node is one that the driver gave out, the pointer is to a local variable.
     let status = unsafe { graph_node_type(node, &raw mut kind) }?;
     (status == SUCCESS).then_some(kind)
+}
+
+/// What a node of a graph frees.
+pub(crate) fn freed_by(node: Opaque) -> Option<u64> {
+    let mut address = 0;
+    // SAFETY: as for `node_type`.
+    let status = unsafe { free_node(node, &raw mut address) }?;
+    (status == SUCCESS).then_some(address)
+}
+
+/// The bodies of a conditional node.
+pub(crate) fn conditional_of(node: Opaque) -> Option<Bodies> {
+    let mut parameters = WholeNodeParameters::empty();
+    // SAFETY: as for `node_type`.
+    let status = unsafe { node_parameters(node, &raw mut parameters) }?;
+    (status == SUCCESS).then(|| parameters.start.bodies())
 }
 
 /// The graph in a node of a graph.

@@ -12,12 +12,15 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
-use apportion_gate::{Card, Growth, Need, graph_pool};
+use apportion_gate::{Card, Flight, Growth, Need, graph_pool, worst_growth};
 
 use crate::driver;
-use crate::foreign::{AllocationNode, Device, OUT_OF_MEMORY, Opaque, SUCCESS, Status, Stream};
+use crate::foreign::{
+    AllocationNode, Device, DevicePointer, OUT_OF_MEMORY, Opaque, SUCCESS, Status, Stream,
+};
 use crate::process::{self, Process};
 
+use super::conditional::{CONDITIONAL, bodies_of};
 use super::{pool, room};
 
 type Instantiate = unsafe extern "C" fn(*mut Opaque, Opaque, Opaque, Opaque, usize) -> Status;
@@ -31,6 +34,8 @@ type Trim = unsafe extern "C" fn(Device) -> Status;
 pub(super) const KERNEL: u32 = 0;
 pub(super) const CHILD: u32 = 4;
 const ALLOCATION: u32 = 10;
+/// `CU_GRAPH_NODE_TYPE_MEM_FREE`.
+const FREE: u32 = 11;
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
 const UPLOAD: u64 = 2;
 /// Graphs that lie deeper in others are not looked at.
@@ -46,6 +51,11 @@ fn count(process: &Process, exec: u64, graph: Opaque, depth: u32) {
     for node in nodes {
         match driver::node_type(node) {
             Some(ALLOCATION) => count_one(process, exec, node),
+            Some(FREE) => {
+                if let Some(address) = driver::freed_by(node) {
+                    process.books.lock().graphs.add_free(exec, address);
+                }
+            }
             Some(CHILD) if depth < DEEPEST => {
                 if let Some(child) = driver::child_of(node) {
                     count(process, exec, child, depth.saturating_add(1));
@@ -66,21 +76,31 @@ fn count_one(process: &Process, exec: u64, node: Opaque) {
         && let Some(card) = card
     {
         let mut books = process.books.lock();
-        books.graphs.add(exec, card, allocation.bytes as u64);
+        let place = (allocation.address, allocation.bytes as u64);
+        books.graphs.add(exec, card, place);
         ANY.store(true, Relaxed);
     }
 }
 
-/// Makes room for the threads of a graph's kernels, those of the graphs in it included. What it grew by
+/// Makes room for the threads of a graph's kernels, those of the graphs in it and of bodies included. What it grew by
 /// stays, as the graph may be launched at any time.
 pub(super) fn fits(graph: Opaque, depth: u32) -> bool {
-    let nodes = process::limited().and_then(|_| nodes_of(graph));
-    let mut nodes = nodes.into_iter().flatten();
+    let Some((process, nodes)) = process::limited().and_then(|of| Some((of, nodes_of(graph)?)))
+    else {
+        return true;
+    };
+    let mut nodes = nodes.into_iter();
     nodes.all(|node| match driver::node_type(node) {
         Some(KERNEL) => driver::kernel_of(node).is_none_or(|kernel| room::fits(&kernel)),
         Some(CHILD) if depth < DEEPEST => {
             let child = driver::child_of(node);
             child.is_none_or(|child| fits(child, depth.saturating_add(1)))
+        }
+        Some(CONDITIONAL) if depth < DEEPEST => {
+            let bodies = bodies_of(process, node);
+            bodies
+                .into_iter()
+                .all(|body| fits(body, depth.saturating_add(1)))
         }
         Some(_) | None => true,
     })
@@ -164,7 +184,8 @@ pub(crate) unsafe fn instantiate_with_parameters(
     };
     let coming = graph as u64 ^ 1;
     count(process, coming, graph, 0);
-    let status = launch_after(process, coming, None, &ask);
+    let stream = core::ptr::null_mut();
+    let status = launch_after(process, coming, stream, None, &ask);
     process.books.lock().graphs.destroyed(coming);
     // SAFETY: the driver accepted the pointer and wrote the graph.
     let made = unsafe { exec.as_ref() }.filter(|_| status == SUCCESS);
@@ -179,16 +200,64 @@ pub(crate) unsafe fn instantiate_with_parameters(
 struct Begun {
     need: Need,
     growth: Option<Growth>,
+    flight: Option<u64>,
+}
+
+/// What graphs take of a card that were launched into other streams and may still run.
+fn in_flight(process: &Process, own: Flight) -> u64 {
+    let (mut last, mut sum) = (0, 0_u64);
+    loop {
+        let next = process.books.lock().graphs.flights.ask_after(last);
+        let Some((number, flight, event)) = next else {
+            return sum;
+        };
+        last = number;
+        let is_over = event.is_some_and(|event| !driver::is_pending(event));
+        let useless = process.books.lock().graphs.flights.asked(number, is_over);
+        useless.into_iter().for_each(driver::forget_event);
+        let is_other = flight.exec != own.exec && flight.stream != own.stream;
+        if is_other && !is_over && flight.card == own.card {
+            sum = sum.saturating_add(flight.bytes);
+        }
+    }
+}
+
+/// What the pool may grow by for a launch that found its memory there before, and the launch's number. With no
+/// other graph on the card there is none.
+fn again(process: &Process, need: Need, exec: u64, stream: Stream) -> (u64, Option<u64>) {
+    let flight = Flight {
+        exec,
+        stream: stream as u64,
+        card: need.card,
+        bytes: need.bytes,
+    };
+    let number = {
+        let mut books = process.books.lock();
+        if !books.graphs.has_others(exec, need.card) {
+            return (0, None);
+        }
+        books.graphs.flights.begin(flight)
+    };
+    let beside = in_flight(process, flight);
+    let books = process.books.lock();
+    let live = books.graphs.live_beside(exec, need.card);
+    let all = need.bytes.saturating_add(beside).saturating_add(live);
+    let beyond = all.saturating_sub(books.pools.reserved(graph_pool(need.device)));
+    (worst_growth(beyond).min(need.growth), Some(number))
 }
 
 impl Begun {
     /// Charges for the growth of a pool, if it is to be expected.
-    fn charge(process: &Process, need: Need) -> Option<Self> {
+    fn charge(process: &Process, need: Need, exec: u64, stream: Stream) -> Option<Self> {
+        let (more, flight) = again(process, need, exec, stream);
         let growth = match need.is_resident {
-            true => 0,
+            true => more,
             false => need.growth,
         };
         if growth > 0 && !process.charge(need.card, growth) {
+            if let Some(number) = flight {
+                process.books.lock().graphs.flights.launched(number, None);
+            }
             return None;
         }
         let pool = graph_pool(need.device);
@@ -198,11 +267,22 @@ impl Begun {
             0 => None,
             bytes => books.pools.begin(pool, bytes),
         };
-        Some(Self { need, growth })
+        Some(Self {
+            need,
+            growth,
+            flight,
+        })
     }
 
     /// Settles with what the pool reserves now.
-    fn end(self, process: &Process) {
+    fn end(self, process: &Process, stream: Stream) {
+        if let Some(number) = self.flight {
+            let event = driver::event_behind(stream).map(|event| event as u64);
+            let next = || process.books.lock().graphs.flights.launched(number, event);
+            while let Some(useless) = next() {
+                driver::forget_event(useless);
+            }
+        }
         pool::settle(process, graph_pool(self.need.device), self.growth);
         if let Some(growth) = self.growth {
             let settled = process.books.lock().pools.made(growth, None);
@@ -216,16 +296,17 @@ impl Begun {
 fn launch_after(
     process: &Process,
     exec: u64,
+    stream: Stream,
     after: Option<Card>,
     ask: &dyn Fn() -> Status,
 ) -> Status {
     let need = process.books.lock().graphs.need_after(exec, after);
     let Some(need) = need else { return ask() };
-    let Some(begun) = Begun::charge(process, need) else {
+    let Some(begun) = Begun::charge(process, need, exec, stream) else {
         return OUT_OF_MEMORY;
     };
-    let status = launch_after(process, exec, Some(need.card), ask);
-    begun.end(process);
+    let status = launch_after(process, exec, stream, Some(need.card), ask);
+    begun.end(process, stream);
     status
 }
 
@@ -238,13 +319,20 @@ pub(crate) unsafe fn launch(real: Launch, exec: Opaque, stream: Stream) -> Statu
     }
     match process::limited() {
         Some(process) if !driver::is_capturing(stream) => {
-            let status = launch_after(process, exec as u64, None, &ask);
+            let status = launch_after(process, exec as u64, stream, None, &ask);
             if status == SUCCESS {
                 process.books.lock().graphs.launched(exec as u64);
             }
             status
         }
         Some(_) | None => ask(),
+    }
+}
+
+/// The program freed something that is in no book; it may be what a graph allocated.
+pub(super) fn freed(process: &Process, address: DevicePointer) {
+    if ANY.load(Relaxed) && process.account().is_some() {
+        process.books.lock().graphs.freed(address);
     }
 }
 

@@ -57,7 +57,11 @@ pub(super) fn give(
         return ask();
     };
     let Some(held) = process.books.lock().take(address) else {
-        return ask();
+        let status = ask();
+        if status == SUCCESS {
+            super::graph::freed(process, address);
+        }
+        return status;
     };
     let status = ask();
     match (held, status) {

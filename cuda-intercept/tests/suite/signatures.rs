@@ -141,6 +141,8 @@ compare! {
     cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain(a, b);
     cuDevicePrimaryCtxRelease_v2 = cuDevicePrimaryCtxRelease_v2(a);
     cuDevicePrimaryCtxReset_v2 = cuDevicePrimaryCtxReset_v2(a);
+    cuGraphDestroy = cuGraphDestroy(a);
+    cuGraphDestroyNode = cuGraphDestroyNode(a);
     cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags(a, b, c);
     cuGraphInstantiateWithParams = cuGraphInstantiateWithParams(a, b, c);
     cuGraphInstantiateWithParams_ptsz = cuGraphInstantiateWithParams(a, b, c);
@@ -192,6 +194,9 @@ written! {
     cuLogicalEndpointBindAddr(a: c_uint, b: c_int, c: u64, d: *mut c_void, e: u64, f: u64);
     cuLogicalEndpointUnbind(a: c_uint, b: c_int, c: u64, d: u64);
     cuLogicalEndpointDestroy(a: c_uint);
+    cuGraphAddNode(a: *mut *mut c_void, b: *mut c_void, c: *const c_void, d: usize, e: *mut c_void);
+    cuGraphAddNode_v2(a: *mut *mut c_void, b: *mut c_void, c: *const c_void, d: *const c_void, e: usize, f: *mut c_void);
+    cuGraphAddNode_v3(a: *mut *mut c_void, b: *mut c_void, c: *const c_void, d: *const c_void, e: usize, f: *mut c_void);
     cuCtxCreate(a: *mut *mut c_void, b: c_uint, c: c_int);
     cuCtxCreate_v2(a: *mut *mut c_void, b: c_uint, c: c_int);
     cuCtxCreate_v3(a: *mut *mut c_void, b: *mut c_void, c: c_int, d: c_uint, e: c_int);

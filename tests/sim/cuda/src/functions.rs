@@ -2,7 +2,8 @@
 //! `spin_50us` keeps a core busy for 50 microseconds, `busy_2ms` waits for two milliseconds, and any
 //! other name takes no time. Each thread of `local_4096b` has so many bytes of its own in the card's memory,
 //! which its context holds for all threads at once from the first launch on. A launch of `hidden_8mib` makes
-//! its context hold 8 MiB that no call announces.
+//! its context hold 8 MiB that no call announces: it stands for what nobody can charge beforehand and the agent counts within
+//! a second (queues, page tables, code that is loaded when it is first run).
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};

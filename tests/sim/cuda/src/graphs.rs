@@ -6,6 +6,7 @@
 //! is trimmed first, as the real driver puts the same memory under other addresses.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use apportion_sim_machine::{PoolAttribute, Reply, Request};
 
@@ -39,6 +40,8 @@ pub(crate) enum Node {
     Allocate(Parameters),
     Free(u64),
     Child(u64),
+    /// Graphs that run on a condition, which here is always met.
+    Conditional(Arc<[u64]>),
 }
 
 /// `CUDA_MEM_ALLOC_NODE_PARAMS`.
@@ -62,6 +65,7 @@ exports! {
     cuGraphGetNodes(graph: u64, nodes: Out<u64>, count: Out<usize>) = get_nodes => "cuGraphGetNodes" @ 10000;
     cuGraphNodeGetType(node: u64, kind: Out<u32>) = get_type => "cuGraphNodeGetType" @ 10000;
     cuGraphMemAllocNodeGetParams(node: u64, parameters: Out<Parameters>) = get_allocation => "cuGraphMemAllocNodeGetParams" @ 11040;
+    cuGraphMemFreeNodeGetParams(node: u64, address: Out<u64>) = get_free => "cuGraphMemFreeNodeGetParams" @ 11040;
     cuGraphChildGraphNodeGetGraph(node: u64, graph: Out<u64>) = get_child => "cuGraphChildGraphNodeGetGraph" @ 10000;
     cuGraphInstantiate(out: Out<u64>, graph: u64, node: Out<u64>, log: Out<u8>, bytes: usize) = instantiate_v1 => "cuGraphInstantiate" @ 10000;
     cuGraphInstantiate_v2(out: Out<u64>, graph: u64, node: Out<u64>, log: Out<u8>, bytes: usize) = instantiate_v1 => "cuGraphInstantiate" @ 11000;
@@ -95,6 +99,7 @@ impl Node {
             Self::Nothing => 5,
             Self::Allocate(_) => 10,
             Self::Free(_) => 11,
+            Self::Conditional(_) => 13,
         }
     }
 }
@@ -123,6 +128,16 @@ fn destroy(graph: u64) -> Outcome {
         tables.graphs.nodes.remove(&node);
     }
     Ok(())
+}
+
+/// A graph with the same nodes.
+pub(crate) fn copy(graph: u64) -> Result<u64, Error> {
+    let nodes = nodes_of(graph)?;
+    let copy = empty();
+    for handle in nodes {
+        add(copy, node(handle)?)?;
+    }
+    Ok(copy)
 }
 
 /// Adds a node.
@@ -229,14 +244,21 @@ fn get_type(handle: u64, kind: Out<u32>) -> Outcome {
 fn get_allocation(handle: u64, parameters: Out<Parameters>) -> Outcome {
     match node(handle)? {
         Node::Allocate(known) => parameters.put(known),
-        Node::Nothing | Node::Kernel(_) | Node::Free(_) | Node::Child(_) => Err(INVALID_VALUE),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+fn get_free(handle: u64, address: Out<u64>) -> Outcome {
+    match node(handle)? {
+        Node::Free(known) => address.put(known),
+        _ => Err(INVALID_VALUE),
     }
 }
 
 fn get_child(handle: u64, graph: Out<u64>) -> Outcome {
     match node(handle)? {
         Node::Child(child) => graph.put(child),
-        Node::Nothing | Node::Kernel(_) | Node::Free(_) | Node::Allocate(_) => Err(INVALID_VALUE),
+        _ => Err(INVALID_VALUE),
     }
 }
 
@@ -246,6 +268,11 @@ fn flat(graph: u64) -> Result<Vec<(u64, Node)>, Error> {
     for handle in nodes_of(graph)? {
         match node(handle)? {
             Node::Child(child) => all.extend(flat(child)?),
+            Node::Conditional(bodies) => {
+                for body in bodies.iter() {
+                    all.extend(flat(*body)?);
+                }
+            }
             plain => all.push((handle, plain)),
         }
     }
@@ -332,7 +359,7 @@ fn launch(handle: u64, on: u64) -> Outcome {
     let nodes = exec(handle)?;
     let is_live = |node: &Node| match node {
         Node::Allocate(known) => tables().graphs.live.contains_key(&known.address),
-        Node::Nothing | Node::Kernel(_) | Node::Free(_) | Node::Child(_) => false,
+        _ => false,
     };
     if nodes.iter().any(is_live) {
         return Err(INVALID_VALUE);
@@ -343,7 +370,7 @@ fn launch(handle: u64, on: u64) -> Outcome {
             Node::Allocate(parameters) => back(parameters).map(|()| done.push(parameters.address)),
             Node::Free(address) => free(*address),
             Node::Kernel(function) => functions::start(*function),
-            Node::Nothing | Node::Child(_) => Ok(()),
+            Node::Nothing | Node::Child(_) | Node::Conditional(_) => Ok(()),
         };
         if let Err(error) = step {
             done.into_iter().for_each(|address| {

@@ -83,7 +83,7 @@ fn add_node(
 fn function_of(node: u64) -> Result<u64, crate::error::Error> {
     match graphs::node(node)? {
         Node::Kernel(function) => Ok(function),
-        Node::Nothing | Node::Allocate(_) | Node::Free(_) | Node::Child(_) => Err(INVALID_VALUE),
+        _ => Err(INVALID_VALUE),
     }
 }
 

@@ -10,6 +10,7 @@
 mod array;
 mod between;
 mod capture;
+mod conditionals;
 mod context;
 mod copy;
 mod copy_rows;
@@ -56,6 +57,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         array::ROWS,
         between::ROWS,
         capture::ROWS,
+        conditionals::ROWS,
         context::ROWS,
         copy::ROWS,
         copy_rows::ROWS,
