@@ -2,7 +2,9 @@
 
 use core::ffi::{CStr, c_char};
 
-use apportion_abi::account::{Charge, LimitsMap, OpenError, Owner, Registration, Usage, UsageMap};
+use apportion_abi::account::{
+    Api, Charge, LimitsMap, OpenError, Owner, Registration, Usage, UsageMap,
+};
 use apportion_abi::{Bytes, CardUuid, place};
 
 use apportion_gate::Reserve;
@@ -168,9 +170,17 @@ impl Account {
         }
     }
 
+    /// Says how much of the charge is for code.
+    pub(crate) fn set_modules(&self, card: usize, bytes: u64) {
+        let owner = self.slot.lock().owner;
+        if let Some(owner) = owner {
+            self.usage.usage().set_modules(owner, card, Bytes(bytes));
+        }
+    }
+
     /// Counts a refusal that the program gets to see.
-    pub(crate) fn deny(&self, card: usize, bytes: u64) {
-        self.usage.usage().deny(card, Bytes(bytes));
+    pub(crate) fn deny(&self, card: usize, api: Api, bytes: u64) {
+        self.usage.usage().deny(card, api, Bytes(bytes));
     }
 
     /// Takes processes that are gone out of the account. True if that freed anything.

@@ -13,6 +13,7 @@ use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
 
 use apportion_abi::CardUuid;
+use apportion_abi::account::Api;
 use apportion_gate::{Books, Card, ContextId, Settled};
 
 use crate::account::{Account, Standing, View};
@@ -210,6 +211,11 @@ impl Process {
     /// Charges a card. When it is full, first the dead are taken out of the account, then this process's
     /// pools give back what they do not use.
     pub(crate) fn charge(&self, card: Card, bytes: u64) -> bool {
+        self.charge_for(Api::Other, card, bytes)
+    }
+
+    /// The same for a family of calls whose refusals are counted apart.
+    pub(crate) fn charge_for(&self, api: Api, card: Card, bytes: u64) -> bool {
         let Some(account) = self.account() else {
             return true;
         };
@@ -217,9 +223,17 @@ impl Process {
             || (account.retire_the_dead() && account.charge(card, bytes))
             || (crate::hooks::pool::trim_all(self, card) && account.charge(card, bytes));
         if !granted {
-            account.deny(card, bytes);
+            account.deny(card, api, bytes);
         }
         granted
+    }
+
+    /// Says how much of what is charged is for code.
+    pub(crate) fn show_modules(&self, card: Card) {
+        let total = self.books.lock().loads.on(card);
+        if let Some(account) = self.account() {
+            account.set_modules(card, total);
+        }
     }
 
     /// Gives back what was charged.

@@ -50,6 +50,8 @@ mod restore;
 mod sampled;
 mod whole;
 
+pub(crate) use restore::ORPHAN;
+
 /// How long the driver may be silent before its cards are no longer given out.
 const SILENCE: Duration = Duration::from_secs(5);
 /// How often children are looked for. A process that uses a card is found at once through its parents;

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use apportion_abi::{Bytes, Capacity, CardUuid};
 use apportion_ledger::Health;
-use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
 use tokio::sync::mpsc as channel;
 use tracing::warn;
 
@@ -82,6 +82,8 @@ pub(crate) struct Reading {
     pub(crate) utilisation: Option<u32>,
     /// Of the card's time in per cent, by pid; `None` where the card does not say.
     pub(crate) loads: Option<BTreeMap<u32, u32>>,
+    /// What slows its clocks, in NVML's bits; `None` where the card does not say.
+    pub(crate) throttled: Option<u64>,
     /// By pid; `None` where the card does not say how much.
     pub(crate) processes: BTreeMap<u32, Option<Bytes>>,
 }
@@ -349,9 +351,14 @@ fn read(nvml: &Nvml, card: &FoundCard, loads: &mut Loads) -> Reading {
             used,
             utilisation: None,
             loads: None,
+            throttled: None,
             processes,
         }
     })
+}
+
+fn throttled(device: &Device) -> Option<u64> {
+    Some(device.current_throttle_reasons().ok()?.bits())
 }
 
 fn try_read(nvml: &Nvml, card: &FoundCard, loads: &mut Loads) -> Result<Reading, NvmlError> {
@@ -370,6 +377,7 @@ fn try_read(nvml: &Nvml, card: &FoundCard, loads: &mut Loads) -> Result<Reading,
         used,
         utilisation,
         loads: loads.of(&device),
+        throttled: throttled(&device),
         processes,
     })
 }

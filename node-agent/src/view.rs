@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use apportion_abi::account::Api;
 use apportion_abi::{Bytes, CardUuid};
 use apportion_ledger::{Allocation, Fault, Grant, Ledger, NoticeKind, ProcessId, State};
 use apportion_proto::v1;
@@ -38,6 +39,10 @@ pub(crate) struct Counts {
     pub(crate) notices: BTreeMap<NoticeKind, u64>,
     /// What cards reported, by what it means.
     pub(crate) faults: BTreeMap<(CardUuid, Fault), u64>,
+    /// What slows the clocks of each card that says it, in NVML's bits.
+    pub(crate) throttled: BTreeMap<CardUuid, u64>,
+    /// Pods that the kubelet was about to start and that nobody had agreed on with us, by kind.
+    pub(crate) disagreements: BTreeMap<&'static str, u64>,
     /// What each card needs, as the driver says by number.
     pub(crate) recoveries: BTreeMap<CardUuid, u64>,
     /// Whether cards reach containers by CDI; `None` until the runtime is known.
@@ -132,6 +137,12 @@ fn grant(grant: &Grant, account: Option<&Account>) -> v1::Grant {
         nvml_bytes: grant.nvml.0,
         enforcement: wire::enforcement(grant.enforcement).into(),
         last_denied_bytes: used.last_denied.0,
+        denied_by_api: Api::ALL
+            .iter()
+            .zip(used.denied_by)
+            .map(|(api, count)| (api.word().to_owned(), count))
+            .collect(),
+        module_bytes: used.modules.0,
     }
 }
 

@@ -202,6 +202,26 @@ fn how_busy_a_card_is_shows() {
 }
 
 #[test]
+fn what_slows_a_card_shows() {
+    const THERMAL: u64 = 0x20;
+    let host = Host::new();
+    let _agent = host.agent(&["--tick", "50"]);
+    let shown = |reason: &str| host.metric("apportion_gpu_throttled", &[reason]);
+    let reasons = ["reason=\"thermal\"", "reason=\"power_cap\""];
+    eventually(PATIENCE, "nothing does", || {
+        reasons.map(shown) == [Some(0.0), Some(0.0)]
+    });
+    let control = NvmlControl::Throttled {
+        card: 0,
+        reasons: THERMAL,
+    };
+    host.ask(Request::Nvml(NvmlRequest::Control(control)));
+    eventually(PATIENCE, "heat does", || {
+        reasons.map(shown) == [Some(1.0), Some(0.0)]
+    });
+}
+
+#[test]
 fn programs_of_no_allocation_show_as_unmanaged() {
     let host = Host::new();
     let _agent = host.agent(&["--tick", "50"]);

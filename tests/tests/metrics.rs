@@ -97,7 +97,11 @@ fn a_card_and_an_allocation_show_in_their_metrics() {
     assert_eq!(metric("memory_used_bytes", "source=\"nvml\""), held);
     assert_eq!(metric("memory_context_bytes", ""), Some(CONTEXT as f64));
     assert_eq!(metric("memory_peak_bytes", ""), held);
-    assert_eq!(metric("memory_denied_total", ""), Some(2.0));
+    assert_eq!(metric("memory_denied_total", "api=\"alloc\""), Some(2.0));
+    assert_eq!(metric("memory_denied_total", "api=\"other\""), Some(0.0));
+    let code = metric("memory_module_bytes", "").unwrap_or_default();
+    assert_eq!(Some(code), mib(2));
+    assert_eq!(metric("memory_buffer_bytes", ""), mib(500));
     assert_eq!(metric("memory_denied_bytes_total", ""), mib(6000));
     assert_eq!(metric("processes", ""), Some(1.0));
     assert_eq!(metric("enforcement_state", "state=\"attached\""), Some(1.0));

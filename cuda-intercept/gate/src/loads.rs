@@ -87,6 +87,13 @@ impl Loads {
         Some((heap.card, before.saturating_sub(heap.cost())))
     }
 
+    /// What images take of a card.
+    #[must_use]
+    pub fn on(&self, card: Card) -> u64 {
+        let heaps = self.heaps.iter().filter(|(_, heap)| heap.card == card);
+        heaps.fold(0, |sum, (_, heap)| sum.saturating_add(heap.cost()))
+    }
+
     /// Names a module whose image was put in.
     pub fn name(&mut self, handle: u64, module: Module) {
         self.modules.enter(handle, module);

@@ -4,6 +4,7 @@
 //! what it would see on a full card. Sparse and deferred arrays have no memory of their own, and what is
 //! mapped into them is held (see `hold`) until they are destroyed.
 
+use apportion_abi::account::Api;
 use apportion_gate::{Array, Holder, format_bytes, worst_case};
 
 use crate::driver;
@@ -69,7 +70,7 @@ fn open(
 ) -> Status {
     let process = site.process;
     let estimated = worst_case(estimate);
-    if !process.charge(site.card, estimated) {
+    if !process.charge_for(Api::Array, site.card, estimated) {
         return OUT_OF_MEMORY;
     }
     let mut array: Opaque = core::ptr::null_mut();
@@ -80,7 +81,7 @@ fn open(
     }
     let bytes = kind.requirement(array).unwrap_or(estimate);
     let more = worst_case(bytes).saturating_sub(estimated);
-    if more > 0 && !process.charge(site.card, more) {
+    if more > 0 && !process.charge_for(Api::Array, site.card, more) {
         kind.destroy(array);
         process.uncharge(site.card, estimated);
         return OUT_OF_MEMORY;

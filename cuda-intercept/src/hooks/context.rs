@@ -86,6 +86,7 @@ fn open_with(
     };
     process.adjust(card, charged, due);
     account.set_reserve(card, total);
+    process.show_modules(card);
     status
 }
 
@@ -116,6 +117,7 @@ fn close(
     process.uncharge(card, freed);
     if let Some(account) = process.account() {
         account.set_reserve(card, reserves);
+        process.show_modules(card);
     }
     super::pool::settle_all();
     status

@@ -3,6 +3,7 @@
 //! Managed memory is charged in full although it is on the card only while it is used there: a program
 //! on a smaller card could not have all of it resident either, and nothing else about it can be seen.
 
+use apportion_abi::account::Api;
 use apportion_gate::{Held, Memory, Settled, worst_case};
 
 use crate::foreign::{DevicePointer, OUT_OF_MEMORY, SUCCESS, Status};
@@ -26,9 +27,13 @@ struct Given {
 }
 
 /// Charges for `bytes`, calls `ask`, and enters what it gave. `Err` is what the program gets.
-fn take(site: Site, bytes: u64, ask: impl FnOnce() -> Result<Given, Status>) -> Result<(), Status> {
+fn take(
+    (site, api): (Site, Api),
+    bytes: u64,
+    ask: impl FnOnce() -> Result<Given, Status>,
+) -> Result<(), Status> {
     let charged = worst_case(bytes);
-    if !site.process.charge(site.card, charged) {
+    if !site.process.charge_for(api, site.card, charged) {
         return Err(OUT_OF_MEMORY);
     }
     match ask() {
@@ -98,6 +103,7 @@ const fn outcome(result: Result<(), Status>) -> Status {
 /// `address` must be what the caller passed, and `ask` must write an address where it says that it
 /// succeeded.
 unsafe fn allocate<A: Copy + Default + Into<u64>>(
+    api: Api,
     address: *mut A,
     bytes: u64,
     ask: impl Fn(*mut A) -> Status,
@@ -107,7 +113,7 @@ unsafe fn allocate<A: Copy + Default + Into<u64>>(
         Ground::Closed => return OUT_OF_MEMORY,
         Ground::Charged(_) | Ground::Free => return ask(address),
     };
-    outcome(take(site, bytes, || {
+    outcome(take((site, api), bytes, || {
         let mut given = A::default();
         match ask(&raw mut given) {
             SUCCESS => {
@@ -125,14 +131,14 @@ pub(crate) unsafe fn alloc(real: Alloc, address: *mut DevicePointer, bytes: usiz
     // SAFETY: the size is the caller's, the place the caller's or a local variable.
     let ask = |place| unsafe { real(place, bytes) };
     // SAFETY: the driver writes an address when it succeeds.
-    unsafe { allocate(address, bytes as u64, ask) }
+    unsafe { allocate(Api::Alloc, address, bytes as u64, ask) }
 }
 
 pub(crate) unsafe fn alloc_v1(real: AllocV1, address: *mut u32, bytes: u32) -> Status {
     // SAFETY: as for `alloc`.
     let ask = |place| unsafe { real(place, bytes) };
     // SAFETY: as for `alloc`.
-    unsafe { allocate(address, u64::from(bytes), ask) }
+    unsafe { allocate(Api::Alloc, address, u64::from(bytes), ask) }
 }
 
 pub(crate) unsafe fn alloc_managed(
@@ -144,7 +150,7 @@ pub(crate) unsafe fn alloc_managed(
     // SAFETY: as for `alloc`.
     let ask = |place| unsafe { real(place, bytes, flags) };
     // SAFETY: as for `alloc`.
-    unsafe { allocate(address, bytes as u64, ask) }
+    unsafe { allocate(Api::Managed, address, bytes as u64, ask) }
 }
 
 /// What rows of that width are charged before their pitch is known.
@@ -171,7 +177,7 @@ unsafe fn allocate_rows<A: Copy + Default + Into<u64>, P: Copy + Default>(
         Ground::Closed => return OUT_OF_MEMORY,
         Ground::Charged(_) | Ground::Free => return ask(address, pitch),
     };
-    outcome(take(site, estimate(width, height), || {
+    outcome(take((site, Api::Alloc), estimate(width, height), || {
         let (mut given, mut row) = (A::default(), P::default());
         match ask(&raw mut given, &raw mut row) {
             SUCCESS => {

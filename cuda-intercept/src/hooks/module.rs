@@ -10,6 +10,7 @@
 
 use core::ffi::c_char;
 
+use apportion_abi::account::Api;
 use apportion_gate::image::Image;
 use apportion_gate::{Card, ContextId, Module, worst_case};
 
@@ -49,11 +50,12 @@ fn put(process: &Process, (context, card): (ContextId, Card), bytes: u64) -> boo
         return true;
     }
     let charged = worst_case(bytes);
-    if !process.charge(card, charged) {
+    if !process.charge_for(Api::Module, card, charged) {
         return false;
     }
     let cost = process.books.lock().loads.add(context, card, bytes);
     process.adjust(card, charged, cost);
+    process.show_modules(card);
     true
 }
 
@@ -62,6 +64,7 @@ fn take_out(process: &Process, context: ContextId, bytes: u64) {
     let taken = process.books.lock().loads.remove(context, bytes);
     if let Some((card, freed)) = taken {
         process.uncharge(card, freed);
+        process.show_modules(card);
     }
 }
 

@@ -12,6 +12,7 @@
 //! trim, up to one step of its growth: nobody but the driver knows whether such a request makes it grow,
 //! and the promise is that the limit holds.
 
+use apportion_abi::account::Api;
 use apportion_gate::{Card, Growth, device_of_graphs, worst_growth};
 
 use crate::driver::{self, Reading};
@@ -102,7 +103,7 @@ fn allocate(
     ask: impl Fn(*mut DevicePointer) -> Status,
 ) -> Status {
     let growth = worst_growth(bytes as u64);
-    if !process.charge(card, growth) {
+    if !process.charge_for(Api::Pool, card, growth) {
         return OUT_OF_MEMORY;
     }
     let growth = {

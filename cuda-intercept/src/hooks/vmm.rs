@@ -5,6 +5,7 @@
 //! location is the host. Reserving addresses costs nothing. What else holds memory is in `hold`. A handle that was imported is followed like one
 //! of our own, and paid for by the process that made it; see `share`.
 
+use apportion_abi::account::Api;
 use apportion_gate::{Card, Dropped, Holder, Memory};
 
 use crate::foreign::{
@@ -65,7 +66,7 @@ pub(crate) unsafe fn create(
     let card = device.and_then(|device| process.card_of(device));
     let charged = card.map(|card| (card, bytes as u64));
     if let Some((card, bytes)) = charged
-        && !process.charge(card, bytes)
+        && !process.charge_for(Api::Virtual, card, bytes)
     {
         return OUT_OF_MEMORY;
     }

@@ -14,6 +14,7 @@ use crate::delivery::{self, Delivery};
 use crate::failure::chain;
 use crate::kubelet::{Answers, Holder, Seen};
 use crate::library::Fault;
+use crate::options::Unplaced;
 use crate::request::Prepared;
 
 impl Agent {
@@ -79,6 +80,9 @@ impl Agent {
     /// Makes sure that a container of the pod finds the pod's grant, whole.
     pub(super) fn prepare(&mut self, slot: SlotId, holder: &Holder) -> Result<Prepared, Status> {
         let Some((id, is_reserved)) = self.placed(holder) else {
+            if self.options.unplaced == Unplaced::Deny {
+                self.disagree("unplaced");
+            }
             return Ok(Prepared::Unplaced);
         };
         if is_reserved {
@@ -96,6 +100,12 @@ impl Agent {
         })?;
         self.show_second_lock();
         Ok(Prepared::Granted)
+    }
+
+    /// Counts a pod that was bound to this node for what the book does not have for it.
+    pub(super) fn disagree(&mut self, kind: &'static str) {
+        *self.counts.disagreements.entry(kind).or_default() += 1;
+        self.show();
     }
 
     /// The holder's allocation, and whether it is still a reservation in the pod's name: who placed the

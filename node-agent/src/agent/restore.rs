@@ -33,6 +33,9 @@ pub(super) fn forget_claims(accounts: &Path) {
     }
 }
 
+/// What the keys of allocations begin with that were made of an account alone.
+pub(crate) const ORPHAN: &str = "orphan ";
+
 impl Agent {
     pub(super) fn find_cards(&mut self) {
         for card in self.driver.cards.clone() {
@@ -94,7 +97,7 @@ impl Agent {
         };
         is_used.then(|| Allocation {
             id: id.clone(),
-            key: format!("orphan {id}"),
+            key: format!("{ORPHAN}{id}"),
             name: id.0.clone(),
             state: State::Draining,
             created: now(),

@@ -26,6 +26,9 @@ impl Agent {
                 health: reading.health,
             });
         }
+        let said = readings.cards.iter();
+        let said = said.filter_map(|reading| Some((reading.uuid, reading.throttled?)));
+        self.counts.throttled = said.collect();
         let sample = self.sample_of(&readings);
         self.readings = readings
             .cards

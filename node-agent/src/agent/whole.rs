@@ -88,10 +88,14 @@ impl Agent {
         let handed = whole
             .book
             .hand(now(), &self.ledger, &delivery.slots, &topology, ids);
-        let holds = handed.map_err(|refusal| {
-            info!(%refusal, "Whole GPUs are not to be had");
-            Status::resource_exhausted(refusal.to_string())
-        })?;
+        let holds = match handed {
+            Ok(holds) => holds,
+            Err(refusal) => {
+                info!(%refusal, "Whole GPUs are not to be had");
+                self.disagree("no_whole_card");
+                return Err(Status::resource_exhausted(refusal.to_string()));
+            }
+        };
         for (id, card) in holds {
             let proposal = self.proposal(id.hold_key(), format!("whole GPU {id}"), &[card], HELD);
             self.allocate(proposal)?;

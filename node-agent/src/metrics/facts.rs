@@ -41,7 +41,11 @@ pub(super) struct Share {
     pub(super) peak: u64,
     pub(super) context: u64,
     pub(super) overhead: u64,
-    pub(super) denied: u64,
+    pub(super) module: u64,
+    /// Claimed for neither contexts nor code.
+    pub(super) buffer: u64,
+    /// By the family of calls.
+    pub(super) denied: BTreeMap<String, u64>,
     pub(super) denied_bytes: u64,
     pub(super) last_denied: u64,
     /// Of the card's time, in per cent.
@@ -115,7 +119,12 @@ impl Share {
         self.peak += grant.peak_bytes;
         self.context += grant.context_bytes;
         self.overhead += grant.overhead_bytes;
-        self.denied += grant.denied_count;
+        self.module += grant.module_bytes;
+        let explained = grant.context_bytes.saturating_add(grant.module_bytes);
+        self.buffer += grant.claimed_bytes.saturating_sub(explained);
+        for (api, count) in &grant.denied_by_api {
+            *self.denied.entry(api.clone()).or_default() += count;
+        }
         self.denied_bytes += grant.denied_bytes;
         self.last_denied = grant.last_denied_bytes;
         // Processes' parts are rounded each by itself.

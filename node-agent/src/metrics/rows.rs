@@ -138,6 +138,10 @@ pub(super) const ROWS: &[Row] = rows! {
     Gauge "apportion_ledger_generation" "Changes of the ledger" Of::Node(|f| number(node(f).generation));
     Gauge "apportion_adopted_grants" "Allocations taken over from an earlier agent"
         Of::Node(|f| number(f.view.counts.adopted));
+    Gauge "apportion_orphaned_grants" "Accounts without a record whose processes live"
+        Of::Node(orphaned);
+    Counter "apportion_scheduler_disagreements_total" "Pods bound to this node that the book has nothing for, each time that one was refused"
+        Of::Labels(&["kind"], disagreements);
     Counter "apportion_grants_total" "Requests for an allocation, by result and by the reason of a refusal"
         Of::Labels(&["result", "reason"], grants);
     Counter "apportion_offences_total" "Processes found exceeding or bypassing, by kind"
@@ -166,6 +170,8 @@ pub(super) const ROWS: &[Row] = rows! {
         Of::Labels(&["gpu_uuid", "fault"], faults);
     Gauge "apportion_gpu_recovery_action" "Whether the driver says that the card needs it before it works again"
         Of::Labels(&["gpu_uuid", "action"], recoveries);
+    Gauge "apportion_gpu_throttled" "Whether this slows the clocks of the card"
+        Of::Labels(&["gpu_uuid", "reason"], throttled);
     Gauge "apportion_gpu_memory_total_bytes" "Physical memory of the card" Of::Card(|c| some(c.total_bytes));
     Gauge "apportion_gpu_memory_reserved_bytes" "Memory that the driver keeps"
         Of::Card(|c| some(c.reserved_bytes));
@@ -193,9 +199,12 @@ pub(super) const ROWS: &[Row] = rows! {
         Of::ShareBy("source", |s| vec![("account", number(s.used)), ("nvml", number(s.nvml))]);
     Gauge "apportion_container_memory_peak_bytes" "The most that was ever used" Of::Share(|s| some(s.peak));
     Gauge "apportion_container_memory_context_bytes" "Claimed for contexts" Of::Share(|s| some(s.context));
+    Gauge "apportion_container_memory_module_bytes" "Claimed for code and its variables" Of::Share(|s| some(s.module));
+    Gauge "apportion_container_memory_buffer_bytes" "Claimed for everything else" Of::Share(|s| some(s.buffer));
     Gauge "apportion_container_memory_overhead_bytes" "Taken by the driver beyond the claims"
         Of::Share(|s| some(s.overhead));
-    Counter "apportion_container_memory_denied_total" "Charges that were refused" Of::Share(|s| some(s.denied));
+    Counter "apportion_container_memory_denied_total" "Charges that were refused, by the family of calls"
+        Of::ShareBy("api", denied);
     Counter "apportion_container_memory_denied_bytes_total" "Bytes of the charges that were refused"
         Of::Share(|s| some(s.denied_bytes));
     Gauge "apportion_container_memory_last_denied_bytes" "Bytes of the charge that was refused last"

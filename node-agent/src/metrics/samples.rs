@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use apportion_abi::CardUuid;
+use apportion_abi::account::Api;
 use apportion_ledger::{Fault, NoticeKind, Refusal};
 use apportion_proto::v1;
 
@@ -26,6 +27,16 @@ const RECOVERIES: [(&str, u64); 5] = [
     ("node_reboot", 2),
     ("drain_p2p", 3),
     ("drain_and_reset", 4),
+];
+
+/// What slows clocks, by the bits of `nvmlClocksEventReasons`. Idling and settings that somebody chose do too,
+/// and are nothing to tell of.
+const THROTTLES: [(&str, u64); 5] = [
+    ("power_cap", 0x4),
+    ("hardware", 0x8),
+    ("thermal", 0x20),
+    ("hardware_thermal", 0x40),
+    ("power_brake", 0x80),
 ];
 
 const OFFENCES: [(&str, NoticeKind); 5] = [
@@ -81,6 +92,42 @@ pub(super) fn grants(facts: &Facts) -> Vec<Sample> {
     let mut samples = vec![(labels("accepted", ""), number(counts.accepted))];
     samples.extend(refused.map(|(reason, count)| (labels("refused", reason), number(count))));
     samples
+}
+
+/// The accounts that were taken over from their files alone.
+pub(super) fn orphaned(facts: &Facts) -> f64 {
+    let all = facts.view.list.allocations.iter();
+    let orphans = all.filter(|of| of.idempotency_key.starts_with(crate::agent::ORPHAN));
+    count_of(orphans.count())
+}
+
+pub(super) fn disagreements(facts: &Facts) -> Vec<Sample> {
+    let mut kinds = BTreeMap::from([("unplaced", 0), ("no_whole_card", 0)]);
+    kinds.extend(&facts.view.counts.disagreements);
+    let of = |(kind, count): (&str, u64)| (vec![kind.to_owned()], number(count));
+    kinds.into_iter().map(of).collect()
+}
+
+/// A series for each reason of each card that says what slows it.
+pub(super) fn throttled(facts: &Facts) -> Vec<Sample> {
+    let told = facts.view.counts.throttled.iter();
+    let of = |(card, bits): (&CardUuid, &u64)| {
+        THROTTLES.map(|(word, bit)| {
+            (
+                vec![card.to_string(), word.to_owned()],
+                flag(bits & bit != 0),
+            )
+        })
+    };
+    told.flat_map(of).collect()
+}
+
+pub(super) fn denied(share: &Share) -> Vec<(&'static str, f64)> {
+    let of = |api: Api| {
+        let count = share.denied.get(api.word()).copied().unwrap_or_default();
+        (api.word(), number(count))
+    };
+    Api::ALL.map(of).to_vec()
 }
 
 pub(super) fn offences(facts: &Facts) -> Vec<Sample> {

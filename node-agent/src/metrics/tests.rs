@@ -155,6 +155,7 @@ fn no_label_is_a_pid_or_a_sentence() {
         "fault",
         "action",
         "resource",
+        "api",
     ];
     for row in ROWS {
         for label in row.labels() {

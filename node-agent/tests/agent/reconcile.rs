@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use apportion_abi::Bytes;
-use apportion_abi::account::{LimitsMap, Owner, Registration, UsageMap};
+use apportion_abi::account::{Api, LimitsMap, Owner, Registration, UsageMap};
 use apportion_proto::v1::EnforcementState;
 
 use crate::host::{Host, MIB, Running, allocate, card, commit, eventually, find};
@@ -143,8 +143,8 @@ async fn refusals_and_context_reserves_are_shown() {
     let program = host.context(Some(Path::new(&allocation.account_dir)), "0");
     let (usage, slot) = claim(&allocation.account_dir, &program, 400 * MIB);
     usage.usage().set_reserve(slot, 0, Bytes(300 * MIB));
-    usage.usage().deny(0, Bytes(700 * MIB));
-    usage.usage().deny(0, Bytes(50 * MIB));
+    usage.usage().deny(0, Api::Alloc, Bytes(700 * MIB));
+    usage.usage().deny(0, Api::Pool, Bytes(50 * MIB));
     commit(&mut client, &allocation.id, program.pid()).await;
     let grant = eventually("the refusal shows", async || {
         let grant = find(&mut client, &allocation.id)
@@ -163,7 +163,17 @@ async fn refusals_and_context_reserves_are_shown() {
         (750 * MIB, 300 * MIB, 50 * MIB)
     );
     let metric = |name: &str| host.metric(&format!("apportion_container_memory_{name}"), "tight");
-    assert_eq!(metric("denied_total"), Some(2.0));
+    let text = host.http("/metrics");
+    for (api, count) in [("alloc", "1.0"), ("pool", "1.0"), ("other", "0.0")] {
+        let mut lines = text.lines().filter(|line| {
+            line.starts_with("apportion_container_memory_denied_total") && line.contains("tight")
+        });
+        let of_it = lines.find(|line| line.contains(&format!("api=\"{api}\"")));
+        assert!(
+            of_it.is_some_and(|line| line.ends_with(count)),
+            "{api}: {of_it:?}"
+        );
+    }
     assert_eq!(metric("denied_bytes_total"), Some((750 * MIB) as f64));
     assert_eq!(metric("last_denied_bytes"), Some((50 * MIB) as f64));
     assert_eq!(metric("context_bytes"), Some((300 * MIB) as f64));

@@ -23,6 +23,7 @@
 //! The code that charges is generic over nothing and runs unchanged under `loom`
 //! (`--cfg loom`, see `tests/loom.rs`).
 
+mod api;
 #[cfg(not(loom))]
 mod guard;
 mod layout;
@@ -33,6 +34,7 @@ mod shares;
 mod slot;
 mod usage;
 
+pub use api::Api;
 pub use layout::{CardLimit, CardUse, LAYOUT_VERSION, MAX_CARDS, SLOTS, SlotCard, SlotHead};
 pub use limits::Limits;
 #[cfg(not(loom))]

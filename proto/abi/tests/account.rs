@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use apportion_abi::account::{
-    CardLimit, Charge, Join, LimitsMap, NewCard, OpenError, Owner, Registration, UsageMap,
+    Api, CardLimit, Charge, Join, LimitsMap, NewCard, OpenError, Owner, Registration, UsageMap,
 };
 use apportion_abi::{Bytes, CardUuid};
 
@@ -478,4 +478,32 @@ fn who_joins_after_the_maker_left_needs_room() {
     account.card().set_limit(Bytes::from_mib(50));
     assert_eq!(join(&account, maker, 5), Join::Refused);
     assert_eq!(account.claimed(), 60);
+}
+
+#[test]
+fn a_refusal_is_counted_for_its_family_and_others_are_what_is_left() {
+    let account = account(1);
+    let usage = account.usage.usage();
+    for (times, api) in (1..).zip(Api::ALL) {
+        (0..times).for_each(|_| usage.deny(0, api, Bytes(1)));
+    }
+    let used = usage.used(0);
+    assert_eq!(used.denied_by, [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(used.denied, 28);
+}
+
+#[test]
+fn the_next_process_in_a_slot_has_no_code_of_the_one_before() {
+    let account = account(1);
+    let usage = account.usage.usage();
+    let one = account.enter(1);
+    assert!(usage.claim_anyway(one, 0, Bytes(50)));
+    usage.set_modules(one, 0, Bytes(20));
+    assert_eq!(usage.used(0).modules, Bytes(20));
+    let _ = usage.retire(one);
+    assert_eq!(usage.used(0).modules, Bytes::ZERO);
+    let next = account.enter(2);
+    assert_eq!(next.slot(), one.slot());
+    assert!(usage.claim_anyway(next, 0, Bytes(50)));
+    assert_eq!(usage.used(0).modules, Bytes::ZERO);
 }

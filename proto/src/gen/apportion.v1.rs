@@ -286,7 +286,7 @@ pub struct Allocation {
     pub idempotency_key: ::prost::alloc::string::String,
 }
 /// What an allocation has of one card.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Grant {
     /// The card's UUID.
     #[prost(string, tag = "1")]
@@ -323,6 +323,12 @@ pub struct Grant {
     /// The charge that was refused last.
     #[prost(uint64, tag = "12")]
     pub last_denied_bytes: u64,
+    /// How often a charge was refused, by the family of calls: alloc, managed, pool, virtual, array, module, other.
+    #[prost(map = "string, uint64", tag = "13")]
+    pub denied_by_api: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
+    /// The part of claimed that is code and its variables.
+    #[prost(uint64, tag = "14")]
+    pub module_bytes: u64,
 }
 /// One live process of an allocation.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -5,7 +5,7 @@
 //!
 //! # Decision: one version so far
 //! A word that was always zero can get a meaning without a new version, if zero means what was so before, as
-//! `further_reserve` and the words of shares did; so agent and library of different releases understand each other. A new version is
+//! `further_reserve`, `denied_by`, `modules` and the words of shares did; so agent and library of different releases understand each other. A new version is
 //! for what cannot be said that way. An agent that meets one which it does not read leaves the account to its
 //! programs, who keep their limits, and says so; accounts of version 1 are recorded in `tests/files` and
 //! read for ever.
@@ -89,6 +89,10 @@ pub struct CardUse {
     /// One above the highest place that a share of memory on this card ever had.
     /// Written by: who enters shares (max). Read by: every sum. AcqRel.
     pub(super) shares: AtomicU64,
+    /// The refusals of each [`super::Api`], two to a word, low half first. What `denied` has beyond them is
+    /// of no family, as all is in accounts whose programs count none.
+    /// Written by: refusals (add). Read by: agent. Relaxed.
+    pub(super) denied_by: [AtomicU64; 3],
 }
 
 /// Who owns a slot, and one share, which has nothing to do with that slot: see `shares`.
@@ -131,6 +135,9 @@ pub struct SlotCard {
     /// The largest `claimed` since the agent last reset it. Written by: owner (max), agent (reset).
     /// Read by: agent, to tell memory of the driver from a charge that came and went. Relaxed.
     pub(super) high: AtomicU64,
+    /// The part of `claimed` that is code and its variables; 0 where programs do not say. Written by: owner.
+    /// Read by: agent.
+    pub(super) modules: AtomicU64,
 }
 
 #[cfg(not(loom))]

@@ -104,6 +104,7 @@ impl Usage<'_> {
             head.start_time.store(owner.stamp(who.start_time), Release);
             for card in self.claims_of(slot) {
                 card.reserve.store(0, Relaxed);
+                card.modules.store(0, Relaxed);
                 card.pending.store(0, Relaxed);
                 card.high.store(0, Relaxed);
                 card.claimed.swap(tagged(owner.tag(), 0), AcqRel);

@@ -6,6 +6,7 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
+use super::api::Api;
 use super::layout::{AtomicU64, CardLimit, CardUse, SlotCard, SlotHead, fence};
 use super::slot::{Owner, bytes_of, tag_of, tagged};
 use crate::units::Bytes;
@@ -57,6 +58,10 @@ pub struct Used {
     pub denied_bytes: Bytes,
     /// Bytes of the last refusal.
     pub last_denied: Bytes,
+    /// The refusals by family, in the order of [`Api::ALL`].
+    pub denied_by: [u64; Api::ALL.len()],
+    /// The part of what is claimed that is code and its variables.
+    pub modules: Bytes,
 }
 
 impl<'a> Usage<'a> {
@@ -175,9 +180,22 @@ impl<'a> Usage<'a> {
         }
     }
 
+    /// Says how much of the owner's claim is code and its variables, as [`Usage::set_reserve`] does of
+    /// contexts.
+    pub fn set_modules(&self, owner: Owner, card: usize, modules: Bytes) {
+        if let Some(mine) = self.claim_word(owner.slot, card) {
+            mine.modules.store(modules.0, Release);
+        }
+    }
+
     /// Counts a refusal that reached the program.
-    pub fn deny(&self, card: usize, ask: Bytes) {
+    pub fn deny(&self, card: usize, api: Api, ask: Bytes) {
         if let Some(card) = self.cards.get(card) {
+            if let Some((word, one)) = api.counter()
+                && let Some(word) = card.denied_by.get(word)
+            {
+                word.fetch_add(one, Relaxed);
+            }
             card.denied.fetch_add(1, Relaxed);
             card.denied_bytes.fetch_add(ask.0, Relaxed);
             card.last_denied.store(ask.0, Relaxed);
@@ -197,6 +215,8 @@ impl<'a> Usage<'a> {
             denied: words.denied.load(Relaxed),
             denied_bytes: Bytes(words.denied_bytes.load(Relaxed)),
             last_denied: Bytes(words.last_denied.load(Relaxed)),
+            denied_by: denied_by(words),
+            modules: self.on_card(card).map(modules_in).sum(),
         }
     }
 
@@ -240,6 +260,26 @@ impl<'a> Usage<'a> {
 fn reserve_in(claim: &SlotCard) -> Bytes {
     let claimed = bytes_of(claim.claimed.load(Acquire));
     Bytes(claim.reserve.load(Acquire).min(claimed))
+}
+
+/// What of a slot's claim is code, as [`reserve_in`].
+fn modules_in(claim: &SlotCard) -> Bytes {
+    let claimed = bytes_of(claim.claimed.load(Acquire));
+    Bytes(claim.modules.load(Acquire).min(claimed))
+}
+
+/// The refusals by family. What no family counted is the last one's.
+fn denied_by(words: &CardUse) -> [u64; Api::ALL.len()] {
+    let mut left = words.denied.load(Relaxed);
+    Api::ALL.map(|api| {
+        let Some((word, one)) = api.counter() else {
+            return left;
+        };
+        let both = words.denied_by.get(word).map_or(0, |of| of.load(Relaxed));
+        let count = (both / one) & u64::from(u32::MAX);
+        left = left.saturating_sub(count);
+        count
+    })
 }
 
 /// What of a slot's claim is not decided yet. A process that was killed in a charge leaves its mark in a

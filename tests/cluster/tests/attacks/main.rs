@@ -68,7 +68,10 @@ fn held(node: &Node, pod: &Pod) {
     let name = format!("pod=\"{}\"", pod.name);
     let said = || format!("{}\n{}\n{}", pod.name, pod.logs("main"), pod.events());
     eventually(&format!("{} is refused more", pod.name), || {
-        let denied = node.metric("apportion_container_memory_denied_total", &[&name]);
+        let denied = node.metric(
+            "apportion_container_memory_denied_total",
+            &[&name, "api=\"alloc\""],
+        );
         denied.is_some_and(|denied| denied > 0.0)
     });
     eventually(&format!("{} is attached", pod.name), || {

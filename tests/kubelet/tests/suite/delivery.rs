@@ -119,6 +119,11 @@ async fn a_pod_that_nobody_placed_does_not_start_and_is_told_why() {
         "{refused}"
     );
     assert_eq!(node.grant(&slot), None);
+    let disagreed = node.host.metric(
+        "apportion_scheduler_disagreements_total",
+        &["kind=\"unplaced\""],
+    );
+    assert_eq!(disagreed, Some(1.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

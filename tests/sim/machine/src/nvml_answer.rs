@@ -70,6 +70,7 @@ impl Machine {
             utilisation: hardware.utilisation,
             lost: hardware.lost,
             recovery: hardware.recovery,
+            throttled: hardware.throttled,
             memory_info: hardware.memory_info,
             processes: self.processes_on(position, card, hardware.process_memory),
         }

@@ -22,6 +22,7 @@ pub(crate) struct Hardware {
     pub(crate) utilisation: Utilisation,
     pub(crate) lost: bool,
     pub(crate) recovery: u32,
+    pub(crate) throttled: u64,
     pub(crate) memory_info: bool,
     pub(crate) process_memory: bool,
 }
@@ -32,6 +33,7 @@ impl Default for Hardware {
             utilisation: Utilisation::default(),
             lost: false,
             recovery: 0,
+            throttled: 0,
             memory_info: true,
             process_memory: true,
         }
@@ -66,6 +68,7 @@ impl NvmlState {
             }
             NvmlControl::Lost { card, lost } => self.hardware(card).lost = lost,
             NvmlControl::Recovery { card, action } => self.hardware(card).recovery = action,
+            NvmlControl::Throttled { card, reasons } => self.hardware(card).throttled = reasons,
             NvmlControl::MemoryInfo { card, supported } => {
                 self.hardware(card).memory_info = supported;
             }
@@ -108,6 +111,7 @@ impl NvmlControl {
             | Self::Utilisation { card, .. }
             | Self::Lost { card, .. }
             | Self::Recovery { card, .. }
+            | Self::Throttled { card, .. }
             | Self::MemoryInfo { card, .. }
             | Self::ProcessMemory { card, .. } => card,
         }

@@ -72,6 +72,13 @@ pub enum NvmlControl {
         /// NVML's number; 0 is nothing, 1 a reset.
         action: u32,
     },
+    /// What slows the card's clocks.
+    Throttled {
+        /// The card's position.
+        card: u32,
+        /// NVML's bits; 0 is nothing.
+        reasons: u64,
+    },
     /// Whether the card answers memory queries; unified-memory parts do not.
     MemoryInfo {
         /// The card's position.
@@ -175,6 +182,8 @@ pub struct CardSnapshot {
     pub lost: bool,
     /// What the driver says must be done to the card; 0 is nothing.
     pub recovery: u32,
+    /// What slows its clocks, in NVML's bits.
+    pub throttled: u64,
     /// Whether memory queries are answered.
     pub memory_info: bool,
     /// The processes that have a context on the card.

@@ -191,11 +191,11 @@ values! {
     nvmlDeviceGetCurrPcieLinkWidth: c_uint = health::pcie_width;
     nvmlDeviceGetMaxPcieLinkWidth: c_uint = health::pcie_width;
     nvmlDeviceGetPcieReplayCounter: c_uint = modes::off;
-    nvmlDeviceGetCurrentClocksThrottleReasons: c_ulonglong = modes::no_reasons;
-    nvmlDeviceGetCurrentClocksEventReasons: c_ulonglong = modes::no_reasons;
+    nvmlDeviceGetCurrentClocksThrottleReasons: c_ulonglong = modes::reasons;
+    nvmlDeviceGetCurrentClocksEventReasons: c_ulonglong = modes::reasons;
 
-    nvmlDeviceGetSupportedClocksThrottleReasons: c_ulonglong = modes::no_reasons;
-    nvmlDeviceGetSupportedClocksEventReasons: c_ulonglong = modes::no_reasons;
+    nvmlDeviceGetSupportedClocksThrottleReasons: c_ulonglong = modes::all_reasons;
+    nvmlDeviceGetSupportedClocksEventReasons: c_ulonglong = modes::all_reasons;
     nvmlDeviceGetPersistenceMode: c_uint = modes::on;
     nvmlDeviceGetComputeMode: c_uint = modes::off;
     nvmlDeviceGetDisplayMode: c_uint = modes::off;

@@ -22,9 +22,14 @@ pub(crate) fn on(_: &CardSnapshot) -> Result<c_uint, Status> {
     Ok(1)
 }
 
-/// `nvmlDeviceGetCurrentClocksEventReasons`: nothing slows the clocks.
-pub(crate) fn no_reasons(_: &CardSnapshot) -> Result<c_ulonglong, Status> {
-    Ok(0)
+/// `nvmlDeviceGetCurrentClocksEventReasons`: what slows the clocks.
+pub(crate) fn reasons(card: &CardSnapshot) -> Result<c_ulonglong, Status> {
+    Ok(card.throttled)
+}
+
+/// `nvmlDeviceGetSupportedClocksEventReasons`: all nine of the header.
+pub(crate) fn all_reasons(_: &CardSnapshot) -> Result<c_ulonglong, Status> {
+    Ok(0x1ff)
 }
 
 /// `nvmlDeviceGetEccMode`.
