@@ -3,6 +3,9 @@
 //! It knows how scenarios are written and run, and nothing of any particular one. A `cycle` is one run of
 //! its actions. `rounds` are full runs, each on what the one before it left, where what was bound runs and
 //! what was evicted waits again; what is expected must then hold, and go on to hold round after round.
+//!
+//! Those of our own lie beside the policy. What `random.json` expects is what KAI Scheduler itself (Apache-2.0,
+//! commit d5bc503a) decided on those clusters, which were drawn at random.
 
 use std::collections::BTreeMap;
 use std::fs;

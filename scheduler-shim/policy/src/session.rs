@@ -75,6 +75,8 @@ pub(crate) struct JobFacts<'a> {
     pub(crate) job: &'a Job,
     /// Its queue, when that can run jobs.
     pub(crate) queue: Option<usize>,
+    /// The queue that pays for its pods, which may have queues below it: what runs there counts all the same.
+    pub(crate) payer: Option<usize>,
     pub(crate) tree: Tree,
     pub(crate) view: View,
     pub(crate) last_start: Option<Duration>,
@@ -332,7 +334,7 @@ impl<'a> Session<'a> {
             *legacy = if count > 0 { *legacy + 1 } else { *legacy - 1 };
         }
         let job = &self.jobs[facts.job];
-        if let (Some(queue), true) = (job.queue, standing.status.is_active_allocated()) {
+        if let (Some(queue), true) = (job.payer, standing.status.is_active_allocated()) {
             let is_preemptible = job.job.is_preemptible;
             let charged = self.charge_at(task, node, &standing.cards);
             let charged = if count > 0 {

@@ -242,11 +242,20 @@ impl Session<'_> {
                     return false;
                 }
                 is_placed = true;
-            } else if placed {
+            } else if placed && self.has_lost(&next, batches) {
                 // Like the action that places jobs: a job above its minimum gets pods one at a time.
                 line.push(self, next);
             }
         }
         is_placed
+    }
+
+    /// Whether a job still lacks one of the pods that were evicted.
+    fn has_lost(&self, view: &View, batches: &[Batch]) -> bool {
+        let mut tasks = batches
+            .iter()
+            .filter(|batch| batch.job == view.job)
+            .flat_map(|batch| &batch.tasks);
+        tasks.any(|&task| !self.standings[task].status.is_active_allocated())
     }
 }

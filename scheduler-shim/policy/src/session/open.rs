@@ -289,12 +289,13 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
         });
         session.standings.push(Standing::default());
     }
-    let queue = session.queues.find(&job.queue);
-    let queue = queue.filter(|&queue| session.queues.children(queue).is_empty());
+    let payer = session.queues.find(&job.queue);
+    let queue = payer.filter(|&queue| session.queues.children(queue).is_empty());
     let view: View = tree.view(place, by_set);
     session.jobs.push(JobFacts {
         job,
         queue,
+        payer,
         tree,
         view,
         last_start: job.last_start,
