@@ -11,7 +11,7 @@ use apportion_gate::Reserve;
 
 use crate::{errno, spin::Spin};
 
-mod marks;
+pub(crate) mod marks;
 mod peers;
 mod shared;
 

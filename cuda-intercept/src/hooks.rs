@@ -7,6 +7,7 @@
 //! if the driver refused. The entry goes first because the driver may hand the same address to another
 //! thread the moment it is free.
 
+pub(crate) mod adrift;
 pub(crate) mod array;
 pub(crate) mod conditional;
 pub(crate) mod context;

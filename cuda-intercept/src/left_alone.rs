@@ -212,8 +212,6 @@ left_alone! {
         cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddChildGraphNode
         cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute cuStreamBeginCapture
         cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph cuStreamEndCapture";
-    Cuda Gap "memory is uncharged on release, though a buffer that was made of it for other devices keeps it": "
-        cuMemGetHandleForAddressRange";
     Cuda Gap "may bring pages of the host's own memory to a card, as a touch does, where they stay while there is room; managed memory is charged": "
         cuMemAdvise cuMemPrefetchAsync cuMemPrefetchBatchAsync cuMemDiscardBatchAsync
         cuMemDiscardAndPrefetchBatchAsync cuStreamAttachMemAsync";

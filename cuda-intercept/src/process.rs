@@ -268,6 +268,7 @@ impl Process {
 
     /// A card as the program is to see it.
     pub(crate) fn view(&self, card: Card, total: u64, free: u64) -> Option<View> {
+        crate::hooks::adrift::look(self);
         Some(self.account()?.view(card, total, free))
     }
 }

@@ -171,8 +171,9 @@ rows! {
     Cuda cuLogicalEndpointUnbind(endpoint: u32, device: Device, offset: usize, bytes: usize) = "cuLogicalEndpointUnbind" @ 13030 => hold::unbind_from_endpoint, "drops what was bound; uncharges with the last handle, mapping and bind";
     Cuda cuLogicalEndpointDestroy(endpoint: u32) = "cuLogicalEndpointDestroy" @ 13030 => hold::destroy_endpoint, "drops what was bound; uncharges with the last handle, mapping and bind";
     Cuda cuMemImportFromShareableHandle(handle: *mut Handle, shared: Opaque, kind: u32) = "cuMemImportFromShareableHandle" @ 10020 => share::import, "counts a handle that another process pays for, and holds it on after that one";
-    Cuda cuMemExportToShareableHandle(shared: Opaque, handle: Handle, kind: u32, flags: u64) = "cuMemExportToShareableHandle" @ 10020 => share::export, "offers physical memory, which stays charged while any process of the account holds it";
-    // Memory for other processes.
+    Cuda cuMemExportToShareableHandle(shared: Opaque, handle: Handle, kind: u32, flags: u64) = "cuMemExportToShareableHandle" @ 10020 => share::export, "offers physical memory, which stays charged while any process of the account holds it or a descriptor of it is open";
+    // Memory for other processes and devices.
+    Cuda cuMemGetHandleForAddressRange(handle: Opaque, address: DevicePointer, bytes: usize, kind: u32, flags: u64) = "cuMemGetHandleForAddressRange" @ 11070 => adrift::get_range, "keeps the charge of memory while the buffer that was made of it is open here";
     Cuda cuIpcGetMemHandle(handle: *mut IpcHandle, address: DevicePointer) = "cuIpcGetMemHandle" @ 4010 => share::get_handle, "offers linear memory, which stays charged while any process of the account holds it";
     Cuda cuIpcOpenMemHandle(address: *mut DevicePointer, handle: IpcHandle, flags: u32) = "cuIpcOpenMemHandle" @ 4010 => share::open_handle, "holds memory that another process pays for";
     Cuda cuIpcOpenMemHandle_v2(address: *mut DevicePointer, handle: IpcHandle, flags: u32) = "cuIpcOpenMemHandle" @ 11000 => share::open_handle, "holds memory that another process pays for";

@@ -1,5 +1,5 @@
 //! Memory that a program released stays charged for as long as something else of it keeps the memory: a sparse
-//! array, a multicast object.
+//! array, a multicast object, a descriptor.
 //!
 //! The simulated driver notes the most that it ever gave, and what nothing keeps is there again at once.
 
@@ -101,4 +101,55 @@ fn a_multicast_object_keeps_what_is_bound_to_it() {
         victim.step(&format!("{ends_by} {object}")).ok();
         is_gone(&host, &mut victim);
     }
+}
+
+#[test]
+fn a_descriptor_that_nobody_imported_keeps_its_memory() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let made = victim.step("shareable 1000M").value();
+    let [first, second] = [(); 2].map(|()| victim.step(&format!("export {made}")).value());
+    victim.step(&format!("free {made}")).ok();
+    is_kept(&host, &mut victim);
+    victim.step(&format!("close {first}")).ok();
+    is_kept(&host, &mut victim);
+    victim.step(&format!("close {second}")).ok();
+    is_gone(&host, &mut victim);
+}
+
+#[test]
+fn a_descriptor_that_another_process_has_keeps_its_memory() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let made = victim.step("shareable 1000M").value();
+    let descriptor = victim.step(&format!("export {made}")).value();
+    victim.step("spawn pid").ok();
+    for step in ["free", "close"] {
+        let number = if step == "free" { made } else { descriptor };
+        victim.step(&format!("{step} {number}")).ok();
+        is_kept(&host, &mut victim);
+    }
+    victim.step("reap").ok();
+    is_gone(&host, &mut victim);
+}
+
+#[test]
+fn a_buffer_for_other_devices_keeps_its_memory() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    let plain = victim.step("alloc 1000M").value();
+    let buffer = victim.step(&format!("buffer {plain} 1000M")).value();
+    victim.step(&format!("free {plain}")).ok();
+    is_kept(&host, &mut victim);
+    victim.step(&format!("close {buffer}")).ok();
+    is_gone(&host, &mut victim);
+    let made = victim.step("create 1000M").value();
+    let mapped = victim.step(&format!("map {made}")).value();
+    let buffer = victim.step(&format!("buffer {mapped} 1000M")).value();
+    for number in [mapped, made] {
+        victim.step(&format!("free {number}")).ok();
+    }
+    is_kept(&host, &mut victim);
+    victim.step(&format!("close {buffer}")).ok();
+    is_gone(&host, &mut victim);
 }

@@ -56,6 +56,7 @@ fn memory_that_its_maker_gave_up_counts_while_another_holds_it() {
     let rest = victim.step(&format!("alloc {left}")).value();
     victim.step(&format!("free {rest}")).ok();
     victim.step(&format!("free {made}")).ok();
+    victim.step(&format!("close {descriptor}")).ok();
     assert_eq!(host.used(), 2 * CONTEXT + SHARED, "the other holds it");
     assert_eq!(free(&mut victim), left);
     victim.step("alloc 500M").refused();
@@ -156,8 +157,8 @@ fn workers_that_share_and_let_go_in_turn_never_lose_room() {
     let mut victim = started(&host);
     for _ in 0..5 {
         let (made, descriptor) = make(&mut victim);
-        let child = format!("spawn init start import {descriptor} map 0 free 1 free 0");
-        victim.step(&child).ok();
+        let child = format!("import {descriptor} map 0 free 1 free 0 close {descriptor}");
+        victim.step(&format!("spawn init start {child}")).ok();
         victim.step(&format!("free {made}")).ok();
         victim.step(&format!("close {descriptor}")).ok();
         eventually(PATIENCE, "nobody holds it", || {
@@ -179,5 +180,6 @@ fn a_process_that_imports_what_it_made_holds_it_once() {
     assert_eq!(free(&mut victim), LIMIT - CONTEXT - SHARED);
     victim.step("alloc 800M").refused();
     victim.step(&format!("free {again}")).ok();
+    victim.step(&format!("close {descriptor}")).ok();
     all_is_over(&host, &mut victim);
 }

@@ -15,6 +15,7 @@ impl Victim {
         let done = match verb {
             "shareable" => self.create_shareable(words.bytes()),
             "export" => self.export(words.number()),
+            "buffer" => self.buffer(words.number(), words.bytes()),
             "import" => self.import(words.number()),
             "handle" => self.handle(words.number()),
             "open" => self.open([(); 8].map(|()| words.number())),
@@ -48,6 +49,19 @@ impl Victim {
         );
         // SAFETY: the call touches no memory, and a descriptor that is not open is an error.
         unsafe { libc::fcntl(descriptor, libc::F_SETFD, 0) };
+        Ok(Outcome::with(code, [u64::from(descriptor.unsigned_abs())]))
+    }
+
+    /// Gets a buffer for other devices of the first bytes of memory.
+    fn buffer(&mut self, number: u64, bytes: usize) -> Result<Outcome, i32> {
+        let (Object::Plain(address) | Object::Mapping(address, _)) = self.objects.get(number)
+        else {
+            return Err(-1);
+        };
+        let mut descriptor = -1;
+        let driver = self.driver()?;
+        let code =
+            driver.cuMemGetHandleForAddressRange(Some(&mut descriptor), address, bytes, 1, 0);
         Ok(Outcome::with(code, [u64::from(descriptor.unsigned_abs())]))
     }
 

@@ -3,6 +3,7 @@
 use crate::Card;
 use crate::arrays::{Array, Arrays, TakenArray};
 use crate::contexts::{ContextId, Contexts, Ended, Reserve};
+use crate::descriptors::Descriptors;
 use crate::graphs::Graphs;
 use crate::handles::{Dropped, Handles, Named, PhysicalId, Released, Unmapped};
 use crate::holds::{Holder, Holds, Place};
@@ -42,6 +43,8 @@ pub struct Books {
     pub settings: Settings,
     /// Memory that other processes may hold too.
     pub shares: Shares,
+    /// Descriptors that keep memory.
+    pub descriptors: Descriptors,
 }
 
 impl Books {
@@ -218,6 +221,14 @@ impl Books {
         taken.map(|id| self.handles.let_go(id))
     }
 
+    /// The memory of this process that an address lies in.
+    #[must_use]
+    pub fn memory_at(&self, address: u64) -> Option<Memory> {
+        let plain = self.linear.at(address).map(|found| Memory::Linear(found.0));
+        let mapped = || self.memory_of(Named::At(address));
+        plain.or_else(|| mapped().map(|(id, _)| Memory::Physical(id)))
+    }
+
     /// The allocation that an address lies in: where it starts, its bytes, its card and its context.
     #[must_use]
     pub fn allocation_at(&self, address: u64) -> Option<(u64, u64, Card, ContextId)> {
@@ -231,7 +242,7 @@ impl Books {
             Memory::Physical(id) => self.handles.refers_to(id).then_some(None),
             Memory::Linear(address) => self.linear.at(address).map(|found| Some(found.3)),
             Memory::Opened(_) => Some(current.and_then(|handle| Some(self.context(handle)?.0))),
-            Memory::Ended => None,
+            Memory::Adrift(_) | Memory::Ended => None,
         };
         context.is_some_and(|context| self.shares.enter((memory, context), key, hold))
     }

@@ -20,6 +20,7 @@ extern crate alloc;
 mod arrays;
 mod books;
 mod contexts;
+mod descriptors;
 mod graphs;
 mod handles;
 mod holds;
@@ -35,6 +36,7 @@ mod shares;
 pub use arrays::{Array, TakenArray, format_bytes};
 pub use books::{Books, Held};
 pub use contexts::{ContextId, Ended, Reserve};
+pub use descriptors::{Descriptor, Descriptors, Inode};
 pub use graphs::{
     Bodies, Conditionals, Flight, Flights, Graphs, Need, device_of_graphs, graph_pool,
 };

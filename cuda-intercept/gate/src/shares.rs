@@ -20,6 +20,8 @@ pub enum Memory {
     Linear(u64),
     /// Plain memory of another process, opened at an address.
     Opened(u64),
+    /// It was given up, and a descriptor keeps it.
+    Adrift(u64),
     /// It ended with its context.
     Ended,
 }
@@ -76,6 +78,16 @@ impl Shares {
     pub fn take(&mut self, memory: Memory) -> Option<Hold> {
         let found = self.all.remove_where(|_, shared| shared.memory == memory);
         found.map(|(_, shared)| shared.hold)
+    }
+
+    /// Memory has another name from now on.
+    pub fn rename(&mut self, from: Memory, to: Memory) {
+        let all = self.all.values_mut();
+        let of_it = all.filter(|shared| shared.memory == from);
+        of_it.for_each(|shared| {
+            shared.memory = to;
+            shared.context = None;
+        });
     }
 
     /// A context has ended, and all that was in it.

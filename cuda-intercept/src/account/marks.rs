@@ -12,6 +12,8 @@ use core::ffi::c_long;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
+use apportion_gate::{Descriptor, Inode};
+
 use super::PathBuffer;
 use super::peers::{concatenate, decimal, number, read};
 use crate::errno;
@@ -36,18 +38,85 @@ pub(super) fn fresh() -> u64 {
     random & LARGEST
 }
 
+/// The inode that a descriptor is open on.
+pub(crate) fn inode_of(descriptor: i32) -> Option<Inode> {
+    let _kept = errno::Kept::now();
+    let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the buffer is a `stat`; a descriptor that is not open is an error.
+    if unsafe { libc::fstat(descriptor, status.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call succeeded and so has filled the buffer.
+    let status = unsafe { status.assume_init() };
+    Some((status.st_dev, status.st_ino))
+}
+
+/// Another open file of what a descriptor is open on, through which the keys on that can be seen. Devices give
+/// one, buffers do not.
+pub(crate) fn open_again(descriptor: i32) -> Option<i32> {
+    let _kept = errno::Kept::now();
+    let mut digits = [0; 10];
+    let digits = decimal(u32::try_from(descriptor).ok()?, &mut digits)?;
+    let name = core::str::from_utf8(digits).ok()?;
+    let mut path = PathBuffer::default();
+    let path = path.join(b"/proc/self/fd", name)?;
+    // SAFETY: the path is a string.
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    (file >= 0).then_some(file)
+}
+
+/// Whether any copy of a descriptor is open, in whichever process.
+pub(crate) fn is_open(descriptor: Descriptor) -> bool {
+    let probe = descriptor.probe.filter(|probe| is_ours(*probe, descriptor));
+    match probe {
+        Some(probe) => is_marked(probe, descriptor.key),
+        None => find(descriptor.number) == Some(descriptor.key),
+    }
+}
+
+/// A program may have closed all descriptors that it did not know, and got the number for another file.
+fn is_ours(probe: i32, descriptor: Descriptor) -> bool {
+    inode_of(probe) == Some(descriptor.inode)
+}
+
+/// Closes a probe.
+pub(crate) fn close(descriptor: Descriptor) {
+    let _kept = errno::Kept::now();
+    if let Some(probe) = descriptor.probe.filter(|probe| is_ours(*probe, descriptor)) {
+        // SAFETY: it is ours, and nobody looks through it any more.
+        unsafe { libc::close(probe) };
+    }
+}
+
+/// A lock of one byte.
+fn lock_at(key: u64, kind: i32) -> Option<libc::flock> {
+    // SAFETY: zeroes are a valid value of a structure of integers.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = libc::off_t::try_from(key).ok()?;
+    lock.l_len = 1;
+    Some(lock)
+}
+
+/// Whether a key lies on any other open file of the same inode: it would stand in the way of a write lock.
+fn is_marked(probe: i32, key: u64) -> bool {
+    let _kept = errno::Kept::now();
+    let Some(mut lock) = lock_at(key, libc::F_WRLCK) else {
+        return false;
+    };
+    let (file, command) = (c_long::from(probe), c_long::from(libc::F_OFD_GETLK));
+    // SAFETY: the kernel reads and writes the lock.
+    let asked = unsafe { libc::syscall(libc::SYS_fcntl, file, command, &raw mut lock) };
+    asked == 0 && i32::from(lock.l_type) != libc::F_UNLCK
+}
+
 /// Leaves a key on an open file. False where that cannot be done.
 pub(super) fn mark(descriptor: i32, key: u64) -> bool {
     let _kept = errno::Kept::now();
-    let Ok(start) = libc::off_t::try_from(key) else {
+    let Some(lock) = lock_at(key, libc::F_RDLCK) else {
         return false;
     };
-    // SAFETY: zeroes are a valid value of a structure of integers.
-    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
-    lock.l_type = libc::F_RDLCK as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock.l_start = start;
-    lock.l_len = 1;
     let (file, command) = (c_long::from(descriptor), c_long::from(libc::F_OFD_SETLK));
     // The bare call: the C library's is a point at which a thread can be cancelled.
     // SAFETY: the kernel reads the lock; a descriptor that is not open is an error.
@@ -102,6 +171,33 @@ mod tests {
         assert!(mark(other.as_raw_fd(), key ^ 1), "marks do not collide");
         drop(file);
         assert_eq!(find(copy.as_raw_fd()), Some(key));
+    }
+
+    #[test]
+    fn a_key_is_seen_until_the_last_copy_is_closed() {
+        let file = tempfile::tempfile().expect("room");
+        let number = file.as_raw_fd();
+        let (key, probe) = (fresh(), open_again(number));
+        let descriptor = Descriptor {
+            key,
+            number,
+            inode: inode_of(number).expect("it is open"),
+            probe,
+        };
+        assert!(probe.is_some() && !is_open(descriptor));
+        assert!(mark(number, key) && is_open(descriptor));
+        let by_number = Descriptor {
+            probe: None,
+            ..descriptor
+        };
+        assert!(is_open(by_number));
+        let copy = file.try_clone().expect("it is open");
+        drop(file);
+        assert!(is_open(descriptor) && !is_open(by_number));
+        drop(copy);
+        assert!(!is_open(descriptor));
+        close(descriptor);
+        assert!(!is_open(descriptor));
     }
 
     #[test]

@@ -71,8 +71,11 @@ pub(super) fn give(
     let status = ask();
     match (held, status) {
         (Held::Linear(taken), SUCCESS) => {
-            super::share::leave(process, Memory::Linear(taken.address));
-            process.uncharge(taken.card, taken.cost);
+            let memory = Memory::Linear(taken.address);
+            if !super::adrift::keep(process, memory, (taken.card, taken.cost)) {
+                super::share::leave(process, memory);
+                process.uncharge(taken.card, taken.cost);
+            }
         }
         (Held::Linear(taken), _) => {
             let cost = {

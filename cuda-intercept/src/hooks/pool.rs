@@ -23,7 +23,7 @@ use crate::foreign::{
 use crate::process::{self, Ground, Process};
 use crate::spin;
 
-use super::late;
+use super::{adrift, late};
 
 type AllocAsync = unsafe extern "C" fn(*mut DevicePointer, usize, Stream) -> Status;
 type AllocFromPool = unsafe extern "C" fn(*mut DevicePointer, usize, Pool, Stream) -> Status;
@@ -70,13 +70,14 @@ fn each_charged(process: &Process, act: impl Fn(u64)) {
 pub(crate) fn settle_all() {
     if let Some(process) = process::current() {
         late::look(process, None);
+        adrift::look(process);
         each_charged(process, |pool| settle(process, pool, None));
     }
 }
 
 /// Makes the pools on a card give back what they do not use. True if any did.
 pub(crate) fn trim_all(process: &Process, card: Card) -> bool {
-    let is_late = late::look(process, Some(card));
+    let is_late = late::look(process, Some(card)) | adrift::look(process);
     let before = process.books.lock().pools.charged_on(card);
     each_charged(process, |pool| {
         let is_here = process.books.lock().pools.card(pool) == Some(Some(card));

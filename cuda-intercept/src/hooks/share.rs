@@ -108,6 +108,12 @@ pub(crate) unsafe fn export(
     // SAFETY: the driver wrote what a handle of this kind is.
     let key = unsafe { key_for(shared, kind, known, charged.is_some()) };
     if let Some((key, charged)) = key.zip(charged) {
+        if kind == DESCRIPTOR
+            // SAFETY: the driver wrote a descriptor.
+            && let Some(descriptor) = unsafe { shared.cast::<i32>().as_ref() }
+        {
+            super::adrift::enter(process, Memory::Physical(id), *descriptor, key);
+        }
         offer(process, account, Memory::Physical(id), key, charged);
     }
     status

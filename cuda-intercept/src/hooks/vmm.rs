@@ -30,7 +30,13 @@ pub(super) fn give_back(process: &Process, dropped: Dropped) {
 /// The same; `uncharge` says how.
 pub(super) fn give_back_with(process: &Process, dropped: Dropped, uncharge: impl Fn(Card, u64)) {
     let Some(id) = dropped.last_of else { return };
-    super::share::leave(process, Memory::Physical(id));
+    let memory = Memory::Physical(id);
+    if let Some(charge) = dropped.charge
+        && super::adrift::keep(process, memory, charge)
+    {
+        return;
+    }
+    super::share::leave(process, memory);
     match dropped.charge {
         Some((card, bytes)) => uncharge(card, bytes),
         None if dropped.is_shared => {}

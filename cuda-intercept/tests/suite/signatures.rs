@@ -110,6 +110,7 @@ compare! {
     cuMemRetainAllocationHandle = cuMemRetainAllocationHandle(a, b);
     cuMemMapArrayAsync = cuMemMapArrayAsync(a, b, c);
     cuMemMapArrayAsync_ptsz = cuMemMapArrayAsync(a, b, c);
+    cuMemGetHandleForAddressRange = cuMemGetHandleForAddressRange(a, b, c, d, e);
     cuMulticastCreate = cuMulticastCreate(a, b);
     cuMulticastBindMem = cuMulticastBindMem(a, b, c, d, e, f);
     cuMulticastBindAddr = cuMulticastBindAddr(a, b, c, d, e);

@@ -12,6 +12,7 @@ use crate::context::current;
 use crate::driver::{ask, create as create_in_machine, tables};
 use crate::error::{Error, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Outcome, UNKNOWN};
 use crate::export::exports;
+use crate::keeping::{descriptor_of, file_at};
 use crate::mapping;
 use crate::memory_file;
 use crate::pointer::Out;
@@ -30,6 +31,8 @@ pub(crate) struct IpcHandle {
     rest: [u64; 3],
 }
 
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
+const BUFFER: u32 = 1;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the only flag, and one that must be set.
 const LAZY: u32 = 1;
 
@@ -38,6 +41,7 @@ exports! {
     cuIpcOpenMemHandle(out: Out<u64>, handle: IpcHandle, flags: u32) = open => "cuIpcOpenMemHandle" @ 4010;
     cuIpcOpenMemHandle_v2(out: Out<u64>, handle: IpcHandle, flags: u32) = open => "cuIpcOpenMemHandle" @ 11000;
     cuIpcCloseMemHandle(address: u64) = close => "cuIpcCloseMemHandle" @ 4010;
+    cuMemGetHandleForAddressRange(out: Out<i32>, address: u64, bytes: usize, kind: u32, flags: u64) = get_range => "cuMemGetHandleForAddressRange" @ 11070;
 }
 
 fn get(out: Out<IpcHandle>, address: u64) -> Outcome {
@@ -58,6 +62,24 @@ fn get(out: Out<IpcHandle>, address: u64) -> Outcome {
         descriptor,
         rest: [0; 3],
     })
+}
+
+/// A buffer for other devices, which here is a descriptor like any other.
+fn get_range(out: Out<i32>, address: u64, _bytes: usize, kind: u32, flags: u64) -> Outcome {
+    out.check()?;
+    if kind != BUFFER || flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let (start, range) = tables().range_of(address)?;
+    let (name, file) = match range.kind {
+        Kind::Device { allocation } => {
+            let name = create_in_machine(Request::BlockShare(allocation))?;
+            let shared = tables().shared_block(start, |base, all| moved_to_file(name, base, all));
+            (name, shared?.2)
+        }
+        _ => file_at(address)?,
+    };
+    out.put(descriptor_of(name, file)?)
 }
 
 /// Puts a file with the same bytes in the place of a block.

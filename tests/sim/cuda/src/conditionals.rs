@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::driver::tables;
-use crate::error::{INVALID_VALUE, NOT_SUPPORTED, Outcome};
+use crate::error::{Error, INVALID_VALUE, NOT_SUPPORTED, Outcome};
 use crate::export::exports;
 use crate::graphs::{self, Node};
 use crate::pointer::{In, Out};
@@ -74,7 +74,17 @@ fn get(node: u64, parameters: Out<Parameters>) -> Outcome {
 
 fn clone(out: Out<u64>, graph: u64) -> Outcome {
     out.check()?;
-    out.put(graphs::copy(graph)?)
+    out.put(copy(graph)?)
+}
+
+/// A graph with the same nodes.
+fn copy(graph: u64) -> Result<u64, Error> {
+    let nodes = graphs::nodes_of(graph)?;
+    let copy = graphs::empty();
+    for handle in nodes {
+        graphs::add(copy, graphs::node(handle)?)?;
+    }
+    Ok(copy)
 }
 
 /// Where the handles of the bodies are, for as long as the node lives.

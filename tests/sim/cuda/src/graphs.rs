@@ -130,16 +130,6 @@ fn destroy(graph: u64) -> Outcome {
     Ok(())
 }
 
-/// A graph with the same nodes.
-pub(crate) fn copy(graph: u64) -> Result<u64, Error> {
-    let nodes = nodes_of(graph)?;
-    let copy = empty();
-    for handle in nodes {
-        add(copy, node(handle)?)?;
-    }
-    Ok(copy)
-}
-
 /// Adds a node.
 pub(crate) fn add(graph: u64, node: Node) -> Result<u64, Error> {
     let mut tables = tables();
@@ -211,7 +201,7 @@ fn add_free(out: Out<u64>, graph: u64, _: In<u64>, _: usize, address: u64) -> Ou
     out.put(release(graph, address)?)
 }
 
-fn nodes_of(graph: u64) -> Result<Vec<u64>, Error> {
+pub(crate) fn nodes_of(graph: u64) -> Result<Vec<u64>, Error> {
     let tables = tables();
     let nodes = tables.graphs.graphs.get(&graph);
     nodes.cloned().ok_or(INVALID_VALUE)

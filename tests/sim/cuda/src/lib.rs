@@ -27,6 +27,7 @@ mod graphs;
 mod green;
 mod host;
 mod image;
+mod keeping;
 mod kernel_nodes;
 mod libraries;
 mod location;

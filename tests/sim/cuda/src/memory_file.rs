@@ -3,7 +3,9 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use apportion_sim_machine::EXPORTED;
 
 use crate::error::{Error, INVALID_VALUE, OPERATING_SYSTEM, OUT_OF_MEMORY, UNKNOWN};
 
@@ -35,12 +37,32 @@ pub(crate) fn open(fd: RawFd) -> Result<(u64, OwnedFd), Error> {
     let name = title
         .and_then(|title| title.split(' ').next())
         .and_then(|name| name.parse().ok());
-    // SAFETY: `fcntl` with F_DUPFD_CLOEXEC takes two integers and touches no memory of ours.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-    if copy < 0 {
-        return Err(INVALID_VALUE);
-    }
-    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
-    let file = unsafe { OwnedFd::from_raw_fd(copy) };
+    // An open file of our own: the other one keeps the memory for as long as it is open.
+    let file = again(fd)?;
     name.map(|name| (name, file)).ok_or(INVALID_VALUE)
+}
+
+/// Another open file of the same memory.
+fn again(fd: RawFd) -> Result<OwnedFd, Error> {
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/self/fd/{fd}"));
+    Ok(file.map_err(|_| INVALID_VALUE)?.into())
+}
+
+/// A descriptor for other processes, with a lock by which the machine sees that it is open.
+pub(crate) fn export(file: RawFd) -> Result<OwnedFd, Error> {
+    let descriptor = again(file)?;
+    let (start, bytes) = EXPORTED;
+    // SAFETY: zeroes are a valid value of a structure of integers.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_RDLCK as libc::c_short;
+    (lock.l_start, lock.l_len) = (start, bytes);
+    // SAFETY: the kernel reads the lock, and the descriptor is open.
+    let marked = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    match marked {
+        0 => Ok(descriptor),
+        _ => Err(OPERATING_SYSTEM),
+    }
 }

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use crate::driver::tables;
 use crate::error::{Error, INVALID_VALUE, Outcome};
 use crate::export::exports;
+use crate::keeping::{device_of, hold, let_go, mapped_at};
 use crate::pointer::{In, Out};
-use crate::virtual_memory::{device_of, hold, let_go, mapped_at};
 
 /// What is bound to each object, by device and offset: how much, and by which handle.
 pub(crate) type Multicasts = HashMap<u64, HashMap<(i32, u64), (u64, u64)>>;

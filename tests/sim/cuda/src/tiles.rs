@@ -8,9 +8,9 @@ use crate::context::current;
 use crate::driver::tables;
 use crate::error::{INVALID_VALUE, Outcome};
 use crate::export::exports;
+use crate::keeping::{hold, let_go};
 use crate::pointer::In;
 use crate::stream::stream;
-use crate::virtual_memory::{hold, let_go};
 
 /// The handle that is mapped into each place of an array, and the context that the array is in.
 pub(crate) type Tiles = HashMap<(u64, [u64; 5]), (u64, u64)>;

@@ -3,15 +3,14 @@
 //! Physical memory is a memory file, so the same bytes can be mapped twice and in several processes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use apportion_sim_machine::{Location, Reply, Request};
 
 use crate::driver::{ask, create as create_in_machine, driver, tables};
-use crate::error::{
-    Error, INVALID_VALUE, NOT_SUPPORTED, OPERATING_SYSTEM, OUT_OF_MEMORY, Outcome, UNKNOWN,
-};
+use crate::error::{Error, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Outcome, UNKNOWN};
 use crate::export::exports;
+use crate::keeping::{descriptor_of, let_go};
 use crate::location::{Access, HOST, Place, READ, READ_WRITE};
 use crate::mapping;
 use crate::memory_file;
@@ -28,13 +27,13 @@ pub(crate) struct VirtualMemory {
 
 /// Physical memory that this process refers to.
 #[derive(Debug)]
-struct Physical {
-    name: u64,
-    file: OwnedFd,
+pub(crate) struct Physical {
+    pub(crate) name: u64,
+    pub(crate) file: OwnedFd,
     bytes: u64,
-    properties: Properties,
+    pub(crate) properties: Properties,
     handles: u32,
-    mappings: u32,
+    pub(crate) mappings: u32,
 }
 
 /// `CUmemAllocationProp`.
@@ -43,7 +42,7 @@ struct Physical {
 pub(crate) struct Properties {
     kind: u32,
     handle_types: u32,
-    place: Place,
+    pub(crate) place: Place,
     metadata: u64,
     compression: u8,
     is_rdma_capable: u8,
@@ -75,7 +74,7 @@ exports! {
 }
 
 impl Tables {
-    fn physical(&mut self, handle: u64) -> Result<&mut Physical, Error> {
+    pub(crate) fn physical(&mut self, handle: u64) -> Result<&mut Physical, Error> {
         self.virtual_memory
             .physical
             .get_mut(&handle)
@@ -83,7 +82,7 @@ impl Tables {
     }
 
     /// A handle that the program holds, not only a mapping of what it named.
-    fn held(&mut self, handle: u64) -> Result<&mut Physical, Error> {
+    pub(crate) fn held(&mut self, handle: u64) -> Result<&mut Physical, Error> {
         self.physical(handle)
             .and_then(|physical| match physical.handles {
                 0 => Err(INVALID_VALUE),
@@ -91,7 +90,7 @@ impl Tables {
             })
     }
 
-    fn forget_if_unused(&mut self, handle: u64) {
+    pub(crate) fn forget_if_unused(&mut self, handle: u64) {
         if let Ok(physical) = self.physical(handle)
             && physical.handles == 0
             && physical.mappings == 0
@@ -250,38 +249,6 @@ fn map(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> Ou
     Ok(())
 }
 
-/// Keeps physical memory for something else that it is mapped into.
-pub(crate) fn hold(handle: u64) -> Outcome {
-    let name = tables().held(handle)?.name;
-    ask(Request::Map(name))?;
-    tables().physical(handle)?.mappings += 1;
-    Ok(())
-}
-
-/// Gives that up.
-pub(crate) fn let_go(handle: u64) -> Outcome {
-    let name = tables().physical(handle)?.name;
-    ask(Request::Unmap(name))?;
-    let mut tables = tables();
-    tables.physical(handle)?.mappings -= 1;
-    tables.forget_if_unused(handle);
-    Ok(())
-}
-
-/// The handle of what is mapped at an address, and its device.
-pub(crate) fn mapped_at(address: u64) -> Result<(u64, i32), Error> {
-    let range = tables().range_of(address)?.1;
-    match range.kind {
-        Kind::Mapped { handle, .. } => Ok((handle, range.device)),
-        _ => Err(INVALID_VALUE),
-    }
-}
-
-/// The device that a handle's memory is on.
-pub(crate) fn device_of(handle: u64) -> Result<i32, Error> {
-    Ok(tables().held(handle)?.properties.place.device())
-}
-
 /// Only whole mappings can be taken away, but several at once.
 fn unmap(address: u64, bytes: usize) -> Outcome {
     let mappings = tables().mappings(address, bytes as u64)?;
@@ -333,8 +300,9 @@ fn export(out: Out<i32>, handle: u64, kind: u32, flags: u64) -> Outcome {
     if flags != 0 || physical.properties.handle_types & kind == 0 {
         return Err(INVALID_VALUE);
     }
-    let copy = physical.file.try_clone().map_err(|_| OPERATING_SYSTEM)?;
-    out.put(copy.into_raw_fd())
+    let (name, file) = (physical.name, physical.file.as_raw_fd());
+    drop(tables);
+    out.put(descriptor_of(name, file)?)
 }
 
 /// The descriptor stays the caller's.

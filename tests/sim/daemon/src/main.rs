@@ -3,6 +3,7 @@
 //! driver does: by itself.
 
 mod arguments;
+mod descriptors;
 mod instance;
 mod processes;
 mod serve;

@@ -17,6 +17,8 @@ use apportion_sim_machine::{Machine, Peer, Pid};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
+use crate::descriptors::Descriptors;
+
 /// The machine and the processes that it serves.
 pub(crate) struct Served {
     state: Mutex<State>,
@@ -30,6 +32,7 @@ struct State {
     watched: usize,
     idle_since: Instant,
     connections: u64,
+    descriptors: Descriptors,
 }
 
 /// A process that is served, and its connections by number.
@@ -62,6 +65,7 @@ impl Served {
             watched: 0,
             idle_since: Instant::now(),
             connections: 0,
+            descriptors: Descriptors::default(),
         };
         Self {
             state: Mutex::new(state),
@@ -76,7 +80,21 @@ impl Served {
     ) -> Option<T> {
         let mut state = self.state();
         state.bury();
+        let State {
+            machine,
+            descriptors,
+            ..
+        } = &mut *state;
+        descriptors.look(|handle| machine.descriptor_closed(handle));
         state.hears(guest).then(|| step(&mut state.machine))
+    }
+
+    /// Watches a descriptor that a guest made of a handle's memory.
+    pub(crate) fn watch_descriptor(&self, guest: &Guest, handle: u64, descriptor: i32) {
+        let mut state = self.state();
+        if !state.descriptors.enter(guest.pid, handle, descriptor) {
+            state.machine.descriptor_closed(handle);
+        }
     }
 
     /// How long no process that was ever served has lived.

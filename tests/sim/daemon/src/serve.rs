@@ -9,7 +9,7 @@ use std::{io, thread};
 
 use anyhow::Context;
 use apportion_sim_client::{receive, send};
-use apportion_sim_machine::{Admission, Answer, Call, Machine, Refusal, Reply};
+use apportion_sim_machine::{Admission, Answer, Call, Machine, Refusal, Reply, Request};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -100,6 +100,19 @@ fn answer(served: &Served, guest: &Guest, call: Call) -> Option<Answer> {
             reply: Reply::Refused(Refusal::Code(code)),
             gone: Vec::new(),
         }),
-        None => served.machine(guest, |machine| machine.apply(guest.pid(), call.request)),
+        None => {
+            let made = match call.request {
+                Request::HandleExport { handle, descriptor } => Some((handle, descriptor)),
+                _ => None,
+            };
+            let answer =
+                served.machine(guest, |machine| machine.apply(guest.pid(), call.request))?;
+            if let Some((handle, descriptor)) = made
+                && answer.reply == Reply::Done
+            {
+                served.watch_descriptor(guest, handle, descriptor);
+            }
+            Some(answer)
+        }
     }
 }

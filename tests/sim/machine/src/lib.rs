@@ -31,7 +31,7 @@ pub use process::Peer;
 pub use refusal::Refusal;
 pub use rules::{Admission, Effect, Rule};
 pub use snapshot::*;
-pub use wire::{Answer, Call, CardFacts, ContextLimit, Facts, Location, Reply, Request};
+pub use wire::{Answer, Call, CardFacts, ContextLimit, EXPORTED, Facts, Location, Reply, Request};
 
 /// A process, by the identity that the host gives it.
 pub type Pid = i32;

@@ -105,6 +105,7 @@ impl Machine {
             Request::HandleRetain(handle) => self.refer(pid, handle, Step::Retain),
             Request::HandleRelease(handle) => self.refer(pid, handle, Step::Release),
             Request::HandleImport(handle) => self.import_handle(pid, handle),
+            Request::HandleExport { handle, .. } => self.export_handle(pid, handle),
             Request::BlockShare(allocation) => self.share_block(pid, allocation),
             Request::Map(handle) => self.refer(pid, handle, Step::Map),
             Request::Unmap(handle) => self.refer(pid, handle, Step::Unmap),

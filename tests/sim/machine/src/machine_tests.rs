@@ -259,6 +259,10 @@ fn requests() -> impl Strategy<Value = Request> {
         id().prop_map(Request::HandleRetain),
         id().prop_map(Request::HandleRelease),
         id().prop_map(Request::HandleImport),
+        id().prop_map(|handle| Request::HandleExport {
+            handle,
+            descriptor: 3
+        }),
         id().prop_map(Request::Map),
         id().prop_map(Request::Unmap),
         card().prop_map(Request::DefaultPool),

@@ -18,6 +18,8 @@ pub(crate) struct Physical {
     bytes: u64,
     holder: Pid,
     references: BTreeMap<Pid, References>,
+    /// How many descriptors of its holder's keep it.
+    descriptors: u32,
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +67,7 @@ impl Machine {
                 bytes,
                 holder: pid,
                 references,
+                descriptors: 0,
             },
         );
         Ok(Reply::Created(id))
@@ -101,10 +104,37 @@ impl Machine {
         Ok(Reply::Done)
     }
 
-    /// Takes a process out of every handle.
+    /// A descriptor of memory is made, which keeps it for as long as it is open and its maker lives.
+    pub(crate) fn export_handle(&mut self, pid: Pid, id: u64) -> Result<Reply, Refusal> {
+        let physical = self.physical.get_mut(&id).ok_or(Refusal::InvalidValue)?;
+        if !physical.references.contains_key(&pid) {
+            return Err(Refusal::InvalidValue);
+        }
+        physical.descriptors += 1;
+        Ok(Reply::Done)
+    }
+
+    /// A descriptor is closed everywhere.
+    pub fn descriptor_closed(&mut self, id: u64) {
+        let Some(physical) = self.physical.get_mut(&id) else {
+            return;
+        };
+        physical.descriptors = physical.descriptors.saturating_sub(1);
+        if physical.descriptors == 0 && physical.references.is_empty() {
+            let holder = physical.holder;
+            self.drop_references(id, holder);
+        }
+    }
+
+    /// Takes a process out of every handle, with its descriptors.
     pub(crate) fn drop_all_references(&mut self, pid: Pid) {
         let ids: Vec<u64> = self.physical.keys().copied().collect();
         for id in ids {
+            if let Some(physical) = self.physical.get_mut(&id)
+                && physical.holder == pid
+            {
+                physical.descriptors = 0;
+            }
             self.drop_references(id, pid);
         }
     }
@@ -135,6 +165,7 @@ impl Machine {
             bytes: placement.block_bytes,
             holder: pid,
             references: BTreeMap::from([(pid, references)]),
+            descriptors: 0,
         };
         let id = self.name();
         self.physical.insert(id, physical);
@@ -157,6 +188,7 @@ impl Machine {
                 }
             }
             Some(_) => {}
+            None if physical.descriptors > 0 => {}
             None => {
                 self.physical.remove(&id);
                 if let Location::Card(card) = location {

@@ -17,6 +17,9 @@ pub struct Call {
     pub request: Request,
 }
 
+/// Where the driver's own lock lies on a descriptor of memory: so many bytes, from so far on.
+pub const EXPORTED: (i64, i64) = (i64::MAX - 4, 2);
+
 /// What a process asks of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -79,6 +82,13 @@ pub enum Request {
     HandleRelease(u64),
     /// Gets a reference to a handle of another process: [`Reply::Imported`].
     HandleImport(u64),
+    /// A descriptor was made of a handle's memory, with a lock on it at [`EXPORTED`], and keeps that.
+    HandleExport {
+        /// The handle.
+        handle: u64,
+        /// The descriptor's number in the process.
+        descriptor: i32,
+    },
     /// The handle by which other processes get at the block that an allocation lies in:
     /// [`Reply::Created`]. The block itself is this process's reference to it.
     BlockShare(u64),

@@ -1,0 +1,150 @@
+//! Descriptors that keep memory: as long as one is open anywhere, what it was made of stays the card's, whoever
+//! gave it up. Then its charge is adrift: it is given back when the last of its descriptors is closed.
+//!
+//! Each is known by the key that lies on it. Whether that is still there can be seen through another open file of
+//! the same inode, here called a probe, which descriptors of one inode share; or, where the kernel gives none, by
+//! looking at the number that the descriptor had.
+
+use crate::Card;
+use crate::map::Map;
+use crate::shares::Memory;
+
+/// An inode: its device and its number.
+pub type Inode = (u64, u64);
+
+/// What is known of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// What lies on it.
+    pub key: u64,
+    /// The number that it had.
+    pub number: i32,
+    /// What it is open on.
+    pub inode: Inode,
+    /// Another open file of the same inode.
+    pub probe: Option<i32>,
+}
+
+/// The descriptors of a process.
+#[derive(Debug, Default)]
+pub struct Descriptors {
+    all: Map<u64, (Memory, Descriptor)>,
+    adrift: Map<u64, (Card, u64)>,
+    next: u64,
+}
+
+impl Descriptors {
+    fn number(&mut self) -> u64 {
+        self.next = self.next.wrapping_add(1);
+        self.next
+    }
+
+    /// A probe of an inode, if there is one.
+    #[must_use]
+    pub fn probe(&self, inode: Inode) -> Option<i32> {
+        let mut all = self
+            .all
+            .iter()
+            .filter(|(_, (_, known))| known.inode == inode);
+        all.find_map(|(_, (_, known))| known.probe)
+    }
+
+    /// Enters a descriptor of a memory. False if it is known by this key, or there is no room.
+    pub fn enter(&mut self, memory: Memory, descriptor: Descriptor) -> bool {
+        let is_it = |known: &(Memory, Descriptor)| known.1.key == descriptor.key;
+        if self.all.iter().any(|(_, known)| is_it(known)) {
+            return false;
+        }
+        let number = self.number();
+        self.all.enter(number, (memory, descriptor))
+    }
+
+    /// A memory was given up whose charge may be kept by a descriptor. Returns by what name it is adrift; none has
+    /// one that has no descriptor.
+    pub fn set_adrift(&mut self, memory: Memory, charge: (Card, u64)) -> Option<Memory> {
+        if !self.all.iter().any(|(_, (of, _))| *of == memory) {
+            return None;
+        }
+        let number = self.number();
+        if !self.adrift.enter(number, charge) {
+            return None;
+        }
+        let adrift = Memory::Adrift(number);
+        let of_it = self.all.values_mut().filter(|(of, _)| *of == memory);
+        of_it.for_each(|(of, _)| *of = adrift);
+        Some(adrift)
+    }
+
+    /// The next descriptor after a number of a memory that is adrift.
+    #[must_use]
+    pub fn adrift_after(&self, after: u64) -> Option<(u64, Descriptor)> {
+        let is_later = |at: u64, of: Memory| at > after && matches!(of, Memory::Adrift(_));
+        let later = self.all.iter().filter(|(at, (of, _))| is_later(*at, *of));
+        later
+            .map(|(at, (_, known))| (at, *known))
+            .min_by_key(|next| next.0)
+    }
+
+    /// A descriptor is closed everywhere. Returns its probe if no other needs that, and what it was the last to
+    /// keep.
+    pub fn closed(&mut self, number: u64) -> (Option<Descriptor>, Option<(Memory, Card, u64)>) {
+        let Some((memory, gone)) = self.all.remove(number) else {
+            return (None, None);
+        };
+        let others_have = |known: &Descriptor| known.probe == gone.probe;
+        let is_needed = self.all.iter().any(|(_, (_, known))| others_have(known));
+        let useless = (!is_needed && gone.probe.is_some()).then_some(gone);
+        let is_kept = self.all.iter().any(|(_, (of, _))| *of == memory);
+        let freed = match memory {
+            Memory::Adrift(at) if !is_kept => self.adrift.remove(at),
+            _ => None,
+        };
+        (useless, freed.map(|(card, bytes)| (memory, card, bytes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: Memory = Memory::Physical(7);
+
+    fn descriptor(key: u64, inode: u64) -> Descriptor {
+        Descriptor {
+            key,
+            number: 3,
+            inode: (1, inode),
+            probe: Some(inode as i32),
+        }
+    }
+
+    #[test]
+    fn a_charge_is_adrift_until_the_last_descriptor_is_closed() {
+        let mut all = Descriptors::default();
+        assert_eq!(all.set_adrift(MEMORY, (0, 100)), None);
+        assert!(all.enter(MEMORY, descriptor(1, 10)) && all.enter(MEMORY, descriptor(2, 11)));
+        assert!(!all.enter(MEMORY, descriptor(1, 10)), "it is known");
+        assert_eq!(all.adrift_after(0), None);
+        let name = all.set_adrift(MEMORY, (0, 100)).unwrap();
+        let (first, known) = all.adrift_after(0).unwrap();
+        assert_eq!(known, descriptor(1, 10));
+        let (second, _) = all.adrift_after(first).unwrap();
+        assert_eq!(all.closed(first), (Some(descriptor(1, 10)), None));
+        assert_eq!(
+            all.closed(second),
+            (Some(descriptor(2, 11)), Some((name, 0, 100)))
+        );
+        assert_eq!(all.closed(second), (None, None));
+    }
+
+    #[test]
+    fn descriptors_of_one_inode_share_a_probe() {
+        let mut all = Descriptors::default();
+        all.enter(MEMORY, descriptor(1, 10));
+        all.enter(Memory::Physical(8), descriptor(2, 10));
+        assert_eq!((all.probe((1, 10)), all.probe((1, 11))), (Some(10), None));
+        all.set_adrift(MEMORY, (0, 100));
+        let (number, _) = all.adrift_after(0).unwrap();
+        assert_eq!(all.closed(number).0, None, "another needs it");
+    }
+}
