@@ -4,8 +4,9 @@
 //! A runtime without CDI passes over the devices that it is asked for by name, as an old kubelet does, and
 //! the container starts without its limit. So nothing is offered to the kubelet before this is known: the runtime is asked at
 //! its socket, and where none can be reached, the node's version of it is held against when CDI was turned
-//! on. It is asked once: a runtime that is configured otherwise is restarted, and so is the agent then.
+//! on. A runtime that is configured otherwise is restarted, so it is asked again when its socket is another one.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ pub(crate) struct Facts {
     pub(crate) is_nvidia_default: bool,
 }
 
+/// The runtimes' sockets, as they are now: another runtime has another one.
+pub(crate) type Sockets = Vec<(PathBuf, u64, i64, i64)>;
+
 /// What a runtime said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Said {
@@ -44,58 +48,110 @@ struct Said {
     version: String,
     has_cdi: Option<bool>,
     is_nvidia_default: bool,
+    /// Where it looks for CDI files, if it tells.
+    spec_dirs: Vec<String>,
+}
+
+/// Why nothing can be delivered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unsettled {
+    #[error(
+        "it is not known whether the container runtime resolves CDI devices; name its socket with --cri-socket, or \
+         say so with --cdi on or off"
+    )]
+    Unknown,
+    #[error(
+        "the container runtime looks for CDI files in {}, and --cdi-dir is {own}; set it to one of these (chart: cdiDir)",
+        looks_in.join(", ")
+    )]
+    Elsewhere { own: String, looks_in: Vec<String> },
 }
 
 /// The facts, as soon as there are any.
 pub(crate) async fn settle(options: &Options) -> Facts {
-    let mut is_told = false;
+    let mut told = None;
     loop {
-        let node = match &options.node {
-            Some(node) => tokio::time::timeout(PATIENCE, node_info(node))
-                .await
-                .ok()
-                .flatten(),
-            None => None,
-        };
-        let said = match ask(&options.runtime).await {
-            None => node.as_ref().and_then(of_node),
-            said => said,
-        };
-        let configured = options.runtime.cdi;
-        let known = said.as_ref().and_then(|said| said.has_cdi);
-        let passes_on = node.is_none_or(|node| passes_cdi_on(&node.kubelet_version));
-        let known = known.map(|has_cdi| has_cdi && passes_on);
-        if let Some(has_cdi) = configured.or(known) {
-            let Said {
-                name,
-                version,
-                is_nvidia_default,
-                ..
-            } = said.unwrap_or_default();
-            info!(name, version, has_cdi, is_nvidia_default, "Runtime known");
-            return Facts {
-                has_cdi,
-                is_nvidia_default,
-            };
+        match look(options).await {
+            Ok(facts) => return facts,
+            Err(problem) if told.as_ref() != Some(&problem) => {
+                warn!(%problem, "Nothing is offered to the kubelet");
+                told = Some(problem);
+            }
+            Err(_) => {}
         }
-        if !is_told {
-            warn!(
-                "Nothing is offered to the kubelet: it is not known whether the container runtime resolves CDI \
-                 devices; name its socket with --cri-socket, or say so with --cdi on or off"
-            );
-        }
-        is_told = true;
         tokio::time::sleep(AGAIN_IN).await;
     }
 }
 
-async fn ask(options: &Runtime) -> Option<Said> {
+/// The facts now.
+pub(crate) async fn look(options: &Options) -> Result<Facts, Unsettled> {
+    let node = match &options.node {
+        Some(node) => tokio::time::timeout(PATIENCE, node_info(node))
+            .await
+            .ok()
+            .flatten(),
+        None => None,
+    };
+    let said = match ask(&options.runtime).await {
+        None => node.as_ref().and_then(of_node),
+        said => said,
+    };
+    let configured = options.runtime.cdi;
+    let known = said.as_ref().and_then(|said| said.has_cdi);
+    let passes_on = node.is_none_or(|node| passes_cdi_on(&node.kubelet_version));
+    let known = known.map(|has_cdi| has_cdi && passes_on);
+    let has_cdi = configured.or(known).ok_or(Unsettled::Unknown)?;
+    let said = said.unwrap_or_default();
+    if has_cdi && !looks_in(&said.spec_dirs, &options.cdi_dir) {
+        return Err(Unsettled::Elsewhere {
+            own: options.cdi_dir.display().to_string(),
+            looks_in: said.spec_dirs,
+        });
+    }
+    let Said {
+        name,
+        version,
+        is_nvidia_default,
+        ..
+    } = said;
+    info!(name, version, has_cdi, is_nvidia_default, "Runtime known");
+    Ok(Facts {
+        has_cdi,
+        is_nvidia_default,
+    })
+}
+
+/// Whether a folder is among those in which a runtime looks; one that does not tell is believed.
+fn looks_in(spec_dirs: &[String], own: &Path) -> bool {
+    let real = |path: &Path| match path.strip_prefix("/var/run") {
+        Ok(rest) => Path::new("/run").join(rest),
+        Err(_) => path.to_owned(),
+    };
+    spec_dirs.is_empty()
+        || spec_dirs
+            .iter()
+            .any(|dir| real(Path::new(dir)) == real(own))
+}
+
+/// The runtimes' sockets now.
+pub(crate) fn sockets(options: &Runtime) -> Sockets {
+    let identity = |path: PathBuf| {
+        let found = std::fs::metadata(&path).ok()?;
+        Some((path, found.ino(), found.ctime(), found.ctime_nsec()))
+    };
+    paths(options).into_iter().filter_map(identity).collect()
+}
+
+fn paths(options: &Runtime) -> Vec<PathBuf> {
     let usual = SOCKETS.iter().map(PathBuf::from);
-    let sockets: Vec<_> = match &options.socket {
+    match &options.socket {
         Some(socket) => vec![socket.clone()],
         None => usual.filter(|path| path.exists()).collect(),
-    };
-    for socket in sockets {
+    }
+}
+
+async fn ask(options: &Runtime) -> Option<Said> {
+    for socket in paths(options) {
         match tokio::time::timeout(PATIENCE, ask_at(&socket)).await {
             Ok(Some(said)) => return Some(said),
             Ok(None) | Err(_) => debug!(socket = %socket.display(), "The runtime does not answer"),
@@ -154,8 +210,12 @@ fn understand(name: String, version: String, config: &str) -> Said {
         ("containerd", None, Some(major)) => Some(major >= 2),
         (_, None, _) => None,
     };
+    let dirs = config["cdiSpecDirs"].as_array().into_iter().flatten();
     Said {
         is_nvidia_default: is_nvidia_default(&config),
+        spec_dirs: dirs
+            .filter_map(|of| of.as_str().map(str::to_owned))
+            .collect(),
         name,
         version,
         has_cdi,
@@ -210,6 +270,16 @@ mod tests {
         ] {
             assert_eq!(said(name, version, config).0, has_cdi, "{name} {version}");
         }
+    }
+
+    #[test]
+    fn a_folder_in_which_the_runtime_does_not_look_is_known() {
+        let config = r#"{"cdiSpecDirs":["/etc/cdi","/var/run/cdi/"]}"#;
+        let said = understand("containerd".into(), "v2.4.2".into(), config);
+        let looks_in = |own: &str| looks_in(&said.spec_dirs, Path::new(own));
+        assert!(looks_in("/run/cdi") && looks_in("/var/run/cdi") && looks_in("/etc/cdi"));
+        assert!(!looks_in("/var/lib/cdi"));
+        assert!(super::looks_in(&[], Path::new("/anywhere")));
     }
 
     #[test]

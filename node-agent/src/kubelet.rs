@@ -32,6 +32,7 @@ use apportion_abi::names::{RESOURCE_SLOT, RESOURCE_WHOLE};
 use apportion_ledger::SlotId;
 use apportion_proto::deviceplugin::device_plugin_server::DevicePluginServer;
 use tokio::sync::{mpsc, oneshot, watch};
+use tonic::Status;
 use tracing::{info, warn};
 
 pub(crate) use answers::Answers;
@@ -52,6 +53,9 @@ use whole::WholePlugin;
 
 /// How long until it is tried again to find what containers of this node need.
 const SETTLES_AGAIN_IN: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether the container runtime is another one.
+const RUNTIME_LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 
 /// Each slot and whether it can be had.
 pub(crate) type Offers = watch::Receiver<Vec<(SlotId, bool)>>;
@@ -83,9 +87,18 @@ pub(crate) fn serve(
     let mut wholes = registration(RESOURCE_WHOLE, "apportion-whole-", whole::OPTIONS);
     let options = options.clone();
     tokio::spawn(async move {
-        let Some(answers) = settle(&options, &requests).await else {
+        // What is there from here on is another runtime's.
+        let sockets = cri::sockets(&options.runtime);
+        let Some((facts, answers)) = settle(&options, &requests).await else {
             return;
         };
+        let (renewed, answers) = watch::channel(answers);
+        tokio::spawn(keep_settled(
+            options.clone(),
+            requests.clone(),
+            (facts, sockets),
+            renewed,
+        ));
         if let Some(offers) = whole {
             let plugin = WholePlugin {
                 kubelet: kubelet.clone(),
@@ -113,19 +126,69 @@ pub(crate) fn serve(
 }
 
 /// How slots are answered for, once the container runtime is known; nothing if the agent leaves before.
-async fn settle(options: &Options, requests: &mpsc::Sender<Request>) -> Option<Answers> {
+async fn settle(
+    options: &Options,
+    requests: &mpsc::Sender<Request>,
+) -> Option<(cri::Facts, Answers)> {
     let facts = cri::settle(options).await;
     loop {
-        let (answer, answered) = oneshot::channel();
-        let request = Request::Runtime(facts.clone(), answer);
-        requests.send(request).await.ok()?;
-        match answered.await.ok()? {
-            Ok(answers) => return Some(answers),
+        match learned(facts.clone(), requests).await? {
+            Ok(answers) => return Some((facts, answers)),
             Err(problem) => warn!(
                 problem = problem.message(),
                 "Nothing is offered to the kubelet"
             ),
         }
         tokio::time::sleep(SETTLES_AGAIN_IN).await;
+    }
+}
+
+/// How slots are answered for where the runtime is like this; nothing if the agent leaves.
+async fn learned(
+    facts: cri::Facts,
+    requests: &mpsc::Sender<Request>,
+) -> Option<Result<Answers, Status>> {
+    let (answer, answered) = oneshot::channel();
+    requests.send(Request::Runtime(facts, answer)).await.ok()?;
+    answered.await.ok()
+}
+
+/// Asks the runtime again when it was restarted: it may be configured otherwise. What was answered before
+/// holds for the containers that were answered for.
+async fn keep_settled(
+    options: Options,
+    requests: mpsc::Sender<Request>,
+    (mut known, mut sockets): (cri::Facts, cri::Sockets),
+    answers: watch::Sender<Answers>,
+) {
+    let mut told = None;
+    while !answers.is_closed() {
+        tokio::time::sleep(RUNTIME_LOOKED_AT_EVERY).await;
+        let now = cri::sockets(&options.runtime);
+        if now.is_empty() || now == sockets {
+            continue;
+        }
+        let problem = match cri::look(&options).await {
+            Ok(facts) if facts == known => None,
+            Ok(facts) => match learned(facts.clone(), &requests).await {
+                None => return,
+                Some(Ok(renewed)) => {
+                    info!(?facts, "The container runtime is another one");
+                    known = facts;
+                    answers.send_replace(renewed);
+                    None
+                }
+                Some(Err(status)) => Some(status.message().to_owned()),
+            },
+            Err(problem) => Some(problem.to_string()),
+        };
+        match problem {
+            None => sockets = now,
+            problem if problem != told => {
+                warn!(problem, "The container runtime was restarted");
+                told = problem;
+            }
+            Some(_) => {}
+        }
     }
 }

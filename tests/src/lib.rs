@@ -18,6 +18,7 @@ mod wait;
 
 pub use agent::Agent;
 pub use answer::Answer;
+pub use apportion_sim_machine::Config;
 pub use host::{CARD, CONTEXT, Host, MIB, cards};
 pub use leftover::Leftover;
 pub use said::Said;

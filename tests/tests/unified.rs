@@ -34,6 +34,22 @@ fn no_share_is_given_of_a_card_whose_size_nobody_knows() {
 }
 
 #[test]
+fn the_doctor_says_what_to_set_for_such_a_card() {
+    let host = host(true);
+    let said = apportion_tests::Said::by(&mut host.simulated("doctor"));
+    let all = format!("{}{}", said.out, said.err);
+    let total = apportion_tests::CARD / MIB;
+    let todo = format!(
+        "card memory: no share of it is given without --card-memory 'NVIDIA GB10=MIB' (chart: cardMemory), at most \
+         {total}"
+    );
+    assert!(all.contains(&todo), "{all}");
+    let other = Host::new();
+    let said = apportion_tests::Said::by(&mut other.simulated("doctor"));
+    assert!(!said.out.contains("card memory"), "{}", said.out);
+}
+
+#[test]
 fn a_limit_holds_on_a_card_of_a_size_that_was_set() {
     let host = host(true);
     let _agent = agent(&host);

@@ -4,6 +4,7 @@ use std::error::Error;
 
 use cudarc::driver::{CudaContext, result, sys};
 use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
 use serde::Serialize;
 
 /// The answer of one library: what it found, or why it did not.
@@ -56,7 +57,11 @@ fn ask_nvml() -> Result<Found, Box<dyn Error>> {
     let mut cards = Vec::new();
     for index in 0..nvml.device_count()? {
         let device = nvml.device_by_index(index)?;
-        let total_bytes = device.memory_info()?.total;
+        // A card that uses the machine's memory has none to tell of.
+        let total_bytes = match device.memory_info() {
+            Err(NvmlError::NotSupported) => 0,
+            told => told?.total,
+        };
         cards.push(Card {
             uuid: device.uuid()?,
             name: device.name()?,

@@ -13,7 +13,7 @@ use nix::unistd::Uid;
 use super::Finding;
 use crate::agent::{Unreachable, try_connect};
 use crate::instance::Instance;
-use crate::probe::{self, Answer};
+use crate::probe::{self, Answer, Report};
 use crate::{block_on, metrics};
 
 /// The first kernel with process file descriptors that can be waited for.
@@ -144,6 +144,7 @@ fn driver(instance: &Instance) -> Vec<Finding> {
         Err(failure) => return vec![Finding::failed("driver", &failure, DRIVER)],
     };
     let mut findings = vec![library("nvml", &report.nvml), library("cuda", &report.cuda)];
+    findings.extend(card_memory(&report));
     if let Answer::Found(nvml) = &report.nvml {
         findings.push(own_limits(
             &nvml.version,
@@ -168,6 +169,32 @@ fn library(check: &'static str, answer: &Answer) -> Finding {
             )
         }
     }
+}
+
+/// Of which cards somebody must say how much can be given: those that use the machine's memory.
+fn card_memory(report: &Report) -> Option<Finding> {
+    const MIB: u64 = 1 << 20;
+    let Answer::Found(nvml) = &report.nvml else {
+        return None;
+    };
+    let sizeless = nvml.cards.iter().find(|card| card.total_bytes == 0)?;
+    let programs = match &report.cuda {
+        Answer::Found(cuda) => cuda.cards.iter().find(|card| card.uuid == sizeless.uuid),
+        Answer::Error(_) => None,
+    };
+    let name = &sizeless.name;
+    let most = programs.map_or(0, |card| card.total_bytes / MIB);
+    let todo = match most {
+        0 => format!(
+            "no share of it is given without --card-memory '{name}=MIB' (chart: cardMemory)"
+        ),
+        most => format!(
+            "no share of it is given without --card-memory '{name}=MIB' (chart: cardMemory), at most {most}, of which \
+             the machine's other programs need their part"
+        ),
+    };
+    let found = format!("{name} has none of its own and uses the machine's");
+    Some(Finding::note("card memory", found, &todo))
 }
 
 /// Whether the driver itself could hold a limit; Apportion's library does it on every driver.

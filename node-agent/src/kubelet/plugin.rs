@@ -16,7 +16,7 @@ use apportion_proto::deviceplugin::{
     PreferredAllocationResponse,
 };
 use apportion_runtime_class::slot::Kind;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
@@ -35,7 +35,7 @@ pub(crate) struct Plugin {
     pub(crate) kubelet: Arc<Kubelet>,
     pub(crate) requests: mpsc::Sender<request::Request>,
     pub(crate) offers: Offers,
-    pub(crate) answers: Answers,
+    pub(crate) answers: watch::Receiver<Answers>,
     pub(crate) local_fit: Option<Arc<LocalFit>>,
 }
 
@@ -88,7 +88,7 @@ impl DevicePlugin for Plugin {
             }
             let handed = request::Request::Handed(slot);
             self.requests.send(handed).await.map_err(|_| leaving())?;
-            container_responses.push(self.answers.of(&[slot.to_string()], Kind::Share));
+            container_responses.push(self.answers.borrow().of(&[slot.to_string()], Kind::Share));
         }
         Ok(Response::new(AllocateResponse {
             container_responses,
@@ -131,7 +131,7 @@ impl Plugin {
             })
         })?;
         let covered = self.kubelet.covered(&holder.pod);
-        if let Some(what) = covered.filter(|_| self.answers.can_be_covered()) {
+        if let Some(what) = covered.filter(|_| self.answers.borrow().can_be_covered()) {
             return Err(Status::failed_precondition(format!(
                 "{what}, over what holds its limit on a container runtime without CDI"
             )));

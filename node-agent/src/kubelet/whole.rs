@@ -49,7 +49,7 @@ pub(crate) struct WholePlugin {
     pub(crate) kubelet: Arc<Kubelet>,
     pub(crate) requests: mpsc::Sender<request::Request>,
     pub(crate) offers: watch::Receiver<Arc<WholeOffers>>,
-    pub(crate) answers: Answers,
+    pub(crate) answers: watch::Receiver<Answers>,
 }
 
 /// What the kubelet is told of the plugin.
@@ -108,7 +108,7 @@ impl DevicePlugin for WholePlugin {
             let ids: Vec<WholeId> = ids(&container.devices_ids)?.into_iter().collect();
             let names: Vec<String> = ids.iter().map(WholeId::to_string).collect();
             self.hand(ids).await?;
-            container_responses.push(self.answers.of(&names, Kind::Whole));
+            container_responses.push(self.answers.borrow().of(&names, Kind::Whole));
         }
         Ok(Response::new(AllocateResponse {
             container_responses,

@@ -137,6 +137,9 @@ fn values(facts: &Facts, preset: &Preset) -> BTreeMap<&'static str, String> {
     if runtime.name == Some("containerd") {
         set("runtime.cdi", configured, "auto");
     }
+    if let Some(dir) = &runtime.cdi_dir {
+        set("cdiDir", dir, "");
+    }
     if let Described::In(path) = &facts.description
         && path.starts_with(FIXED_CDI)
     {

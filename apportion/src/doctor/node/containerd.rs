@@ -6,6 +6,9 @@ use toml::{Table, Value};
 use super::facts::Support;
 use super::host::Host;
 
+/// Where all runtimes look for CDI files, by both names.
+const USUAL_CDI: [&str; 2] = ["/var/run/cdi", "/run/cdi"];
+
 /// What matters of the configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Config {
@@ -13,6 +16,8 @@ pub(super) struct Config {
     pub(super) disables_nri: Option<bool>,
     pub(super) default_runtime: Option<String>,
     pub(super) runtimes: Vec<String>,
+    /// Where it looks for CDI files, if it was told.
+    pub(super) cdi_dirs: Vec<String>,
 }
 
 /// Reads `path` and what it imports; a later file wins.
@@ -62,6 +67,11 @@ impl Config {
                 self.disables_nri = flag(plugin, "disable").or(self.disables_nri);
             } else if name.contains("cri") {
                 self.enables_cdi = flag(plugin, "enable_cdi").or(self.enables_cdi);
+                let dirs = plugin.get("cdi_spec_dirs").and_then(Value::as_array);
+                if let Some(dirs) = dirs {
+                    let dirs = dirs.iter().filter_map(Value::as_str);
+                    self.cdi_dirs = dirs.map(str::to_owned).collect();
+                }
                 self.add_runtimes(plugin);
             }
         }
@@ -85,6 +95,17 @@ impl Config {
     /// Version 1.7 learned CDI, version 2 turned it on.
     pub(super) fn cdi(&self, version: Option<(u32, u32)>) -> Support {
         Support::of(version, self.enables_cdi)
+    }
+
+    /// Where it looks for CDI files, if that is not where all do: best where they are gone after a boot.
+    pub(super) fn cdi_dir(&self) -> Option<String> {
+        let is_usual = |dir: &String| USUAL_CDI.contains(&dir.trim_end_matches('/'));
+        if self.cdi_dirs.iter().any(is_usual) {
+            return None;
+        }
+        let is_passing = |dir: &&String| dir.starts_with("/run/") || dir.starts_with("/var/run/");
+        let best = self.cdi_dirs.iter().find(is_passing);
+        best.or(self.cdi_dirs.last()).cloned()
     }
 
     /// Version 1.7 learned NRI, version 2 turned it on.

@@ -45,6 +45,8 @@ pub(super) struct Runtime {
     pub(super) version: Option<String>,
     pub(super) cdi: Support,
     pub(super) nri: Support,
+    /// Where it looks for CDI files, if that is not where all do.
+    pub(super) cdi_dir: Option<String>,
     pub(super) has_nvidia: bool,
     pub(super) is_nvidia_default: bool,
 }
@@ -251,6 +253,7 @@ fn runtime(host: &Host) -> Runtime {
             version: host.version(&CRIO),
             cdi: Support::On,
             nri: Support::On,
+            cdi_dir: None,
             has_nvidia: defaults.contains("[crio.runtime.runtimes.nvidia]"),
             is_nvidia_default: defaults.contains("default_runtime = \"nvidia\""),
         };
@@ -264,6 +267,7 @@ fn runtime(host: &Host) -> Runtime {
         name,
         cdi: config.cdi(numbers),
         nri: config.nri(numbers),
+        cdi_dir: config.cdi_dir(),
         has_nvidia: config.runtimes.iter().any(|name| name == "nvidia"),
         is_nvidia_default: config.default_runtime.as_deref() == Some("nvidia"),
         version,

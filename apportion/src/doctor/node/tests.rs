@@ -184,6 +184,26 @@ fn nvidias_description_of_the_cards_is_found_and_read() {
 }
 
 #[test]
+fn a_runtime_that_looks_for_cdi_files_elsewhere_is_given_them_there() {
+    let with = |dirs: &str| {
+        let tree = format!(
+            "{}== /etc/containerd/config.toml\nversion = 3\n[plugins.'io.containerd.cri.v1.runtime']\n\
+             cdi_spec_dirs = {dirs}\n",
+            HOSTS[4].tree
+        );
+        let choice = report(host(&tree).path()).choice;
+        choice.values.get("cdiDir").cloned()
+    };
+    assert_eq!(
+        with("['/etc/cdi', '/run/runtime/cdi']").as_deref(),
+        Some("/run/runtime/cdi")
+    );
+    assert_eq!(with("['/etc/cdi']").as_deref(), Some("/etc/cdi"));
+    assert_eq!(with("['/etc/cdi', '/var/run/cdi/']"), None);
+    assert_eq!(with("[]"), None);
+}
+
+#[test]
 fn nvidias_plugin_is_found_by_what_the_kubelet_has_of_it() {
     let with = |registered: &str| {
         let tree = format!(

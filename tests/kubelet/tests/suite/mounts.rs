@@ -71,6 +71,71 @@ async fn an_agent_that_cannot_tell_what_the_runtime_knows_offers_nothing() {
     agent.kill();
 }
 
+/// What a containerd says that looks for CDI files where ours are not.
+const ELSEWHERE: &str = r#"{"enableCDI":true,"cdiSpecDirs":["/etc/cdi","/var/run/cdi"]}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_whose_files_the_runtime_does_not_look_for_says_where_it_does() {
+    let host = Host::with(&cards(1));
+    let dir = |name: &str| host.dir().join(name).display().to_string();
+    let mut kubelet = Kubelet::start(&host.dir().join("kubelet"));
+    let socket = host.dir().join("cri.sock");
+    let runtime = Runtime::listen(&socket, "containerd", "v2.4.2", ELSEWHERE);
+    let agent = host.agent(&[
+        "--kubelet-dir",
+        &dir("kubelet"),
+        "--cdi-dir",
+        &dir("cdi"),
+        "--cri-socket",
+        &dir("cri.sock"),
+    ]);
+    let deadline = Instant::now() + PATIENCE;
+    let sentence =
+        "the container runtime looks for CDI files in /etc/cdi, /var/run/cdi, and --cdi-dir is";
+    while !host.agent_log().contains(sentence) {
+        assert!(Instant::now() < deadline, "{}", host.agent_log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(kubelet.registrations(), 0);
+    drop(runtime);
+    fs::remove_file(&socket).expect("it was there");
+    let _runtime = Runtime::listen(&socket, "containerd", "v2.4.2", "{}");
+    kubelet.await_plugin(0).await;
+    agent.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runtime_that_learns_cdi_when_it_is_restarted_gets_it_without_a_new_agent() {
+    let (node, runtime, folder) = node().await;
+    let socket = folder.path().join("cri.sock");
+    drop(runtime);
+    fs::remove_file(&socket).expect("it was there");
+    let _runtime = Runtime::listen(&socket, "containerd", "v2.4.2", "{}");
+    let learned = || node.host.metric("apportion_cdi_enabled", &[]) == Some(1.0);
+    node.eventually("CDI is known to be on", async |_| learned())
+        .await;
+    node.place("u1", 0, 2000).await.expect("the card is empty");
+    let answered = async |uid: &str| {
+        let admitted = node.kubelet.admit(uid, uid, &["main"]).await;
+        admitted.expect("a slot is free");
+        !node.kubelet.answer(uid).cdi_devices.is_empty()
+    };
+    // The plugin hears of it right after the loop.
+    node.eventually("slots are answered for by CDI", async |_| {
+        let is_cdi = answered("u1").await;
+        if !is_cdi {
+            node.kubelet.remove("u1");
+        }
+        is_cdi
+    })
+    .await;
+    node.kubelet
+        .before_start("u1")
+        .await
+        .expect("it was placed");
+    assert_eq!(node.grants(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_leads_to_its_pods_account_when_the_container_starts_and_no_sooner() {
     let (node, _runtime, _folder) = node().await;

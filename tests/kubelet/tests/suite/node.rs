@@ -11,7 +11,7 @@ use apportion_proto::v1::{
     allocate_reply, holder,
 };
 use apportion_proto::{AgentClient, connect};
-use apportion_tests::{Agent, Host, MIB, PATIENCE, cards};
+use apportion_tests::{Agent, Config, Host, MIB, PATIENCE, cards};
 use serde_json::Value;
 
 pub(crate) struct Node {
@@ -28,7 +28,12 @@ impl Node {
 
     /// A node whose first agent has `options`, too.
     pub(crate) async fn with(cards_of_it: usize, slots: u16, options: &[&str]) -> Self {
-        let host = Host::with(&cards(cards_of_it));
+        Self::of(&cards(cards_of_it), slots, options).await
+    }
+
+    /// A node with the cards of this machine.
+    pub(crate) async fn of(machine: &Config, slots: u16, options: &[&str]) -> Self {
+        let host = Host::with(machine);
         let kubelet = Kubelet::start(&host.dir().join("kubelet"));
         let mut node = Self {
             host,

@@ -116,6 +116,35 @@ async fn a_device_whose_card_was_shared_meanwhile_gets_another_card() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pods_of_two_cards_get_those_that_nvlink_joins() {
+    let mut machine = apportion_tests::cards(4);
+    // Twice two cards, and neither pair are neighbours by number.
+    for (card, other) in [(0, 2), (2, 0), (1, 3), (3, 1)] {
+        machine.cards[card].links = vec![other; 4];
+    }
+    let node = Node::of(&machine, 4, &[]).await;
+    offers(&node, 4).await;
+    let all: Vec<String> = node
+        .list()
+        .await
+        .cards
+        .into_iter()
+        .map(|of| of.uuid)
+        .collect();
+    let pairs: [BTreeSet<String>; 2] =
+        [[0, 2], [1, 3]].map(|pair| pair.map(|card| all[card].clone()).into());
+    let mut given = Vec::new();
+    for uid in ["u1", "u2"] {
+        let two = [("main", 2, false)];
+        let admitted = node.kubelet.admit_whole(uid, uid, &two).await;
+        admitted.expect("two are idle");
+        given.push(started(&node, uid, "main").await);
+    }
+    given.sort_by_key(|pair| *pair != pairs[0]);
+    assert_eq!(given, pairs);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pod_gets_the_cards_that_its_scheduler_reserved() {
     let node = Node::new(4, 4).await;
     let all = node.list().await.cards;

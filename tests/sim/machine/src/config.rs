@@ -51,6 +51,9 @@ pub struct CardConfig {
     pub context_bytes: u64,
     /// What each further context of the same process takes.
     pub further_context_bytes: u64,
+    /// The cards at the other ends of its NVLinks, by position, one entry a link; none for a card that has no
+    /// NVLink.
+    pub links: Vec<u32>,
     /// Whether NVML says how much memory there is, from the start. It does not where the card has none of its
     /// own and uses the machine's.
     pub memory_info: bool,
@@ -70,6 +73,9 @@ pub enum ConfigError {
     /// The UUID is not of the form that drivers print.
     #[error("card {0}: `{1}` is not of the form GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")]
     Uuid(usize, String),
+    /// A link that leads nowhere, or to the card itself.
+    #[error("card {0}: a link leads to card {1}")]
+    Link(usize, u32),
     /// Two cards are the same.
     #[error("card {0}: `{1}` is taken by another card")]
     Twice(usize, String),
@@ -97,6 +103,7 @@ impl Default for CardConfig {
             multiprocessors: 132,
             context_bytes: 384 * MIB,
             further_context_bytes: 128 * MIB,
+            links: Vec::new(),
             memory_info: true,
             process_memory: true,
         }
@@ -126,8 +133,13 @@ impl Config {
         if self.cards.is_empty() || self.cards.len() > 64 {
             return Err(ConfigError::Cards(self.cards.len()));
         }
+        let count = self.cards.len();
         for (position, card) in self.cards.iter_mut().enumerate() {
             card.complete(position)?;
+            let leads_nowhere = |to: &&u32| **to as usize >= count || **to as usize == position;
+            if let Some(to) = card.links.iter().find(leads_nowhere) {
+                return Err(ConfigError::Link(position, *to));
+            }
         }
         for (position, card) in self.cards.iter().enumerate() {
             if self.cards[..position]

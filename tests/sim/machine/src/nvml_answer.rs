@@ -71,6 +71,7 @@ impl Machine {
             lost: hardware.lost,
             recovery: hardware.recovery,
             throttled: hardware.throttled,
+            links: card.config.links.clone(),
             memory_info: hardware.memory_info,
             processes: self.processes_on(position, card, hardware.process_memory),
         }

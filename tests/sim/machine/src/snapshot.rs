@@ -184,6 +184,8 @@ pub struct CardSnapshot {
     pub recovery: u32,
     /// What slows its clocks, in NVML's bits.
     pub throttled: u64,
+    /// The cards at the other ends of its NVLinks, by position.
+    pub links: Vec<u32>,
     /// Whether memory queries are answered.
     pub memory_info: bool,
     /// The processes that have a context on the card.

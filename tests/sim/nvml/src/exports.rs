@@ -18,7 +18,7 @@ use crate::identity::{PciInfoV1, PciInfoV2};
 use crate::limits::{self, GetLimits, SetLimits};
 use crate::rows::{calls, texts, unsupported, values};
 use crate::status::Status;
-use crate::{fields, health, identity, memory, modes, processes, session, system, topology};
+use crate::{fields, health, identity, links, memory, modes, processes, session, system, topology};
 
 calls! {
     nvmlInit() = session::init;
@@ -56,6 +56,10 @@ calls! {
     ) = identity::compute_capability;
     nvmlDeviceOnSameBoard(first: Device, second: Device, same: Foreign<c_int>)
         = topology::on_same_board;
+    nvmlDeviceGetNvLinkState(device: Device, link: c_uint, state: Foreign<c_uint>)
+        = links::state;
+    nvmlDeviceGetNvLinkRemotePciInfo_v2(device: Device, link: c_uint, info: Foreign<nvmlPciInfo_t>)
+        = links::remote;
     nvmlDeviceGetTopologyCommonAncestor(first: Device, second: Device, level: Foreign<c_uint>)
         = topology::common_ancestor;
     nvmlDeviceGetP2PStatus(first: Device, second: Device, kind: c_uint, status: Foreign<c_int>)
@@ -258,8 +262,6 @@ unsupported! {
     nvmlDeviceGetNumaNodeId
     nvmlDeviceGetNvLinkCapability
     nvmlDeviceGetNvLinkErrorCounter
-    nvmlDeviceGetNvLinkRemotePciInfo_v2
-    nvmlDeviceGetNvLinkState
     nvmlDeviceGetNvLinkVersion
     nvmlDeviceGetOfaUtilization
     nvmlDeviceGetPcieSpeed

@@ -13,6 +13,7 @@ mod handles;
 mod health;
 mod identity;
 mod limits;
+mod links;
 mod memory;
 mod model;
 mod modes;

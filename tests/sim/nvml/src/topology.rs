@@ -1,5 +1,5 @@
 //! How cards lie to each other and to the processors: all in one node, no two on one board, so that no
-//! placement is better than another.
+//! placement is better than another but for the NVLinks (see `links`).
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
