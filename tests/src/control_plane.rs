@@ -253,10 +253,14 @@ fn option(name: &str, path: &Path) -> String {
     format!("{name}={}", path.display())
 }
 
-fn logged(mut command: Command, log: &Path) -> Child {
+/// Starts a program that ends with the thread that started it, however that ends.
+fn logged(program: Command, log: &Path) -> Child {
     let file = File::options().create(true).append(true).open(log);
     let file = file.expect("the folder is writable");
-    let name = command.get_program().to_owned();
+    let name = program.get_program().to_owned();
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(&name);
+    command.args(program.get_args());
     let second = file.try_clone().expect("a file can be written to twice");
     let child = command
         .stdin(Stdio::null())

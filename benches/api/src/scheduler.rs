@@ -23,7 +23,10 @@ impl Scheduler {
     /// Starts it and waits until it knows the cluster.
     pub(crate) fn start(plane: &ControlPlane, filter: &str) -> Result<Self> {
         let log = plane.dir().join("scheduler.log");
-        let child = Command::new(staged().join("bin/apportion-scheduler"))
+        // It ends with this process, however that ends.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(staged().join("bin/apportion-scheduler"))
             .args(["run", "--address", "127.0.0.1:0", "--log", filter])
             .arg("--kubeconfig")
             .arg(plane.kubeconfig())
