@@ -24,5 +24,6 @@ mod jobs;
 mod nodes;
 mod owners;
 mod queues;
+mod reads;
 mod selector;
 pub(crate) mod volumes;

@@ -5,47 +5,67 @@
 //! name, and changes single ones as its watches report them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
 use crate::malformed::Malformed;
 use crate::object::Object;
 
-/// Objects by kind, namespace and name.
-#[derive(Debug, Clone, Default)]
-pub struct Objects(BTreeMap<(String, String, String), Value>);
+/// Objects by name.
+type Named = BTreeMap<String, Value>;
+
+/// Objects by kind, namespace and name: one map in another, so that looking one up needs no key of its own.
+#[derive(Debug, Default)]
+pub struct Objects {
+    kinds: BTreeMap<String, BTreeMap<String, Named>>,
+    /// Whether a rule looked at other pods. Written and read by one thread; nothing else hangs on it.
+    counted_pods: AtomicBool,
+}
 
 impl Objects {
-    /// Enters an object, in place of the one that it is a newer version of.
-    pub fn insert(&mut self, json: Value) {
-        let key = key(Object::new(&json));
-        self.0.insert(key, json);
+    /// Enters an object, in place of the one that it is a newer version of; that one comes back.
+    pub fn insert(&mut self, json: Value) -> Option<Value> {
+        let object = Object::new(&json);
+        let (kind, namespace) = (object.kind().to_owned(), object.namespace().to_owned());
+        let name = object.name().to_owned();
+        let kinds = self.kinds.entry(kind).or_default();
+        kinds.entry(namespace).or_default().insert(name, json)
     }
 
-    /// Forgets an object.
-    pub fn remove(&mut self, object: Object<'_>) {
-        self.0.remove(&key(object));
+    /// Forgets an object; what was known of it comes back.
+    pub fn remove(&mut self, object: Object<'_>) -> Option<Value> {
+        let within = self.kinds.get_mut(object.kind())?;
+        let named = within.get_mut(object.namespace())?;
+        let gone = named.remove(object.name());
+        if named.is_empty() {
+            within.remove(object.namespace());
+        }
+        gone
     }
 
     /// Finds an object by name.
     pub fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Object<'_>> {
-        self.0
-            .get(&(kind.to_owned(), namespace.to_owned(), name.to_owned()))
-            .map(Object::new)
+        let found = self.kinds.get(kind)?.get(namespace)?.get(name);
+        found.map(Object::new)
+    }
+
+    /// Whether a rule has looked at other pods since this was last asked: then what it said may change
+    /// with any of them.
+    pub fn counted_pods(&self) -> bool {
+        self.counted_pods.swap(false, Ordering::Relaxed)
     }
 
     /// All objects of a kind, by namespace and name.
     pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = Object<'_>> {
-        let kind = kind.to_owned();
-        self.0
-            .range((kind.clone(), String::new(), String::new())..)
-            .take_while(move |((found, _, _), _)| *found == kind)
-            .map(|(_, json)| Object::new(json))
+        let within = self.kinds.get(kind).into_iter().flat_map(BTreeMap::values);
+        within.flat_map(BTreeMap::values).map(Object::new)
     }
 
     /// All objects.
     pub fn iter(&self) -> impl Iterator<Item = Object<'_>> {
-        self.0.values().map(Object::new)
+        let within = self.kinds.values().flat_map(BTreeMap::values);
+        within.flat_map(BTreeMap::values).map(Object::new)
     }
 
     pub(crate) fn need(
@@ -63,11 +83,10 @@ impl Objects {
     }
 
     pub(crate) fn pods(&self, namespace: &str) -> impl Iterator<Item = Object<'_>> {
-        let from = ("Pod".to_owned(), namespace.to_owned(), String::new());
-        self.0
-            .range(from..)
-            .take_while(move |((kind, within, _), _)| kind == "Pod" && within == namespace)
-            .map(|(_, json)| Object::new(json))
+        self.counted_pods.store(true, Ordering::Relaxed);
+        let named = self.kinds.get("Pod").and_then(|all| all.get(namespace));
+        let named = named.into_iter().flat_map(BTreeMap::values);
+        named.map(Object::new)
     }
 
     pub(crate) fn has_priority_class(&self, name: &str) -> bool {
@@ -88,15 +107,9 @@ impl Objects {
 impl FromIterator<Value> for Objects {
     fn from_iter<T: IntoIterator<Item = Value>>(objects: T) -> Self {
         let mut all = Self::default();
-        objects.into_iter().for_each(|json| all.insert(json));
+        for json in objects {
+            all.insert(json);
+        }
         all
     }
-}
-
-fn key(object: Object<'_>) -> (String, String, String) {
-    (
-        object.kind().to_owned(),
-        object.namespace().to_owned(),
-        object.name().to_owned(),
-    )
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::inventory::Inventory;
 use super::nodes;
-use super::occupancy::{self, Occupancy};
+use super::occupancy::Occupancy;
 use super::quantity;
 use super::volumes;
 
@@ -76,22 +76,14 @@ impl Admission {
         pod: Object<'_>,
         objects: &[Object<'_>],
         known: &mut [Node],
+        key: &str,
         inventory: &Inventory,
     ) -> Vec<(String, Vec<String>)> {
-        let spec = &pod.json()["spec"];
-        let affinity =
-            &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-        let is_special = occupancy::concerns(pod) || volumes::concerns(pod);
-        let own = match is_special {
-            true => super::pods::name(pod),
-            false => String::new(),
-        };
-        let key = format!(
-            "{}{}{}{own}",
-            spec["nodeSelector"], affinity, spec["tolerations"]
-        );
+        if let Some(label) = self.labels.get(key) {
+            return vec![(label.clone(), vec![YES.to_owned()])];
+        }
         let number = self.labels.len();
-        let label = self.labels.entry(key).or_insert_with(|| {
+        let label = self.labels.entry(key.to_owned()).or_insert_with(|| {
             let label = format!("wish-{number}");
             for (object, node) in objects.iter().zip(known.iter_mut()) {
                 if self.occupancy.refused(pod, *object, inventory).is_none() {
@@ -102,6 +94,20 @@ impl Admission {
         });
         vec![(label.clone(), vec![YES.to_owned()])]
     }
+}
+
+/// What a pod wishes of its node and tolerates there, as a text that pods share which wish for the same. What
+/// a special pod wants depends on more than its own words, so it shares with nobody.
+pub(crate) fn key(pod: Object<'_>, is_special: bool) -> String {
+    let spec = &pod.json()["spec"];
+    let affinity =
+        &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let own = match is_special {
+        true => super::pods::name(pod),
+        false => String::new(),
+    };
+    let (selector, tolerations) = (&spec["nodeSelector"], &spec["tolerations"]);
+    format!("{selector}{affinity}{tolerations}{own}")
 }
 
 impl Occupancy {

@@ -9,6 +9,7 @@ use apportion_groups::{Object, Objects, TABLE};
 use serde_json::{Value, json};
 
 use super::claims;
+use super::reads::{Ages, NodeRead, PodRead};
 use super::remark::Remarks;
 
 /// Kinds that are read here and belong to no namespace, by API group.
@@ -41,6 +42,9 @@ const CLASSES: &[(&str, i32)] = &[
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
     objects: Objects,
+    pods: BTreeMap<(String, String), PodRead>,
+    nodes: BTreeMap<String, NodeRead>,
+    pub(crate) ages: Ages,
     /// How many objects of which kinds were left aside.
     pub(crate) ignored: BTreeMap<String, usize>,
 }
@@ -62,7 +66,7 @@ impl Inventory {
             if self.find("PriorityClass", "", name).is_none() {
                 let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
                     "metadata": {"name": name}, "value": value});
-                self.objects.insert(class);
+                self.set(class);
             }
         }
     }
@@ -76,14 +80,38 @@ impl Inventory {
     /// Enters an object in place of its older version.
     pub(crate) fn put(&mut self, json: Value, remarks: &mut Remarks) {
         if let Some(json) = self.sorted(json, remarks) {
-            self.objects.insert(json);
+            self.set(json);
         }
     }
 
     /// Forgets an object.
     pub(crate) fn remove(&mut self, json: &Value) {
-        self.objects.remove(Object::new(json));
-        self.add_classes();
+        let object = Object::new(json);
+        let before = self.objects.remove(object);
+        self.ages.note(before.as_ref().map(Object::new), None);
+        match object.kind() {
+            "Pod" => drop(self.pods.remove(&key(object))),
+            "Node" => drop(self.nodes.remove(object.name())),
+            "PriorityClass" => self.add_classes(),
+            _ => {}
+        }
+    }
+
+    /// Keeps an object, and what it says.
+    fn set(&mut self, json: Value) {
+        let object = Object::new(&json);
+        match object.kind() {
+            "Pod" => drop(self.pods.insert(key(object), PodRead::of(object))),
+            "Node" => {
+                let name = object.name().to_owned();
+                self.nodes.insert(name, NodeRead::of(object));
+            }
+            _ => {}
+        }
+        let (kind, namespace) = (object.kind(), object.namespace());
+        let known = self.objects.find(kind, namespace, object.name());
+        self.ages.note(known, Some(object));
+        self.objects.insert(json);
     }
 
     /// The object as it is kept, unless it decides nothing or makes no sense.
@@ -133,8 +161,18 @@ impl Inventory {
             remarks.note(called, message);
         }
         if known.is_none_or(|known| rank(&json) > rank(known)) {
-            self.objects.insert(json);
+            self.set(json);
         }
+    }
+
+    /// All pods with what they say, by namespace and name.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = (Object<'_>, &PodRead)> {
+        self.all("Pod").zip(self.pods.values())
+    }
+
+    /// All nodes with what they say, by name.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (Object<'_>, &NodeRead)> {
+        self.all("Node").zip(self.nodes.values())
     }
 
     /// All objects of a kind, by namespace and name.
@@ -182,6 +220,10 @@ pub(crate) fn called(kind: &str, namespace: &str, name: &str) -> String {
         "" => format!("{kind} {name}"),
         namespace => format!("{kind} {namespace}/{name}"),
     }
+}
+
+fn key(object: Object<'_>) -> (String, String) {
+    (object.namespace().to_owned(), object.name().to_owned())
 }
 
 /// The newer one is greater; the text decides where nothing else does.

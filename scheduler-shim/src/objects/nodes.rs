@@ -26,8 +26,8 @@ const UNKNOWN: Bytes = Bytes::from_mib(100);
 /// How many pods a kubelet runs where it does not say.
 const PODS: i64 = 110;
 
-/// A node, whole. Its cards may be listed elsewhere.
-pub(crate) fn node(object: Object<'_>, is_listed: bool, remarks: &mut Remarks) -> Node {
+/// A node, whole. What is remarked holds where its cards are not listed elsewhere.
+pub(crate) fn node(object: Object<'_>, remarks: &mut Remarks) -> Node {
     let amount = |resource: &str| {
         let status = &object.json()["status"];
         let of = |kind: &str| quantity::of(&status[kind][resource]).filter(|amount| *amount >= 0.0);
@@ -45,7 +45,7 @@ pub(crate) fn node(object: Object<'_>, is_listed: bool, remarks: &mut Remarks) -
     };
     let cards = quantity::whole(cards);
     let memory = object.label(MEMORY).and_then(card_memory);
-    if cards > 0 && memory.is_none() && !is_listed {
+    if cards > 0 && memory.is_none() {
         let given = object.label(MEMORY).unwrap_or("not set");
         remarks.note(
             called("Node", "", object.name()),

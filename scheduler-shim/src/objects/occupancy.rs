@@ -16,6 +16,22 @@ use super::quantity;
 use super::requests::{self, PARTITION, WHOLE};
 use super::selector;
 
+/// What one pod holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Holds {
+    ports: BTreeSet<String>,
+    others: BTreeMap<String, f64>,
+}
+
+impl Holds {
+    pub(crate) fn of(pod: Object<'_>) -> Self {
+        Self {
+            ports: ports(pod),
+            others: others(pod),
+        }
+    }
+}
+
 /// Who holds what.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Occupancy {
@@ -31,10 +47,10 @@ impl Occupancy {
     /// What pods hold that have a node, or will have: `assumed` says so by namespace and name.
     pub(crate) fn of(inventory: &Inventory, assumed: &BTreeMap<String, String>) -> Self {
         let mut occupancy = Self::default();
-        for pod in inventory.all("Pod").filter(|pod| !pods::is_over(*pod)) {
+        for (pod, read) in inventory.pods().filter(|(pod, _)| !pods::is_over(*pod)) {
             let soon = || assumed.get(&pods::name(pod)).map(String::as_str);
             if let Some(node) = pods::node(pod).or_else(soon) {
-                occupancy.add(pod, node);
+                occupancy.enter(pod, &read.holds, node);
             }
         }
         occupancy
@@ -42,18 +58,27 @@ impl Occupancy {
 
     /// Puts a pod on a node.
     pub(crate) fn add(&mut self, pod: Object<'_>, node: &str) {
-        self.ports
-            .entry(node.to_owned())
-            .or_default()
-            .extend(ports(pod));
-        for (name, amount) in others(pod) {
-            *self.amounts.entry((node.to_owned(), name)).or_default() += amount;
+        self.enter(pod, &Holds::of(pod), node);
+    }
+
+    fn enter(&mut self, pod: Object<'_>, holds: &Holds, node: &str) {
+        if !holds.ports.is_empty() {
+            let ports = self.ports.entry(node.to_owned()).or_default();
+            ports.extend(holds.ports.iter().cloned());
+        }
+        for (name, amount) in &holds.others {
+            let key = (node.to_owned(), name.clone());
+            *self.amounts.entry(key).or_default() += amount;
         }
         let name = (pod.namespace().to_owned(), pod.name().to_owned());
-        self.present
-            .entry(node.to_owned())
-            .or_default()
-            .insert(name);
+        match self.present.get_mut(node) {
+            Some(present) => present.insert(name),
+            None => self
+                .present
+                .entry(node.to_owned())
+                .or_default()
+                .insert(name),
+        };
     }
 
     /// Why a pod can't be on a node.

@@ -12,16 +12,13 @@ use apportion_policy::cluster::{Cards, Node, Task};
 use super::admission::Admission;
 use super::cards::Known;
 use super::gang::Levels;
-use super::groups;
 use super::inventory::{Inventory, called};
 use super::jobs::{Jobs, Reading, is_over};
-use super::nodes;
 use super::occupancy::Occupancy;
 use super::pods;
-use super::quantity;
 use super::queues;
+use super::reads::PodRead;
 use super::remark::Remarks;
-use super::requests;
 
 /// The label of the pods by which KAI keeps a card for those that share it; the sharers hold it here.
 const RESERVATION: (&str, &str) = ("app", "kai-resource-reservation");
@@ -56,39 +53,32 @@ pub(crate) fn snapshot<'a>(
     remarks: &mut Remarks,
 ) -> Snapshot<'a> {
     let objects: Vec<Object<'_>> = inventory.all("Node").collect();
-    let mut known: Vec<Node> = objects
-        .iter()
-        .map(|node| {
-            let is_listed = cards.listed.contains_key(node.name());
-            nodes::node(*node, is_listed, remarks)
-        })
-        .collect();
+    let known = inventory.nodes().map(|(object, read)| {
+        let is_listed = cards.listed.contains_key(object.name());
+        read.node(is_listed, remarks)
+    });
+    let mut known: Vec<Node> = known.collect();
     known.iter_mut().for_each(|node| cards.list(node));
     let places = objects.iter().enumerate();
     let places: Places<'_> = places.map(|(place, node)| (node.name(), place)).collect();
     let reading = Reading { inventory, now };
-    let (lookup, settings) = (inventory.lookup(), Settings::default());
+    let settings = Settings::default();
     let occupancy = Occupancy::of(inventory, assumed);
     let mut admission = Admission::of(occupancy.clone());
     let mut jobs = Jobs::default();
     let mut strays = BTreeMap::new();
     let mut foreign = 0;
-    for pod in inventory.all("Pod") {
+    for (pod, read) in inventory.pods() {
         let scheduler = pod.json().pointer("/spec/schedulerName");
         let scheduler = scheduler
             .and_then(|name| name.as_str())
             .unwrap_or("default-scheduler");
         if !schedulers.iter().any(|name| name == scheduler) {
             foreign += 1;
-            take_off(pod, &mut known, &places, cards);
+            take_off(pod, read, &mut known, &places, cards);
             continue;
         }
-        let result = match requests::unreadable(pod) {
-            Some(why) => Err(why),
-            None => requests::cards(pod),
-        };
-        let result = result.and_then(|asked| {
-            let mut task = pods::task(pod, asked, remarks);
+        let result = read.task(remarks).and_then(|mut task| {
             if let Some(on) = cards.on.get(&task.name).filter(|_| task.status.is_active()) {
                 task.on.clone_from(on);
             }
@@ -104,13 +94,14 @@ pub(crate) fn snapshot<'a>(
             }
             let preferences = admission.prefer(pod, &objects, &mut known);
             task.prefers.extend(preferences);
-            task.node_affinity = admission.wish(pod, &objects, &mut known, inventory);
-            let group = groups::group_of(pod, inventory, lookup, &settings)?;
-            jobs.add(pod, task, &group, &reading, remarks)
+            task.node_affinity = admission.wish(pod, &objects, &mut known, &read.wish, inventory);
+            let group = read.group(pod, inventory, &settings);
+            let group = group.as_ref().as_ref().map_err(Clone::clone)?;
+            jobs.add(pod, task, group, &reading, remarks)
         });
         if let Err(why) = result {
             if pods::node(pod).is_some() {
-                take_off(pod, &mut known, &places, cards);
+                take_off(pod, read, &mut known, &places, cards);
             }
             if !is_over(pods::status(pod)) {
                 strays.insert(pods::name(pod), why);
@@ -161,22 +152,28 @@ fn overfull(task: &Task, node: Option<&Node>) -> Option<String> {
 }
 
 /// Takes what a pod holds, that nobody here decides on, off its node.
-fn take_off(pod: Object<'_>, known: &mut [Node], places: &Places<'_>, cards: &Known) {
+fn take_off(
+    pod: Object<'_>,
+    read: &PodRead,
+    known: &mut [Node],
+    places: &Places<'_>,
+    cards: &Known,
+) {
     let node = pods::node(pod).filter(|_| !is_over(pods::status(pod)));
     let Some(node) = node.and_then(|name| known.get_mut(*places.get(name)?)) else {
         return;
     };
-    node.cpu_millis -= quantity::whole(requests::total(pod, "cpu") * 1000.0);
-    node.memory -= quantity::whole(requests::total(pod, "memory"));
+    node.cpu_millis -= read.cpu_millis;
+    node.memory -= read.memory;
     node.pods -= 1;
     if pod.label(RESERVATION.0) == Some(RESERVATION.1) {
         return;
     }
-    match requests::cards(pod) {
-        Ok(Cards::Whole(count)) => cards.withdraw(node, &pods::name(pod), count),
+    match &read.cards {
+        Ok(Cards::Whole(count)) => cards.withdraw(node, &pods::name(pod), *count),
         Ok(Cards::Partitions(taken)) => {
             for (name, count) in taken {
-                if let Some(left) = node.partitions.get_mut(&name) {
+                if let Some(left) = node.partitions.get_mut(name) {
                     *left = (*left - count).max(0);
                 }
             }

@@ -1,0 +1,118 @@
+//! What is kept from round to round says the same as reading everything anew would, whatever came and went.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::objects::cards::Known;
+use crate::objects::inventory::Inventory;
+use crate::objects::remark::Remarks;
+use crate::objects::snapshot::snapshot;
+
+/// Whom a pod may belong to: nobody, a group that it names, and owners of all sorts.
+const MAKERS: u8 = 6;
+
+fn owned(kind: &str, version: &str) -> Value {
+    json!([{"apiVersion": version, "kind": kind, "name": "o", "uid": "o", "controller": true}])
+}
+
+fn pod(name: u8, way: u8) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("p{name}"),
+            "namespace": "default", "uid": format!("u{name}-{way}"),
+            "annotations": {"gpu-fraction": "0.5"}, "labels": {"kai.scheduler/queue": "q"}},
+        "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main"}]},
+        "status": {"phase": "Pending"}});
+    match way % MAKERS {
+        0 => {}
+        1 => pod["metadata"]["annotations"]["pod-group-name"] = "g".into(),
+        2 => pod["metadata"]["ownerReferences"] = owned("Job", "batch/v1"),
+        3 => {
+            pod["metadata"]["ownerReferences"] = owned("MPIJob", "kubeflow.org/v2beta1");
+            let labels = &mut pod["metadata"]["labels"];
+            labels["training.kubeflow.org/job-name"] = "o".into();
+            labels["training.kubeflow.org/job-role"] =
+                if name == 0 { "launcher" } else { "worker" }.into();
+        }
+        4 => pod["spec"]["priorityClassName"] = "mine".into(),
+        _ => pod["metadata"]["annotations"]["gpu-fraction"] = "2".into(),
+    }
+    if way >= MAKERS {
+        pod["spec"]["nodeName"] = "n0".into();
+        pod["status"]["phase"] = "Running".into();
+    }
+    pod
+}
+
+/// One of all objects that there may be, in one of the ways that it may be.
+fn object(which: u8, way: u8) -> Value {
+    let named = |version: &str, kind: &str, name: &str| {
+        json!({"apiVersion": version, "kind": kind,
+            "metadata": {"name": name, "namespace": "default", "uid": name,
+                "resourceVersion": way.to_string()},
+            "spec": {}, "status": {"phase": way}})
+    };
+    match which {
+        0..4 => pod(which, way),
+        4 => {
+            let mut group = named("scheduling.run.ai/v2alpha2", "PodGroup", "g");
+            group["spec"] = json!({"minMember": way % 3, "queue": format!("q{}", way % 2)});
+            group
+        }
+        5 => {
+            let mut job = named("batch/v1", "Job", "o");
+            let class = ["mine", "build"][usize::from(way % 2)];
+            job["metadata"]["labels"] = json!({"priorityClassName": class});
+            job
+        }
+        6 => {
+            let mut job = named("kubeflow.org/v2beta1", "MPIJob", "o");
+            job["spec"] = json!({"launcherCreationPolicy": "WaitForWorkersReady",
+                "mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": way % 3 + 1}}});
+            job
+        }
+        7 => {
+            let mut class = named("scheduling.k8s.io/v1", "PriorityClass", "mine");
+            class["value"] = way.into();
+            class["metadata"]["namespace"] = Value::Null;
+            class
+        }
+        _ => {
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("n{}", which % 2),
+                "labels": {"nvidia.com/gpu.count": way.to_string()}}})
+        }
+    }
+}
+
+fn says(inventory: &Inventory) -> String {
+    let mut remarks = Remarks::default();
+    let schedulers = ["kai-scheduler".to_owned()];
+    let (nobody, nothing) = (BTreeMap::new(), Known::default());
+    let now = Duration::from_secs(1_800_000_000);
+    let all = snapshot(inventory, &schedulers, &nobody, &nothing, now, &mut remarks);
+    format!("{:#?}\n{:#?}\n{remarks:#?}", all.cluster, all.strays)
+}
+
+proptest! {
+    #[test]
+    fn what_is_kept_is_what_reading_anew_says(
+        steps in prop::collection::vec((0_u8..10, 0..2 * MAKERS, prop::bool::weighted(0.25)), 1..40)
+    ) {
+        let mut remarks = Remarks::default();
+        let mut kept = Inventory::of(Vec::new(), &mut remarks);
+        let mut all: BTreeMap<u8, Value> = BTreeMap::new();
+        for (which, way, goes) in steps {
+            let json = object(which, way);
+            if goes {
+                kept.remove(&json);
+                all.remove(&which);
+            } else {
+                kept.put(json.clone(), &mut remarks);
+                all.insert(which, json);
+            }
+            let anew = Inventory::of(all.values().cloned().collect(), &mut remarks);
+            prop_assert_eq!(says(&kept), says(&anew));
+        }
+    }
+}
