@@ -34,6 +34,7 @@ mod reach;
 mod reconcile;
 mod seats;
 mod serve;
+mod slim;
 mod starts;
 mod statuses;
 mod view;
@@ -52,10 +53,16 @@ use view::now;
 
 /// How long events are gathered before a round: those of one burst come together.
 const GATHERED: Duration = Duration::from_millis(5);
+/// After a round so many times as long as it took is left to others, who need the processors too, unless that
+/// would be longer than this; never less than as long as it took.
+const REST: u32 = 4;
+const LONGEST_REST: Duration = Duration::from_millis(150);
 /// A round without an event: minimum run times and grace periods end by time alone.
 const ROUND: Duration = Duration::from_secs(5);
 /// How often it is looked at why pods wait.
 const NEWS: Duration = Duration::from_secs(1);
+/// How many times as long as that took it is left alone.
+const NEWS_REST: u32 = 20;
 /// How long all kinds of objects may take to be listed before the first round.
 const FIRST_KINDS: Duration = Duration::from_secs(10);
 /// How long agents may take to say something before the first round.
@@ -148,6 +155,11 @@ fn stopped() -> Result<impl Future<Output = ()>, Failure> {
     })
 }
 
+/// How long nothing is decided after a round that took so long.
+fn rest(took: Duration) -> Duration {
+    (took * REST).min(LONGEST_REST).max(took).max(GATHERED)
+}
+
 /// The loop and what it holds.
 struct Work {
     model: Model,
@@ -202,6 +214,8 @@ impl Work {
         self.hear_agents().await;
         info!("Scheduler knows the cluster");
         let (mut round, mut news) = (Instant::now(), Instant::now());
+        // Before these nothing of theirs is done, whatever happens.
+        let (mut rested, mut heard) = (round, news);
         loop {
             tokio::select! {
                 event = self.events.recv() => {
@@ -210,7 +224,7 @@ impl Work {
                     while let Ok(event) = self.events.try_recv() {
                         self.take(event);
                     }
-                    round = round.min(Instant::now() + GATHERED);
+                    round = round.min((Instant::now() + GATHERED).max(rested));
                 }
                 question = self.questions.recv() => {
                     if let Some(question) = question {
@@ -219,20 +233,14 @@ impl Work {
                 }
                 () = sleep_until(round) => {
                     let took = self.decide();
-                    // At most half of the time is spent on deciding.
-                    round = Instant::now() + took.max(GATHERED);
-                    round = match self.waits() {
-                        Some(wait) => Instant::now() + wait.max(took).min(ROUND),
-                        None => Instant::now() + ROUND,
-                    }.max(round);
-                    news = news.min(Instant::now() + NEWS);
+                    rested = Instant::now() + rest(took);
+                    let wait = self.waits().unwrap_or(ROUND).min(ROUND);
+                    round = (Instant::now() + wait).max(rested);
+                    news = news.min((Instant::now() + NEWS).max(heard));
                 }
                 () = sleep_until(news) => {
-                    let metrics = &self.metrics;
-                    let effects = self.model.tell_who_waits(now(), |books, waiting| {
-                        metrics.cluster(books, waiting);
-                    });
-                    self.perform(effects);
+                    let took = self.tell();
+                    heard = Instant::now() + took * NEWS_REST;
                     news = Instant::now() + ROUND * 6;
                 }
             }
@@ -319,6 +327,17 @@ impl Work {
         if !effects.is_empty() {
             debug!(?took, effects = effects.len(), "Decided");
         }
+        self.perform(effects);
+        took
+    }
+
+    fn tell(&mut self) -> Duration {
+        let (began, metrics) = (Instant::now(), &self.metrics);
+        let effects = self.model.tell_who_waits(now(), |books, waiting| {
+            metrics.cluster(books, waiting);
+        });
+        let took = began.elapsed();
+        debug!(?took, effects = effects.len(), "Told");
         self.perform(effects);
         took
     }

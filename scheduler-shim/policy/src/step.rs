@@ -108,6 +108,9 @@ impl Session<'_> {
         let mut decisions = Vec::new();
         let mut names = BTreeMap::new();
         for (number, (before, after)) in self.opening.iter().zip(&self.standings).enumerate() {
+            if before == after {
+                continue;
+            }
             let facts = &self.tasks[number];
             let name = || {
                 (
@@ -115,14 +118,11 @@ impl Session<'_> {
                     facts.task.name.clone(),
                 )
             };
-            let (job, task) = name();
             if before.status.is_allocated() && !after.status.is_allocated() {
+                let (job, task) = name();
                 decisions.push(Decision::Evict { job, task });
             }
             let (job, task) = name();
-            if before == after {
-                continue;
-            }
             let Some(place) = self.place_of(number, after, &mut names) else {
                 continue;
             };

@@ -238,7 +238,9 @@ impl Model {
             return Vec::new();
         }
         let known = self.inventory.find("Node", "", node);
-        if let Some(json) = known.map(|known| known.json().clone()) {
+        let said = self.agents.of(node).map(|agent| &agent.said);
+        let is_new = |known: &Object<'_>| said.is_some_and(|said| !view::shows(*known, said));
+        if let Some(json) = known.filter(is_new).map(|known| known.json().clone()) {
             self.put_node(json);
         }
         self.reconcile(now, node)

@@ -210,6 +210,7 @@ async fn listen(node: String, to: Arc<Agent>, events: UnboundedSender<Event>) {
             }
             Err(_) => {}
         }
+        to.part().await;
         if events.send(Event::AgentLost(node.clone())).is_err() {
             return;
         }
@@ -282,13 +283,12 @@ async fn ask(
     mut requests: UnboundedReceiver<Effect>,
     events: UnboundedSender<Event>,
 ) {
-    let mut client = None;
     while let Some(request) = requests.recv().await {
-        let done = timeout(PATIENCE, one(&to, &mut client, &request)).await;
+        let done = timeout(PATIENCE, one(&to, &request)).await;
         let done =
             done.unwrap_or_else(|_| Err(format!("the agent did not answer in {PATIENCE:?}")));
         if done.is_err() {
-            client = None;
+            to.part().await;
         }
         match (request, done) {
             (Effect::Allocate { pod, .. }, done) => {
@@ -308,15 +308,8 @@ fn answer(pod: PodRef, done: Result<Result<String, String>, String>) -> Event {
 }
 
 /// The id, or why not; an error where the connection is at fault.
-async fn one(
-    to: &Agent,
-    client: &mut Option<Client>,
-    request: &Effect,
-) -> Result<Result<String, String>, String> {
-    let agent = match client {
-        Some(agent) => agent,
-        None => client.insert(to.reach().await?),
-    };
+async fn one(to: &Agent, request: &Effect) -> Result<Result<String, String>, String> {
+    let agent = &mut to.reach().await?;
     let done = match request {
         Effect::Allocate { pod, shares, .. } => return allocate(agent, pod, shares).await,
         Effect::Commit { id, pod, .. } => {

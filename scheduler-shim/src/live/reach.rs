@@ -12,6 +12,7 @@ use apportion_proto::v1::agent_client::AgentClient;
 use apportion_proto::{channel, identity};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -65,6 +66,7 @@ impl Reach {
             reach: self.clone(),
             node: node.to_owned(),
             address: address.to_owned(),
+            kept: Mutex::new(None),
         }
     }
 }
@@ -75,11 +77,26 @@ pub(crate) struct Agent {
     reach: Reach,
     node: String,
     address: String,
+    /// One connection for all that is asked: each costs tens of kilobytes, and there are as many as nodes.
+    kept: Mutex<Option<Client>>,
 }
 
 impl Agent {
-    /// Connects.
+    /// The connection; a new one where there is none.
     pub(crate) async fn reach(&self) -> Result<Client, String> {
+        let mut kept = self.kept.lock().await;
+        match &*kept {
+            Some(client) => Ok(client.clone()),
+            None => Ok(kept.insert(self.connect().await?).clone()),
+        }
+    }
+
+    /// Gives up the connection: who reaches next connects anew.
+    pub(crate) async fn part(&self) {
+        *self.kept.lock().await = None;
+    }
+
+    async fn connect(&self) -> Result<Client, String> {
         let channel = match self.address.strip_prefix("unix:") {
             Some(path) => channel(Path::new(path)).await,
             None => self.over_tcp().await?,

@@ -239,15 +239,30 @@ pub(crate) fn gpu_node(model: &Model, node: &str, said: &Said) -> Value {
         "status": {"cards": cards}})
 }
 
+/// The resource and the label in which NVIDIA's own programs say what a node has.
+const COUNT: &str = "nvidia.com/gpu";
+const MEMORY: &str = "nvidia.com/gpu.memory";
+
 /// Writes on a node what its agent says, in the fields of NVIDIA's own programs.
 pub(crate) fn write_cards(node: &mut Value, said: &Said) {
     let count = said.healthy().count().to_string();
     for list in ["capacity", "allocatable"] {
-        node["status"][list]["nvidia.com/gpu"] = json!(count);
+        node["status"][list][COUNT] = json!(count);
     }
     if let Some(memory) = said.card_memory() {
-        node["metadata"]["labels"]["nvidia.com/gpu.memory"] = json!(memory.as_mib().to_string());
+        node["metadata"]["labels"][MEMORY] = json!(memory.as_mib().to_string());
     }
+}
+
+/// Whether a node has that written on it already.
+pub(crate) fn shows(node: Object<'_>, said: &Said) -> bool {
+    let count = said.healthy().count().to_string();
+    let status = &node.json()["status"];
+    let memory = said.card_memory().map(|memory| memory.as_mib().to_string());
+    ["capacity", "allocatable"]
+        .iter()
+        .all(|list| status[list][COUNT] == count.as_str())
+        && memory.is_none_or(|memory| node.label(MEMORY) == Some(&memory))
 }
 
 /// Now, on the policy's clock.

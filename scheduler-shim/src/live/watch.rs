@@ -8,17 +8,17 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::Duration;
 
-use kube::api::{Api, ApiResource, DynamicObject};
+use kube::api::{Api, ApiResource};
 use kube::discovery;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Discovery};
-use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio_stream::StreamExt;
 use tracing::{debug, warn};
 
 use super::event::Event;
+use super::slim::Slim;
 use crate::objects::inventory;
 
 /// How often new kinds are looked for.
@@ -132,7 +132,7 @@ async fn others(client: Client) -> Result<Vec<ApiResource>, kube::Error> {
 }
 
 async fn watch(client: Client, resource: ApiResource, events: UnboundedSender<Event>) {
-    let api: Api<DynamicObject> = Api::all_with(client, &resource);
+    let api: Api<Slim> = Api::all_with(client, &resource);
     let config = watcher::Config::default();
     let mut stream = pin!(watcher(api, config).default_backoff());
     let mut listing = Vec::new();
@@ -144,14 +144,14 @@ async fn watch(client: Client, resource: ApiResource, events: UnboundedSender<Ev
                 continue;
             }
             Ok(watcher::Event::InitApply(object)) => {
-                listing.push(value(object, &resource));
+                listing.push(object.json(&resource));
                 continue;
             }
             Ok(watcher::Event::InitDone) => {
                 Event::Listed(kind.clone(), std::mem::take(&mut listing))
             }
-            Ok(watcher::Event::Apply(object)) => Event::Applied(value(object, &resource)),
-            Ok(watcher::Event::Delete(object)) => Event::Gone(value(object, &resource)),
+            Ok(watcher::Event::Apply(object)) => Event::Applied(object.json(&resource)),
+            Ok(watcher::Event::Delete(object)) => Event::Gone(object.json(&resource)),
             Err(problem) => {
                 warn!(kind, %problem, "Watch broke, it begins again");
                 continue;
@@ -161,13 +161,4 @@ async fn watch(client: Client, resource: ApiResource, events: UnboundedSender<Ev
             return;
         }
     }
-}
-
-/// The object as JSON, without what nobody reads here and what makes it large.
-fn value(mut object: DynamicObject, resource: &ApiResource) -> Value {
-    object.metadata.managed_fields = None;
-    let mut json = serde_json::to_value(object).unwrap_or_default();
-    json["kind"] = resource.kind.as_str().into();
-    json["apiVersion"] = resource.api_version.as_str().into();
-    json
 }
