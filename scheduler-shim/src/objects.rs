@@ -18,6 +18,7 @@ pub(crate) mod requests;
 
 pub(crate) mod occupancy;
 
+mod capacity;
 mod gang;
 mod groups;
 mod jobs;

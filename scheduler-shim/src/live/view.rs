@@ -41,6 +41,8 @@ impl Model {
             .settings
             .queue_depth
             .clone_from(&self.queue_depth);
+        // Nobody writes here which devices a claim got, so a pod with one would wait on its node for ever.
+        snapshot.cluster.settings.allows_claims = false;
         for node in &mut snapshot.cluster.nodes {
             self.mark(now, node);
         }

@@ -21,12 +21,14 @@ const CLUSTER_WIDE: &[(&str, &str)] = &[
     super::gpu_nodes::KIND,
     ("", "PersistentVolume"),
     ("storage.k8s.io", "StorageClass"),
+    ("storage.k8s.io", "CSIDriver"),
 ];
 
 /// Kinds that are read beside those that own pods.
 const NAMESPACED: &[(&str, &str)] = &[
     ("scheduling.run.ai", "PodGroup"),
     ("", "PersistentVolumeClaim"),
+    ("storage.k8s.io", "CSIStorageCapacity"),
     ("scheduler.grove.io", "PodGang"),
 ];
 

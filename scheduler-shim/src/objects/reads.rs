@@ -26,6 +26,8 @@ const APART: &[&str] = &[
     "PersistentVolume",
     "PersistentVolumeClaim",
     "StorageClass",
+    "CSIDriver",
+    "CSIStorageCapacity",
 ];
 
 /// A pod, read.

@@ -12,6 +12,7 @@ use apportion_groups::Object;
 use serde_json::Value;
 
 use super::admission;
+use super::capacity;
 use super::inventory::Inventory;
 use super::quantity;
 use super::selector;
@@ -127,10 +128,17 @@ fn open(
             found.is_some() && values.any(|value| value.as_str() == found)
         })
     };
-    match places.is_none_or(|places| places.is_empty() || places.iter().any(is_allowed)) {
+    if !places.is_none_or(|places| places.is_empty() || places.iter().any(is_allowed)) {
+        return Err(format!(
+            "is not where class {class_name} makes volumes, for claim {name}"
+        ));
+    }
+    let asked = &claim.json()["spec"]["resources"]["requests"]["storage"];
+    match capacity::is_there(class, asked, node, inventory) {
         true => Ok(None),
         false => Err(format!(
-            "is not where class {class_name} makes volumes, for claim {name}"
+            "is not where class {class_name} has room for the {} of claim {name}",
+            asked.as_str().unwrap_or_default()
         )),
     }
 }

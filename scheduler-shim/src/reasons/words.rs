@@ -62,7 +62,9 @@ pub(crate) const fn action(action: Action) -> &'static str {
 /// Why a claim can't be met on a node.
 pub(crate) fn claim(refusal: &ClaimRefusal) -> String {
     match refusal {
-        ClaimRefusal::Disallowed => "resource claims are not served".to_owned(),
+        ClaimRefusal::Disallowed => "it names resource claims, which the running scheduler does not allocate yet; cards are asked for \
+             by gpu-fraction, gpu-memory or nvidia.com/gpu"
+            .to_owned(),
         ClaimRefusal::Missing => "one of its resource claims does not exist".to_owned(),
         ClaimRefusal::OtherQueue(claim) => {
             format!("its claim {claim} is for another queue (label kai.scheduler/queue)")

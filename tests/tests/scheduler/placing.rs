@@ -209,6 +209,23 @@ fn a_pod_without_cards_starts_beside_pods_of_other_schedulers() {
 }
 
 #[test]
+fn a_pod_with_a_resource_claim_waits_and_says_what_to_ask_for_instead() {
+    let cluster = Cluster::with_cards(1);
+    let mut claims = pod("claims", json!({}));
+    claims["spec"]["resourceClaims"] = json!([{"name": "card", "resourceClaimName": "mine"}]);
+    cluster.plane.apply(&[claims, pod("plain", json!({}))]);
+    assert_eq!(cluster.bound(1).keys().collect::<Vec<_>>(), ["plain"]);
+    let reason = cluster.eventually("it says why it waits", |pods| {
+        let pod = (pods.iter()).find(|pod| pod["metadata"]["name"] == "claims");
+        condition(pod?).map(str::to_owned)
+    });
+    assert!(
+        reason.contains("resource claims, which the running scheduler does not allocate"),
+        "{reason}"
+    );
+}
+
+#[test]
 fn whole_cards_and_shares_do_not_meet() {
     let cluster = Cluster::with_cards(2);
     let mut whole = pod("whole", json!({}));

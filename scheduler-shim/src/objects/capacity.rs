@@ -1,0 +1,72 @@
+//! Whether a driver that makes volumes has room for one near a node, as far as it says so.
+//!
+//! A driver that tells of its room (`CSIDriver`, `storageCapacity`) writes an object for each class and each part
+//! of the cluster. Where none of them covers a node, the driver makes nothing there. A driver that does not
+//! tell is tried.
+
+use apportion_groups::Object;
+use serde_json::Value;
+
+use super::inventory::Inventory;
+use super::{quantity, selector};
+
+/// Whether a volume of a class and of this size may be made near a node.
+pub(crate) fn is_there(
+    class: Object<'_>,
+    asked: &Value,
+    node: Object<'_>,
+    inventory: &Inventory,
+) -> bool {
+    let maker = class.json()["provisioner"].as_str().unwrap_or_default();
+    let driver = inventory.find("CSIDriver", "", maker);
+    let tells = driver.is_some_and(|driver| driver.json()["spec"]["storageCapacity"] == true);
+    let asked = quantity::of(asked).unwrap_or(0.0);
+    let gives = |room: Object<'_>| {
+        let room_of = |field: &str| quantity::of(&room.json()[field]);
+        let largest = room_of("maximumVolumeSize").or_else(|| room_of("capacity"));
+        room.json()["storageClassName"] == class.name()
+            && selector::matches(&room.json()["nodeTopology"], node)
+            && largest.is_some_and(|largest| largest >= asked)
+    };
+    !tells || inventory.all("CSIStorageCapacity").any(gives)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::objects::remark::Remarks;
+
+    fn is_there_for(asked: &str, tells: bool, room: &Value) -> [bool; 2] {
+        let driver = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+            "metadata": {"name": "disks"}, "spec": {"storageCapacity": tells}});
+        let mut room = room.clone();
+        room["apiVersion"] = "storage.k8s.io/v1".into();
+        room["kind"] = "CSIStorageCapacity".into();
+        room["metadata"] = json!({"name": "room", "namespace": "kube-system"});
+        room["nodeTopology"] = json!({"matchLabels": {"zone": "a"}});
+        let inventory = Inventory::of(vec![driver, room], &mut Remarks::default());
+        let class =
+            json!({"kind": "StorageClass", "metadata": {"name": "late"}, "provisioner": "disks"});
+        ["a", "b"].map(|zone| {
+            let node =
+                json!({"kind": "Node", "metadata": {"name": zone, "labels": {"zone": zone}}});
+            let (class, node) = (Object::new(&class), Object::new(&node));
+            is_there(class, &json!(asked), node, &inventory)
+        })
+    }
+
+    #[test]
+    fn a_driver_that_tells_of_its_room_makes_no_more_than_that() {
+        let room = json!({"storageClassName": "late", "capacity": "10Gi"});
+        assert_eq!(is_there_for("5Gi", true, &room), [true, false]);
+        assert_eq!(is_there_for("50Gi", true, &room), [false, false]);
+        assert_eq!(is_there_for("50Gi", false, &room), [true, true]);
+        let other = json!({"storageClassName": "other", "capacity": "10Gi"});
+        assert_eq!(is_there_for("5Gi", true, &other), [false, false]);
+        let least =
+            json!({"storageClassName": "late", "capacity": "100Gi", "maximumVolumeSize": "1Gi"});
+        assert_eq!(is_there_for("5Gi", true, &least), [false, false]);
+    }
+}
