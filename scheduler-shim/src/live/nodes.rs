@@ -47,7 +47,8 @@ pub(crate) struct Nodes {
 #[derive(Debug)]
 struct Link {
     address: String,
-    requests: UnboundedSender<Effect>,
+    /// Boxed, because a channel makes room for many at once, and there is one for each node.
+    requests: UnboundedSender<Box<Effect>>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -150,7 +151,11 @@ impl Nodes {
             | Effect::Silent { .. } => None,
         };
         let unsent = match link {
-            Some(link) => link.requests.send(effect).err().map(|error| error.0),
+            Some(link) => link
+                .requests
+                .send(Box::new(effect))
+                .err()
+                .map(|error| *error.0),
             None => Some(effect),
         };
         if let Some(Effect::Allocate { pod, .. }) = unsent {
@@ -280,7 +285,7 @@ fn held(allocation: v1::Allocation) -> Held {
 /// Asks one thing after the other.
 async fn ask(
     to: Arc<Agent>,
-    mut requests: UnboundedReceiver<Effect>,
+    mut requests: UnboundedReceiver<Box<Effect>>,
     events: UnboundedSender<Event>,
 ) {
     while let Some(request) = requests.recv().await {
@@ -290,7 +295,7 @@ async fn ask(
         if done.is_err() {
             to.part().await;
         }
-        match (request, done) {
+        match (*request, done) {
             (Effect::Allocate { pod, .. }, done) => {
                 let _ = events.send(answer(pod, done));
             }

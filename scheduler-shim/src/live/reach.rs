@@ -87,7 +87,8 @@ impl Agent {
         let mut kept = self.kept.lock().await;
         match &*kept {
             Some(client) => Ok(client.clone()),
-            None => Ok(kept.insert(self.connect().await?).clone()),
+            // Connecting needs far more room than being connected: it is given back.
+            None => Ok(kept.insert(Box::pin(self.connect()).await?).clone()),
         }
     }
 

@@ -71,7 +71,33 @@ impl Slim {
     }
 }
 
-/// A pod without volumes that tie it to no node, and without what its kubelet says of it.
+/// What a pod says beside that for its kubelet alone; maps are dear, and their nodes have room for eleven.
+const OF_POD: &[&str] = &[
+    "dnsPolicy",
+    "enableServiceLinks",
+    "serviceAccount",
+    "serviceAccountName",
+    "terminationGracePeriodSeconds",
+];
+const OF_CONTAINER: &[&str] = &[
+    "image",
+    "imagePullPolicy",
+    "stdin",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "tty",
+    "workingDir",
+];
+/// What its kubelet says of it.
+const OF_STATUS: &[&str] = &[
+    "conditions",
+    "hostIP",
+    "podIP",
+    "qosClass",
+    "observedGeneration",
+];
+
+/// A pod without volumes that tie it to no node, and without what only its kubelet reads or writes.
 fn without_bulk(pod: &mut Value) {
     let volumes = pod.pointer_mut("/spec/volumes");
     if let Some(volumes) = volumes.and_then(Value::as_array_mut) {
@@ -81,10 +107,21 @@ fn without_bulk(pod: &mut Value) {
                 .any(|kind| volume[kind].is_object())
         };
         volumes.retain(ties);
+        volumes.shrink_to_fit();
     }
-    let status = pod.pointer_mut("/status");
-    if let Some(status) = status.and_then(Value::as_object_mut) {
-        status.remove("conditions");
+    for list in ["/spec/containers", "/spec/initContainers"] {
+        let all = pod.pointer_mut(list).and_then(Value::as_array_mut);
+        all.into_iter()
+            .flatten()
+            .for_each(|one| drop_all(Some(one), OF_CONTAINER));
+    }
+    drop_all(pod.pointer_mut("/spec"), OF_POD);
+    drop_all(pod.pointer_mut("/status"), OF_STATUS);
+}
+
+fn drop_all(json: Option<&mut Value>, fields: &[&str]) {
+    if let Some(map) = json.and_then(Value::as_object_mut) {
+        map.retain(|field, _| !fields.contains(&field.as_str()));
     }
 }
 
