@@ -124,8 +124,17 @@ fn nobody_but_the_scheduler_may_ask() {
     said("only the scheduler may ask here");
     // Another node's agent has a certificate of the same authority, for serving.
     let host = &cluster.nodes["node-2"].host;
-    let held = std::fs::read(host.instance().join("certificate.json"));
-    let held: Value = serde_json::from_slice(&held.expect("it is kept")).expect("it is JSON");
+    let mut held = Value::Null;
+    eventually(PATIENCE, "the other agent has its certificate", || {
+        let read = std::fs::read(host.instance().join("certificate.json"));
+        let read = read
+            .ok()
+            .and_then(|read| serde_json::from_slice(&read).ok());
+        held = read.unwrap_or_default();
+        held["certificate"]
+            .as_str()
+            .is_some_and(|text| !text.is_empty())
+    });
     let file = |name: &str| {
         let path = host.dir().join(name);
         std::fs::write(&path, held[name].as_str().unwrap_or_default()).expect("it is writable");
