@@ -103,6 +103,7 @@ fn code_never_exceeds_the_limit() {
         "ptx",
         "cubin",
         "fatbin",
+        "packed",
         "with",
         "file",
         "library",

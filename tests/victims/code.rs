@@ -11,7 +11,7 @@ impl Victim {
     /// A step that loads code or sets a limit; `None` for other verbs.
     pub(crate) fn code_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
         let done = match verb {
-            "ptx" | "cubin" | "fatbin" | "with" | "file" | "library" | "libraryfile" => {
+            "ptx" | "cubin" | "fatbin" | "packed" | "with" | "file" | "library" | "libraryfile" => {
                 let bytes = words.bytes() as u64;
                 self.load(verb, bytes)
             }
@@ -25,6 +25,7 @@ impl Victim {
         let image = match verb {
             "cubin" | "library" => cubin(bytes),
             "fatbin" | "file" => bundle(&[cubin(bytes), cubin(16)]),
+            "packed" => packed(&cubin(bytes)),
             _ => text(bytes),
         };
         let path = format!("{}/victim-{}.image\0", folder(), std::process::id());
@@ -38,7 +39,7 @@ impl Victim {
         let code = match verb {
             "ptx" | "cubin" => driver.cuModuleLoadData(out, image),
             "with" => driver.cuModuleLoadDataEx(out, image, 0, 0, 0),
-            "fatbin" => driver.cuModuleLoadFatBinary(out, image),
+            "fatbin" | "packed" => driver.cuModuleLoadFatBinary(out, image),
             "file" => driver.cuModuleLoad(out, path),
             "library" => driver.cuLibraryLoadData(out, image, 0, 0, 0, 0, 0, 0),
             _ => driver.cuLibraryLoadFromFile(out, path, 0, 0, 0, 0, 0, 0),
@@ -89,6 +90,18 @@ fn cubin(bytes: u64) -> Vec<u8> {
     variables[8] = 3;
     variables[32..40].copy_from_slice(&bytes.to_le_bytes());
     [&head[..], NAMES, &names, &variables].concat()
+}
+
+/// A bundle of one cubin, packed by LZ4.
+fn packed(cubin: &[u8]) -> Vec<u8> {
+    let content = lz4_flex::block::compress(cubin);
+    let mut bundle = bundle(std::slice::from_ref(&content));
+    let head = &mut bundle[16..80];
+    let length = u32::try_from(content.len()).unwrap_or(0);
+    head[16..20].copy_from_slice(&length.to_le_bytes());
+    head[40..48].copy_from_slice(&0x2000_u64.to_le_bytes());
+    head[56..].copy_from_slice(&(cubin.len() as u64).to_le_bytes());
+    bundle
 }
 
 /// A bundle of cubins, the first for the newest card.

@@ -291,3 +291,40 @@ proptest! {
         }
     }
 }
+
+/// A bundle of one entry that says that it is packed.
+fn packed(kind: u16, whole: u32, content: &[u8]) -> Vec<u8> {
+    let mut head = [0; 64];
+    head[..2].copy_from_slice(&kind.to_le_bytes());
+    head[4] = 64;
+    let length = u32::try_from(content.len()).unwrap_or(0).to_le_bytes();
+    head[8..12].copy_from_slice(&length);
+    head[16..20].copy_from_slice(&length);
+    head[41] = 0x20;
+    head[56..60].copy_from_slice(&whole.to_le_bytes());
+    let mut bundle = vec![0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0];
+    bundle.extend((64 + content.len() as u64).to_le_bytes());
+    bundle.extend(head);
+    bundle.extend(content);
+    bundle
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    /// What is no packed content is none, and does no harm.
+    #[test]
+    fn nonsense_that_says_that_it_is_packed_is_read_without_harm(
+        kind in 1_u16..=2,
+        whole in 0_u32..4096,
+        content in proptest::collection::vec(prop_oneof![any::<u8>(), 0xf0_u8..], 0..200),
+    ) {
+        let bundle = packed(kind, whole, &content);
+        let read = |at: u64, into: &mut [u8]| {
+            let start = usize::try_from(at).unwrap_or(usize::MAX);
+            let part = bundle.get(start..start.saturating_add(into.len()));
+            part.map(|part| into.copy_from_slice(part)).is_some()
+        };
+        prop_assert!(apportion_gate::image::bundle(&read).is_some());
+    }
+}

@@ -18,7 +18,8 @@ const HEAP: u32 = 2;
 const MULTIPROCESSORS: u32 = 16;
 const THREADS: u32 = 39;
 
-/// What one unit of a limit takes; `None` for a limit that takes nothing. A stack is there for every
+/// What one unit of a limit takes; `None` for a limit that takes nothing, or of which nobody says how much (those of
+/// the device runtime). A stack is there for every
 /// thread that the card can run at once.
 pub(super) fn unit(limit: u32, device: Device) -> Option<u64> {
     match limit {

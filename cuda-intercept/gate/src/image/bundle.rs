@@ -3,6 +3,11 @@
 //! Which it takes depends on the card and on the driver, so the largest stands for all. They are compiled
 //! from one source, so their variables are the same and their code is of about one length. Where there is a
 //! cubin, the text that stands beside it for cards to come is not compiled, and only its variables count.
+//!
+//! # Decision: what is packed is unpacked once
+//! Packing hides variables without content, which can be of any size. So one packed entry is unpacked and read,
+//! a cubin where there is one, and its variables stand for those of all. LZ4 is; for zstd, which newer compilers
+//! use, there is no decoder that neither panics nor allocates without being able to fail, so its variables do not count.
 
 use alloc::vec::Vec;
 
@@ -10,12 +15,13 @@ use super::{BUNDLE, Image, Reader, cubin, text, u16_at, u32_at, u64_at};
 
 /// Kinds of an entry.
 const TEXT: u16 = 1;
-/// Flags of an entry whose content is compressed, in either way.
-const COMPRESSED: u64 = 0x2000 | 0x8000;
+/// Flags of an entry whose content is compressed, by LZ4 or by zstd.
+const LZ4: u64 = 0x2000;
+const COMPRESSED: u64 = LZ4 | 0x8000;
 /// The head of an entry is at least so long.
 const HEAD: u32 = 64;
-/// Text that is longer than this is not read for its variables.
-const LONGEST_TEXT: u64 = 64 << 20;
+/// Text, or what is unpacked, that is longer than this is not read for its variables.
+const LONGEST: u64 = 64 << 20;
 
 /// Reads a bundle.
 #[must_use]
@@ -26,6 +32,7 @@ pub fn bundle(read: &Reader<'_>) -> Option<Image> {
     let mut at = u64::from(u16_at(read, 6)?);
     let end = u64_at(read, 8)?.checked_add(at)?;
     let (mut binary, mut source) = (None, Image::default());
+    let mut packed: [Option<u64>; 2] = [None; 2];
     while at.checked_add(u64::from(HEAD))? <= end {
         let head = u32_at(read, at.checked_add(4)?)?;
         let bytes = u64_at(read, at.checked_add(8)?)?;
@@ -34,16 +41,31 @@ pub fn bundle(read: &Reader<'_>) -> Option<Image> {
         }
         let content = at.checked_add(u64::from(head))?;
         let image = entry(read, at, content)?;
-        if u16_at(read, at)? == TEXT {
+        let is_text = u16_at(read, at)? == TEXT;
+        if u64_at(read, at.checked_add(40)?)? & LZ4 != 0
+            && let Some(first) = packed.get_mut(usize::from(is_text))
+        {
+            *first = first.or(Some(at));
+        }
+        if is_text {
             source = larger(source, image);
         } else {
             binary = Some(larger(binary.unwrap_or_default(), image));
         }
         at = content.checked_add(bytes)?;
     }
+    let [cubin, text] = packed;
+    let hidden = cubin.or(text).and_then(|at| unpacked(read, at));
+    let seen = binary.unwrap_or_default().variables.max(source.variables);
+    let code = binary.map_or(source.code, |binary| binary.code);
+    let hidden_code = hidden.map(|(image, whole)| {
+        // Of the others as much is no code as of this one.
+        let rest = whole.saturating_sub(image.code);
+        code.saturating_sub(rest).max(image.code)
+    });
     Some(Image {
-        variables: binary.unwrap_or_default().variables.max(source.variables),
-        code: binary.map_or(source.code, |binary| binary.code),
+        variables: seen.max(hidden.map_or(0, |(image, _)| image.variables)),
+        code: hidden_code.unwrap_or(code),
         is_bundled: true,
     })
 }
@@ -72,11 +94,41 @@ fn entry(read: &Reader<'_>, head: u64, content: u64) -> Option<Image> {
 }
 
 fn source(read: &Reader<'_>, bytes: u64) -> Option<Image> {
-    let length = usize::try_from(bytes.min(LONGEST_TEXT)).ok()?;
-    let mut copy = Vec::new();
-    copy.try_reserve_exact(length).ok()?;
-    copy.resize(length, 0);
+    let mut copy = room(bytes.min(LONGEST))?;
     read(0, &mut copy).then(|| text(&copy))
+}
+
+/// So many bytes.
+fn room(bytes: u64) -> Option<Vec<u8>> {
+    let length = usize::try_from(bytes).ok()?;
+    let mut room = Vec::new();
+    room.try_reserve_exact(length).ok()?;
+    room.resize(length, 0);
+    Some(room)
+}
+
+/// What stands behind the head of a packed entry, unpacked, and how long that says it is.
+fn unpacked(read: &Reader<'_>, head: u64) -> Option<(Image, u64)> {
+    let content = head.checked_add(u64::from(u32_at(read, head.checked_add(4)?)?))?;
+    let bytes = u64::from(u32_at(read, head.checked_add(16)?)?);
+    let whole = u64_at(read, head.checked_add(56)?)?;
+    if bytes > LONGEST || whole > LONGEST {
+        return None;
+    }
+    let (mut packed, mut found) = (room(bytes)?, room(whole)?);
+    read(content, &mut packed).then_some(())?;
+    let length = lz4_flex::block::decompress_into(&packed, &mut found).ok()?;
+    found.truncate(length);
+    if u16_at(read, head)? == TEXT {
+        return Some((text(&found), whole));
+    }
+    let image = cubin(&|at, into: &mut [u8]| {
+        let start = usize::try_from(at).ok();
+        let range = start.and_then(|start| Some(start..start.checked_add(into.len())?));
+        let part = range.and_then(|range| found.get(range));
+        part.map(|part| into.copy_from_slice(part)).is_some()
+    });
+    image.map(|image| (image, whole))
 }
 
 fn larger(one: Image, other: Image) -> Image {
@@ -96,7 +148,9 @@ mod tests {
     use super::super::tests::{made, of};
     use super::*;
 
-    /// A bundle of contents with their kinds and flags; each says that it is 1 GiB long unpacked.
+    const UNPACKED: u64 = 64 << 10;
+
+    /// A bundle of contents with their kinds and flags; each says that it is so long unpacked.
     fn bundled(entries: &[(u16, u64, Vec<u8>)]) -> Vec<u8> {
         let mut rest = Vec::new();
         for (kind, flags, content) in entries {
@@ -104,8 +158,9 @@ mod tests {
             head[..2].copy_from_slice(&kind.to_le_bytes());
             head[4..8].copy_from_slice(&HEAD.to_le_bytes());
             head[8..16].copy_from_slice(&(content.len() as u64).to_le_bytes());
+            head[16..20].copy_from_slice(&u32::try_from(content.len()).unwrap().to_le_bytes());
             head[40..48].copy_from_slice(&flags.to_le_bytes());
-            head[56..].copy_from_slice(&(1_u64 << 30).to_le_bytes());
+            head[56..].copy_from_slice(&UNPACKED.to_le_bytes());
             rest.extend(head);
             rest.extend(content);
         }
@@ -131,7 +186,23 @@ mod tests {
         for flag in [0x2000, 0x8000] {
             let all = bundled(&[(2, flag, vec![0; 100])]);
             let image = bundle(&of(&all)).unwrap();
-            assert_eq!((image.code, image.variables), (1 << 30, 0));
+            assert_eq!((image.code, image.variables), (UNPACKED, 0));
+        }
+    }
+
+    #[test]
+    fn variables_of_what_is_packed_count() {
+        let cubin = made(&[(".text.a", 6, 256), (".nv.global", 3, 1 << 30)]);
+        let text = b".global .b8 a[4096];".to_vec();
+        for (kind, content, bytes) in [(2, cubin, 1 << 30), (1, text, 4096)] {
+            let packed = lz4_flex::block::compress(&content);
+            let all = bundled(&[(kind, 0x2000, packed.clone())]);
+            let image = bundle(&of(&all)).unwrap();
+            assert_eq!((image.code, image.variables), (256, bytes));
+            for end in 0..packed.len() {
+                let all = bundled(&[(kind, 0x2000, packed[..end].to_vec())]);
+                assert!(bundle(&of(&all)).is_some(), "{end}");
+            }
         }
     }
 

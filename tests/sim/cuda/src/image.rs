@@ -1,6 +1,7 @@
 //! Code as programs hand it over: how long it is, what it defines, and how much memory that takes.
 //! Nothing is compiled; of PTX the names of kernels and the sizes of variables are read, of a cubin the
-//! sizes of the sections that a card holds, and of a bundle its cubin for the newest card.
+//! sizes of the sections that a card holds, and of a bundle its cubin for the newest card, unpacked
+//! if LZ4 packed it.
 
 use std::ffi::CStr;
 
@@ -21,7 +22,8 @@ pub(crate) struct Image {
 const BUNDLE: u32 = 0xba55_ed50;
 const WRAPPER: u32 = 0x4662_43b1;
 const CUBIN: u32 = 0x464c_457f;
-/// An entry of a bundle that is compressed, and one that is text.
+/// An entry of a bundle that is compressed, also that by LZ4, and one that is text.
+const LZ4: u64 = 0x2000;
 const COMPRESSED: u64 = 0xa000;
 const TEXT: u16 = 1;
 /// `SHF_ALLOC`.
@@ -99,7 +101,15 @@ fn bundle(code: In<u8>) -> Option<Image> {
         let kind = head.cast::<u16>().get().ok()?;
         let content = at + u64::from(head.cast::<u32>().at(1).ok()?);
         let bytes = head.cast::<u64>().at(1).ok()?;
-        let image = if head.cast::<u64>().at(5).ok()? & COMPRESSED != 0 {
+        let flags = head.cast::<u64>().at(5).ok()?;
+        let image = if flags & LZ4 != 0 && kind != TEXT {
+            let packed: Option<Vec<u8>> = (0..head.cast::<u32>().at(4).ok()? as usize)
+                .map(|byte| In::<u8>::from_address(content).at(byte).ok())
+                .collect();
+            let mut whole = vec![0; usize::try_from(head.cast::<u64>().at(7).ok()?).ok()?];
+            lz4_flex::block::decompress_into(&packed?, &mut whole).ok()?;
+            Image::of_bytes(cubin_bytes(In::to(whole.first()?))?)
+        } else if flags & COMPRESSED != 0 {
             Image::of_bytes(head.cast::<u64>().at(7).ok()?)
         } else if kind == TEXT {
             Image::of_text(
