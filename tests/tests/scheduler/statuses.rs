@@ -41,6 +41,21 @@ fn condition<'a>(status: &'a Value, field: &str, kind: &str) -> &'a Value {
         .unwrap_or(&Value::Null)
 }
 
+/// Waits until an event of an object says that.
+fn tells(cluster: &Cluster, kind: &str, name: &str, sentence: &str) {
+    let what = format!("an event of {kind} {name}");
+    eventually(cluster, "events.events.k8s.io", &what, |_| {
+        let events = cluster.plane.all("events.events.k8s.io");
+        let mut events = events.iter();
+        let says = |event: &Value| {
+            let object = &event["regarding"];
+            let is_its = object["kind"] == kind && object["name"] == name;
+            is_its && event["type"] == "Warning" && event["note"] == sentence
+        };
+        events.any(says).then_some(())
+    });
+}
+
 fn of_queue(name: &str, queue: &str, annotations: Value) -> Value {
     let mut pod = pod(name, annotations);
     pod["metadata"]["labels"]["kai.scheduler/queue"] = queue.into();
@@ -142,16 +157,9 @@ fn bad_objects_say_so_and_the_rest_goes_on() {
         Some(condition(&all["orphan"], "conditions", "Orphan")["status"].clone())
     });
     assert_eq!(orphan, "True");
-    eventually(&cluster, "events", "there is an event", |_| {
-        let events = cluster.plane.all("events.events.k8s.io");
-        let mut events = events.iter();
-        events
-            .any(|event| {
-                let note = event["note"].as_str().unwrap_or("");
-                event["regarding"]["name"] == "negative" && note.contains("its gpu quota is -3")
-            })
-            .then_some(())
-    });
+    for (name, sentence) in &sentences {
+        tells(&cluster, "Queue", name, sentence);
+    }
     cluster
         .plane
         .apply(&[pod("fine", json!({"gpu-fraction": "0.5"}))]);
@@ -212,6 +220,7 @@ fn a_group_that_does_not_fit_says_why_until_it_does() {
         "{message}"
     );
     assert_eq!(said["reasons"][0]["reason"], "Unschedulable");
+    tells(&cluster, "PodGroup", "gang", message);
     cluster.eventually("the other runs", |pods| {
         let placed = placed(pods);
         let has = &of("other")["resourcesStatus"]["allocated"]["nvidia.com/gpu"];
