@@ -85,6 +85,9 @@ fn parts(workload: &Workload<'_>, cluster: Object<'_>) -> Result<Vec<SubGroup>, 
         let unnamed = format!("worker-group-{index}");
         let name = group.text(&["groupName"]).unwrap_or(&unnamed);
         let least = least_workers(cluster, group, name)?;
+        if least == 0 {
+            continue;
+        }
         parts.push(part(workload, cluster, group, name, least));
     }
     Ok(parts)

@@ -2,6 +2,7 @@
 
 mod batch;
 mod case;
+mod rows;
 mod serving;
 mod terms;
 mod training;

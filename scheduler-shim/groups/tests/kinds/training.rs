@@ -87,6 +87,7 @@ fn a_ray_cluster_needs_its_head_and_the_least_of_each_group() {
     let spec = json!({"headGroupSpec": {}, "workerGroupSpecs": [
         {"groupName": "big", "replicas": 4, "minReplicas": 2, "numOfHosts": 2},
         {"replicas": 3},
+        {"groupName": "none", "replicas": 0, "maxReplicas": 5},
         {"groupName": "off", "replicas": 9, "suspend": true}]});
     let cluster = owner("ray.io/v1", "RayCluster", spec);
     let expected = [("headgroup", 1, 0), ("big", 4, 1), ("worker-group-1", 3, 0)];
