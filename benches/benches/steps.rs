@@ -9,7 +9,9 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use apportion_abi::Bytes;
-use apportion_policy::cluster::{Cards, Group, Job, Node, PodSet, Queue, Quota, Status, Task};
+use apportion_policy::cluster::{
+    Cards, Group, Job, ListedCard, Node, PodSet, Queue, Quota, Status, Task,
+};
 use apportion_policy::{Action, Cluster, Session, plan};
 use criterion::{BenchmarkId, Criterion, criterion_group};
 
@@ -134,7 +136,25 @@ fn cluster(nodes: usize, running: usize, waiting: Jobs) -> Cluster {
     }
 }
 
-fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 6] {
+/// The same with each card known, as agents tell.
+fn with_known_cards(mut cluster: Cluster) -> Cluster {
+    for node in &mut cluster.nodes {
+        let card = |number| ListedCard {
+            name: format!("{}-{number}", node.name),
+            memory: node.card_memory,
+            is_healthy: true,
+        };
+        node.listed = (0..CARDS).map(card).collect();
+    }
+    let tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+    for (number, task) in tasks.enumerate() {
+        let card = |node: &String| format!("{node}-{}", number % CARDS);
+        task.on = task.node.as_ref().map(card).into_iter().collect();
+    }
+    cluster
+}
+
+fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 7] {
     let all = nodes * CARDS;
     let one_card = |count| Jobs { count, ..WAITING };
     let preemptors = Jobs {
@@ -174,6 +194,11 @@ fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 6] {
             cluster(nodes, 6, whole_nodes),
         ),
         ("full", None, cluster(nodes, CARDS, one_card(all))),
+        (
+            "full-known",
+            None,
+            with_known_cards(cluster(nodes, CARDS, one_card(all))),
+        ),
         ("refuse", None, cluster(nodes, CARDS, too_much)),
     ]
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::cluster::{Cluster, Status};
+use crate::naming::Naming;
 use crate::session::Session;
 use crate::step::Action;
 
@@ -81,7 +82,7 @@ impl Session<'_> {
             .filter(|&task| self.opening[task] != self.standings[task])
             .map(|task| (self.tasks[task].task.name.as_str(), task));
         let changed: BTreeMap<&str, usize> = changed.collect();
-        let mut names = BTreeMap::new();
+        let mut names = Naming::default();
         let mut next = cluster.clone();
         for task in next.jobs.iter_mut().flat_map(|job| &mut job.tasks) {
             let Some(&number) = changed.get(task.name.as_str()) else {

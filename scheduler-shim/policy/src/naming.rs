@@ -12,22 +12,56 @@ use crate::stock::CardKey;
 
 /// The names that were given out on one node in what was decided.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+struct Names {
     opened: BTreeMap<CardKey, String>,
     whole: BTreeMap<usize, Vec<String>>,
 }
 
-impl Session<'_> {
-    /// The names that cards of a node get.
-    pub(crate) fn names_on(&self, node: usize) -> Names {
-        let mut names = Names::default();
-        if !self.stocks[node].sizes.is_listed() {
-            return names;
+/// Tasks by their node.
+type ByNode = Vec<Vec<usize>>;
+
+/// The names that were given out, node by node as somebody asks for them.
+#[derive(Debug, Default)]
+pub(crate) struct Naming {
+    by_node: BTreeMap<usize, Names>,
+    /// Who is where, and who was where when the session opened.
+    tasks: Option<(ByNode, ByNode)>,
+}
+
+impl Naming {
+    fn on(&mut self, session: &Session<'_>, node: usize) -> &Names {
+        let tasks = &mut self.tasks;
+        self.by_node.entry(node).or_insert_with(|| {
+            if !session.stocks[node].sizes.is_listed() {
+                return Names::default();
+            }
+            let (now, before) = tasks.get_or_insert_with(|| {
+                let by_node = |standings| by_node(session.nodes.len(), standings);
+                (by_node(&session.standings), by_node(&session.opening))
+            });
+            session.names_on(node, &now[node], &before[node])
+        })
+    }
+}
+
+fn by_node(nodes: usize, standings: &[Standing]) -> ByNode {
+    let mut by_node = vec![Vec::new(); nodes];
+    for (task, standing) in standings.iter().enumerate() {
+        if let Some(node) = standing.node {
+            by_node[node].push(task);
         }
-        let mut free = self.unoccupied(node);
-        for (task, standing) in self.standings.iter().enumerate() {
-            let starts = standing.status == Status::Binding && self.opening[task] != *standing;
-            if !starts || standing.node != Some(node) {
+    }
+    by_node
+}
+
+impl Session<'_> {
+    /// The names that cards of a node get, given who is there and who was when the session opened.
+    fn names_on(&self, node: usize, now: &[usize], before: &[usize]) -> Names {
+        let mut names = Names::default();
+        let mut free = self.unoccupied(node, before);
+        for &task in now {
+            let standing = &self.standings[task];
+            if standing.status != Status::Binding || self.opening[task] == *standing {
                 continue;
             }
             for &key in &standing.cards.shared {
@@ -49,13 +83,11 @@ impl Session<'_> {
 
     /// The cards of a node on which nobody was when the session opened, by the place of their size; the last
     /// goes first.
-    fn unoccupied(&self, node: usize) -> Vec<Vec<String>> {
-        let here = self.opening.iter().enumerate();
-        let here =
-            here.filter(|(_, standing)| standing.node == Some(node) && standing.status.is_active());
-        let occupied: BTreeSet<&String> = here
-            .flat_map(|(task, _)| &self.tasks[task].task.on)
-            .collect();
+    fn unoccupied(&self, node: usize, before: &[usize]) -> Vec<Vec<String>> {
+        let here = before.iter();
+        let here = here.filter(|task| self.opening[**task].status.is_active());
+        let occupied: BTreeSet<&String> =
+            here.flat_map(|&task| &self.tasks[task].task.on).collect();
         let sizes = &self.stocks[node].sizes;
         let mut free = vec![Vec::new(); sizes.count()];
         let listed = self.nodes[node].listed.iter();
@@ -75,15 +107,17 @@ impl Session<'_> {
         &self,
         task: usize,
         standing: &Standing,
-        names: &Names,
+        naming: &mut Naming,
     ) -> Vec<String> {
+        let Some(node) = standing.node else {
+            return Vec::new();
+        };
+        let names = naming.on(self, node);
         let name = |card: &CardKey| {
             let known = self.card_names.get(card).or(names.opened.get(card));
             known.cloned().unwrap_or_else(|| format!("new-{card}"))
         };
-        let is_listed = standing
-            .node
-            .is_some_and(|node| self.stocks[node].sizes.is_listed());
+        let is_listed = self.stocks[node].sizes.is_listed();
         let stays = || {
             let is_promised = standing.status == Status::Pipelined;
             standing.node == self.opening[task].node && !is_promised

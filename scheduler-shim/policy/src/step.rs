@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::ahead::plan;
 use crate::cluster::{Cluster, Queue, Status, ZoneAmounts};
-use crate::naming::Names;
+use crate::naming::Naming;
 use crate::session::{Session, Standing};
 use crate::stock::Stock;
 
@@ -106,7 +106,7 @@ impl Session<'_> {
     #[must_use]
     pub fn decisions(&self) -> Vec<Decision> {
         let mut decisions = Vec::new();
-        let mut names = BTreeMap::new();
+        let mut names = Naming::default();
         for (number, (before, after)) in self.opening.iter().zip(&self.standings).enumerate() {
             if before == after {
                 continue;
@@ -150,14 +150,14 @@ impl Session<'_> {
         let standing = &self.standings[found];
         Some(Outcome {
             status: standing.status,
-            place: self.place_of(found, standing, &mut BTreeMap::new()),
+            place: self.place_of(found, standing, &mut Naming::default()),
         })
     }
 
     /// All pods as they are now, by name, with how many cards each is charged for where it is.
     #[must_use]
     pub fn outcomes(&self) -> BTreeMap<&str, (Outcome, f64)> {
-        let mut names = BTreeMap::new();
+        let mut names = Naming::default();
         let all = self.tasks.iter().enumerate().map(|(number, facts)| {
             let standing = &self.standings[number];
             let outcome = Outcome {
@@ -216,10 +216,9 @@ impl Session<'_> {
         &self,
         task: usize,
         standing: &Standing,
-        names: &mut BTreeMap<usize, Names>,
+        names: &mut Naming,
     ) -> Option<Place> {
         let node = standing.node?;
-        let names = names.entry(node).or_insert_with(|| self.names_on(node));
         Some(Place {
             node: self.nodes[node].name.clone(),
             cards: self.cards_by_name(task, standing, names),
