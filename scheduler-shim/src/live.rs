@@ -187,7 +187,7 @@ impl Work {
         let others = watch::start(client.clone(), sender.clone());
         Ok(Self {
             model: Model {
-                queue_depth: asked.queue_depth.iter().copied().collect(),
+                choices: asked.choices.clone(),
                 ..Model::new(asked.schedulers.clone())
             },
             events,

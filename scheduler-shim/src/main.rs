@@ -11,6 +11,7 @@ use clap::Parser;
 
 #[cfg(test)]
 mod chart;
+mod choices;
 mod failure;
 mod live;
 mod objects;

@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use apportion_policy::Action;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
-use crate::reasons::words;
+use crate::choices::Choices;
 
 /// Where the running scheduler answers.
 const ADDRESS: &str = "127.0.0.1:9409";
@@ -79,9 +78,8 @@ pub(crate) struct Run {
         value_parser = clap::value_parser!(u64).range(12..=31_536_000))]
     pub(crate) certificate_life: u64,
 
-    /// How many of the jobs that wait in each queue an action looks at; may be given once for each
-    #[arg(long = "queue-depth", value_name = "ACTION=JOBS", value_parser = depth)]
-    pub(crate) queue_depth: Vec<(Action, usize)>,
+    #[command(flatten)]
+    pub(crate) choices: Choices,
 
     /// What is logged, as tracing's filters say it
     #[arg(long, value_name = "FILTER", default_value = "info")]
@@ -119,9 +117,8 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "POD")]
     pub(crate) explain: Option<String>,
 
-    /// How many of the jobs that wait in each queue an action looks at; may be given once for each
-    #[arg(long = "queue-depth", value_name = "ACTION=JOBS", value_parser = depth)]
-    pub(crate) queue_depth: Vec<(Action, usize)>,
+    #[command(flatten)]
+    pub(crate) choices: Choices,
 
     /// The time of the decisions [default: now]
     #[arg(long, value_name = "RFC3339")]
@@ -222,21 +219,4 @@ pub(crate) enum Delivery {
     ConfigMaps,
     /// By KAI's binder, with a limit for HAMi's library
     ConfigMapsWithLimit,
-}
-
-/// An action by the name that KAI gives it, and a number.
-fn depth(text: &str) -> Result<(Action, usize), String> {
-    let (name, jobs) = text.split_once('=').ok_or("it must be ACTION=JOBS")?;
-    let named = |action: &Action| words::action(*action) == name;
-    let searching = Action::ALL
-        .into_iter()
-        .filter(|action| *action != Action::EvictStaleGangs);
-    let Some(action) = searching.clone().find(named) else {
-        let known: Vec<&str> = searching.map(words::action).collect();
-        return Err(format!("{name} is none of {}", known.join(", ")));
-    };
-    let jobs = jobs
-        .parse()
-        .map_err(|_| format!("{jobs} is no number of jobs"))?;
-    Ok((action, jobs))
 }

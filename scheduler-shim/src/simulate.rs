@@ -39,8 +39,7 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
         snapshot::snapshot(&inventory, schedulers, &nobody, &cards, now, &mut remarks);
     gpu_nodes::enter_strangers(&inventory, &mut snapshot.cluster);
     claims::enter(&inventory, &mut snapshot.cluster, &mut remarks);
-    let depth = asked.queue_depth.iter().copied();
-    snapshot.cluster.settings.queue_depth = depth.collect();
+    asked.choices.enter(&mut snapshot.cluster.settings);
     let books = books::decide(now, &snapshot.cluster);
     let mut report = report::report(&snapshot, &books, remarks);
     if let Some(name) = &asked.explain {

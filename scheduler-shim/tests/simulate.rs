@@ -358,6 +358,24 @@ fn only_the_first_jobs_of_a_queue_are_looked_at_if_so_asked() {
 }
 
 #[test]
+fn pods_are_spread_or_packed_as_somebody_chooses() {
+    let nodes = |way: &str| {
+        let report = json(&["spreading.yaml"], &["--placement", way]);
+        let places = field(&report["decisions"], "node");
+        let mut places: Vec<String> = places.into_iter().map(str::to_owned).collect();
+        places.sort();
+        places.dedup();
+        places.len()
+    };
+    assert_eq!(nodes("best-fit"), 1);
+    assert_eq!(nodes("binpack"), 1);
+    assert_eq!(nodes("least-fragments"), 1);
+    assert_eq!(nodes("spread"), 2);
+    let wrong = run(&[file("spreading.yaml")], &["--placement", "anywhere"]);
+    assert_eq!(wrong.status.code(), Some(64));
+}
+
+#[test]
 fn claims_get_the_devices_of_a_node_and_are_charged() {
     let report = json(&["claims.yaml"], &[]);
     assert_eq!(

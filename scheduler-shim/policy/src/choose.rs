@@ -104,6 +104,9 @@ impl Session<'_> {
         let shared = match settings.shared_cards {
             SharedCards::BestFit | SharedCards::Any => fit(),
             SharedCards::NoMatter => None,
+            SharedCards::LeastFragments => {
+                (self.wants_cards(task)).then(|| self.tidiness(node, need))
+            }
         };
         band(settings.keeps_kinds_apart && is_kind, KIND)
             + self.alignment(task, node) * ZONES

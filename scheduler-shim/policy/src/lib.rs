@@ -38,6 +38,7 @@ mod choose;
 mod claims;
 mod evict_order;
 mod fit;
+mod fragments;
 mod gang;
 mod judge;
 mod line;

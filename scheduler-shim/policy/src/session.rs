@@ -6,7 +6,7 @@
 //!
 //! The cluster is sorted when the session opens; the order in which it was built has no influence.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use crate::amounts::Amounts;
 use crate::cluster::{
     Cards, Claim, Cluster, Job, Node, Queue, Settings, Status, Task, Topology, ZoneAmounts,
 };
+use crate::fragments::Mix;
 use crate::gang::{Gang, Standings, Tree, View};
 use crate::numa::Zones;
 use crate::ranking::Rankings;
@@ -127,6 +128,8 @@ pub struct Session<'a> {
     pub(crate) ground: RefCell<Rc<Ground>>,
     pub(crate) places: RefCell<Vec<Rc<Places>>>,
     pub(crate) rankings: RefCell<Rankings>,
+    /// The kinds of pods that there are.
+    pub(crate) mix: OnceCell<Mix>,
 }
 
 impl Standings for Session<'_> {

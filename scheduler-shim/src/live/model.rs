@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use apportion_groups::Object;
-use apportion_policy::Action;
 use serde_json::Value;
 
 use super::agents::{Agents, Said};
@@ -17,6 +16,7 @@ use super::beats::{self, Beats};
 use super::event::{Effect, Event, News, PodRef};
 use super::starts::{Outcome, Starts};
 use super::view;
+use crate::choices::Choices;
 use crate::objects::inventory::Inventory;
 use crate::objects::pods;
 use crate::objects::remark::Remarks;
@@ -29,8 +29,7 @@ pub(crate) const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) struct Model {
     pub(crate) inventory: Inventory,
     pub(crate) schedulers: Vec<String>,
-    /// How many of the jobs that wait in each queue an action looks at.
-    pub(crate) queue_depth: BTreeMap<Action, usize>,
+    pub(crate) choices: Choices,
     pub(crate) agents: Agents,
     pub(crate) beats: Beats,
     pub(crate) starts: Starts,
@@ -62,7 +61,7 @@ impl Model {
         Self {
             inventory: Inventory::of(Vec::new(), &mut remarks),
             schedulers,
-            queue_depth: BTreeMap::new(),
+            choices: Choices::default(),
             agents: Agents::default(),
             beats: Beats::default(),
             starts: Starts::default(),

@@ -36,11 +36,7 @@ impl Model {
             now,
             &mut remarks,
         );
-        snapshot
-            .cluster
-            .settings
-            .queue_depth
-            .clone_from(&self.queue_depth);
+        self.choices.enter(&mut snapshot.cluster.settings);
         // Nobody writes here which devices a claim got, so a pod with one would wait on its node for ever.
         snapshot.cluster.settings.allows_claims = false;
         for node in &mut snapshot.cluster.nodes {

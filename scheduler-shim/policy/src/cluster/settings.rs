@@ -30,6 +30,9 @@ pub enum SharedCards {
     Any,
     /// None of them: a card may as well be opened.
     NoMatter,
+    /// The one, with or without such a card, where the least of what is free becomes useless to the pods that there
+    /// are, by how many there are of each kind; pods with whole cards go by that, too.
+    LeastFragments,
 }
 
 /// The choices of whoever runs the scheduler.

@@ -1,6 +1,6 @@
 //! Opening a session: everything sorted, numbered and booked.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -73,6 +73,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         ground: RefCell::default(),
         places: RefCell::default(),
         rankings: RefCell::default(),
+        mix: OnceCell::new(),
     };
     add_claims(&mut session, cluster);
     let mut jobs: Vec<&Job> = cluster.jobs.iter().collect();

@@ -1,0 +1,281 @@
+//! How full a cluster gets that more is asked of than it has, by the rule that chooses nodes and cards.
+//!
+//! Pods of a mix come and go at random for a while; what is compared is how many cards are given away on average,
+//! and how many pods got a place. All rules see the same pods at the same times. KAI's rule is its own order of
+//! nodes and cards with amounts in bytes; first fit takes the first node by name. The seeds are fixed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use apportion_abi::{Bytes, Share};
+use apportion_policy::cluster::{
+    Cards, Group, Job, Node, PodSet, Queue, Quota, SharedCards, Status, Strategy, Task,
+};
+use apportion_policy::{Action, Cluster, Decision, Session};
+
+const NODES: usize = 32;
+const CARDS: usize = 8;
+const CARD: Bytes = Bytes::from_mib(80_000);
+const ROUNDS: usize = 120;
+/// What happens while the cluster fills is not counted.
+const FILLED: usize = 40;
+/// A pod runs for so many rounds on average.
+const LIFE: u64 = 20;
+/// How much more is asked than there is.
+const DEMAND: f64 = 1.0;
+/// A pod waits for so many rounds, then whoever wants it gives up.
+const PATIENCE: usize = 1;
+const SEEDS: u64 = 3;
+
+/// Pods of a kind and how many of a hundred are like that.
+type Mix = &'static [(u64, Asks)];
+
+/// What pods of a kind ask for: one of these.
+#[derive(Clone, Copy)]
+enum Asks {
+    /// Hundredths of so many cards.
+    Parts(&'static [u32], u32),
+    /// Gibibytes of a card.
+    Memory(&'static [u64]),
+    /// Cards.
+    Whole(&'static [i64]),
+}
+
+const MIXES: &[(&str, Mix)] = &[
+    (
+        "fractions",
+        &[(100, Asks::Parts(&[10, 20, 25, 30, 40, 50, 60, 70], 1))],
+    ),
+    (
+        "memory",
+        &[(100, Asks::Memory(&[4, 8, 12, 16, 24, 32, 40, 60]))],
+    ),
+    (
+        "halves and whole",
+        &[
+            (70, Asks::Parts(&[50], 1)),
+            (30, Asks::Whole(&[1, 1, 2, 4, 8])),
+        ],
+    ),
+    (
+        "several devices",
+        &[
+            (60, Asks::Parts(&[20, 30, 50], 1)),
+            (40, Asks::Parts(&[30, 50, 60], 2)),
+        ],
+    ),
+    (
+        "all",
+        &[
+            (50, Asks::Parts(&[10, 25, 30, 50, 70], 1)),
+            (20, Asks::Memory(&[8, 16, 24, 40])),
+            (5, Asks::Parts(&[50], 2)),
+            (20, Asks::Whole(&[1, 1, 1, 2])),
+            (5, Asks::Whole(&[4, 8])),
+        ],
+    ),
+];
+
+/// A rule: how nodes and cards are chosen.
+const RULES: &[(&str, Strategy, SharedCards)] = &[
+    ("KAI", Strategy::Binpack, SharedCards::Any),
+    ("first fit", Strategy::ByName, SharedCards::NoMatter),
+    ("best fit", Strategy::Binpack, SharedCards::BestFit),
+    (
+        "least fragments",
+        Strategy::Binpack,
+        SharedCards::LeastFragments,
+    ),
+];
+
+/// Numbers that look random and are the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, count: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % count
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> Option<T> {
+        let count = u64::try_from(all.len()).ok()?;
+        all.get(usize::try_from(self.below(count)).ok()?).copied()
+    }
+
+    fn cards(&mut self, mix: Mix) -> Cards {
+        let mut at = self.below(100);
+        let kind = mix.iter().find(|(percent, _)| {
+            let is_it = at < *percent;
+            at = at.saturating_sub(*percent);
+            is_it
+        });
+        let shared = |share, devices| Cards::Shared { share, devices };
+        let cards = match kind.map(|(_, asks)| *asks) {
+            None => None,
+            Some(Asks::Whole(counts)) => self.one_of(counts).map(Cards::Whole),
+            Some(Asks::Memory(sizes)) => self
+                .one_of(sizes)
+                .map(|size| shared(Share::Memory(Bytes::from_mib(size * 1000)), 1)),
+            Some(Asks::Parts(parts, devices)) => self.one_of(parts).and_then(|part| {
+                let fraction = format!("0.{part:02}").parse().ok()?;
+                Some(shared(Share::Fraction(fraction), devices))
+            }),
+        };
+        cards.unwrap_or_default()
+    }
+}
+
+/// A pod: what it asks, when it comes, and for how many rounds it runs.
+struct Pod {
+    name: String,
+    cards: Cards,
+    comes: usize,
+    life: usize,
+}
+
+fn pods(mix: Mix, seed: u64) -> Vec<Pod> {
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let all = (NODES * CARDS) as f64;
+    let mut pods = Vec::new();
+    for comes in 0..ROUNDS {
+        let mut asked = 0.0;
+        while asked < all * DEMAND / LIFE as f64 {
+            let cards = random.cards(mix);
+            asked += cards.count(CARD);
+            let life = usize::try_from(1 + random.below(2 * LIFE)).unwrap_or(1);
+            let name = format!("pod-{:06}", pods.len());
+            pods.push(Pod {
+                name,
+                cards,
+                comes,
+                life,
+            });
+        }
+    }
+    pods
+}
+
+fn cluster(strategy: Strategy, shared: SharedCards) -> Cluster {
+    let node = |number: usize| Node {
+        name: format!("node-{number:03}"),
+        cpu_millis: 1_000_000,
+        memory: 1 << 42,
+        pods: 250,
+        cards: CARDS as i64,
+        card_memory: CARD,
+        ..Node::default()
+    };
+    let queue = Queue {
+        name: "all".to_owned(),
+        parent: None,
+        created: Duration::ZERO,
+        priority: 100,
+        cpu: Quota::UNLIMITED,
+        memory: Quota::UNLIMITED,
+        gpu: Quota::UNLIMITED,
+        usage: [0.0; 3],
+        preempt_min_runtime: None,
+        reclaim_min_runtime: None,
+    };
+    let mut cluster = Cluster {
+        nodes: (0..NODES).map(node).collect(),
+        queues: vec![queue],
+        ..Cluster::default()
+    };
+    cluster.settings.gpu_nodes = strategy;
+    cluster.settings.shared_cards = shared;
+    cluster
+}
+
+fn job(pod: &Pod) -> Job {
+    Job {
+        name: pod.name.clone(),
+        queue: "all".to_owned(),
+        is_preemptible: true,
+        created: Duration::from_secs(pod.comes as u64),
+        root: Group {
+            sets: vec![PodSet {
+                name: "set".to_owned(),
+                min_available: 1,
+                topology: None,
+            }],
+            ..Group::default()
+        },
+        tasks: vec![Task {
+            name: pod.name.clone(),
+            set: "set".to_owned(),
+            cards: pod.cards.clone(),
+            cpu_millis: 100,
+            memory: 1 << 20,
+            ..Task::default()
+        }],
+        ..Job::default()
+    }
+}
+
+/// The cards given away, of all, on average; and how many pods got a place.
+fn fill(mut cluster: Cluster, pods: &[Pod]) -> (f64, usize) {
+    let lives: BTreeMap<&str, &Pod> = pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
+    let mut ends: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut given, mut placed) = (0.0, BTreeSet::new());
+    for round in 0..ROUNDS {
+        cluster.jobs.retain(|job| match ends.get(&job.name) {
+            Some(end) => *end > round,
+            None => lives[job.name.as_str()].comes + PATIENCE > round,
+        });
+        let new = pods.iter().filter(|pod| pod.comes == round);
+        cluster.jobs.extend(new.map(job));
+        let mut session = Session::open(Duration::from_secs(round as u64), &cluster);
+        session.run(Action::Allocate);
+        let decisions = session.decisions();
+        for decision in decisions {
+            let Decision::Bind { task, place, .. } = decision else {
+                continue;
+            };
+            let mut tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+            if let Some(found) = tasks.find(|found| found.name == task) {
+                // A new card gets its name for good when it is opened.
+                let cards = place.cards.iter();
+                let cards = cards.map(|card| card.replace("new", &format!("card-{round}")));
+                (found.status, found.node, found.on) =
+                    (Status::Running, Some(place.node), cards.collect());
+                ends.insert(task.clone(), round + lives[task.as_str()].life);
+                placed.insert(task);
+            }
+        }
+        if round >= FILLED {
+            let tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
+            let running = tasks.filter(|task| task.status == Status::Running);
+            given += running.map(|task| task.cards.count(CARD)).sum::<f64>();
+        }
+    }
+    let all = (NODES * CARDS * (ROUNDS - FILLED)) as f64;
+    (given / all, placed.len())
+}
+
+fn main() {
+    println!(
+        "{NODES} nodes of {CARDS} cards, {DEMAND} times as much asked as there is, {SEEDS} times {ROUNDS} rounds: \
+         cards given away, pods placed, and both by KAI's"
+    );
+    for (name, mix) in MIXES {
+        let mut kai = None;
+        for (rule, strategy, shared) in RULES {
+            let (mut given, mut placed) = (0.0, 0);
+            for seed in 1..=SEEDS {
+                let (part, pods) = fill(cluster(*strategy, *shared), &pods(mix, seed));
+                given += part / SEEDS as f64;
+                placed += pods;
+            }
+            let (by, than) = *kai.get_or_insert((given, placed));
+            println!(
+                "{name:>18} {rule:>16}: {:6.2} % {placed:>6}  {:6.3} {:6.3}",
+                given * 100.0,
+                given / by,
+                placed as f64 / than as f64,
+            );
+        }
+    }
+}

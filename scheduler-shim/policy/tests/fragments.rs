@@ -1,0 +1,117 @@
+//! Where pods go when as little as possible of what is free is to become useless.
+
+use std::time::Duration;
+
+use apportion_abi::{Bytes, Share};
+use apportion_policy::cluster::{
+    Cards, Group, Job, Node, PodSet, Queue, Quota, SharedCards, Status, Task,
+};
+use apportion_policy::{Cluster, Decision, step};
+
+fn part(text: &str) -> Cards {
+    Cards::Shared {
+        share: Share::Fraction(text.parse().expect("a fraction")),
+        devices: 1,
+    }
+}
+
+fn node(name: &str, cards: i64) -> Node {
+    Node {
+        name: name.to_owned(),
+        pods: 20,
+        cards,
+        card_memory: Bytes::from_mib(10_000),
+        ..Node::default()
+    }
+}
+
+/// A job of one pod, on a card of a node or waiting.
+fn job(name: &str, cards: Cards, on: Option<&str>) -> Job {
+    Job {
+        name: name.to_owned(),
+        queue: "all".to_owned(),
+        is_preemptible: true,
+        root: Group {
+            sets: vec![PodSet {
+                name: "set".to_owned(),
+                min_available: 1,
+                topology: None,
+            }],
+            ..Group::default()
+        },
+        tasks: vec![Task {
+            name: name.to_owned(),
+            set: "set".to_owned(),
+            cards,
+            status: on.map_or(Status::Pending, |_| Status::Running),
+            node: on.map(str::to_owned),
+            on: on
+                .map(|node| format!("card of {node}"))
+                .into_iter()
+                .collect(),
+            ..Task::default()
+        }],
+        ..Job::default()
+    }
+}
+
+/// The node that `new` gets where pods already are.
+fn place(shared: SharedCards, nodes: Vec<Node>, new: Cards, there: Vec<Job>) -> String {
+    let mut cluster = Cluster {
+        nodes,
+        queues: vec![Queue {
+            name: "all".to_owned(),
+            parent: None,
+            created: Duration::ZERO,
+            priority: 100,
+            cpu: Quota::UNLIMITED,
+            memory: Quota::UNLIMITED,
+            gpu: Quota::UNLIMITED,
+            usage: [0.0; 3],
+            preempt_min_runtime: None,
+            reclaim_min_runtime: None,
+        }],
+        jobs: there,
+        ..Cluster::default()
+    };
+    cluster.jobs.push(job("new", new, None));
+    cluster.settings.shared_cards = shared;
+    match step(Duration::ZERO, &cluster).as_slice() {
+        [Decision::Bind { place, .. }] => place.node.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_hole_that_most_pods_could_use_is_left_to_them() {
+    let place = |shared| {
+        let there = vec![
+            job("on-a", part("0.4"), Some("a")),
+            job("large-1", part("0.6"), Some("c")),
+            job("small-1", part("0.4"), Some("c")),
+            job("large-2", part("0.6"), Some("d")),
+            job("small-2", part("0.4"), Some("d")),
+        ];
+        let nodes = ["a", "b", "c", "d"].map(|name| node(name, 1));
+        place(shared, nodes.to_vec(), part("0.3"), there)
+    };
+    // What would be left of the hole of 0.6 is of use to few; what is left of a whole card is of use to all.
+    assert_eq!(place(SharedCards::BestFit), "a");
+    assert_eq!(place(SharedCards::LeastFragments), "b");
+}
+
+#[test]
+fn whole_cards_are_taken_where_they_are_of_no_use_to_those_who_want_several() {
+    let place = |shared| {
+        let there = vec![
+            job("many-1", Cards::Whole(4), Some("c")),
+            job("many-2", Cards::Whole(4), Some("d")),
+            job("on-b", part("0.5"), Some("b")),
+        ];
+        let nodes = vec![node("a", 4), node("b", 7), node("c", 4), node("d", 4)];
+        place(shared, nodes, Cards::Whole(2), there)
+    };
+    // Of four cards two would remain, of no use to those who want four; of seven five do, and one half less.
+    assert_eq!(place(SharedCards::BestFit), "a");
+    assert_eq!(place(SharedCards::LeastFragments), "b");
+}
