@@ -195,6 +195,19 @@ pub(crate) const ROWS: &[Row] = &[
         outcome: Held,
     },
     Row {
+        name: "forged-slots",
+        // Half of the slots say that processes of the node are in the account, by its own numbers of them.
+        script: asks!(
+            "u=/.apportion/usage; victim alloc 1M; i=1; : > /tmp/s; while test $i -le 500; do ",
+            "low=$(printf '\\\\%03o\\\\%03o' $((i % 256)) $((i / 256))); ",
+            "printf \"$low\\0\\0\\1\\0\\0\\0\\0\\0\\0\\0\\0\\0\\1\\0\\374\\377\\377\\357\\0\\0\\1\\0\" >> /tmp/s; ",
+            "head -c 40 /dev/zero >> /tmp/s; i=$((i + 1)); done; test $(stat -c %s /tmp/s) = 32000 || echo BROKE test; ",
+            "dd if=/tmp/s of=$u conv=notrunc bs=64 seek=503; printf '\\0\\4' | dd of=$u conv=notrunc bs=1 seek=64; "
+        ),
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
         name: "random-usage",
         script: takes!(
             "victim alloc 1500M hold & sleep 1; size=$(stat -c %s /.apportion/usage); ",
