@@ -2,9 +2,11 @@
 //!
 //! A process in a container registers the pid of its own pid namespace. If that is the agent's, the pid
 //! is the process; otherwise it is looked for among all processes, once. What is written in an account can
-//! name thousands who never were, so all processes are looked through seldom enough to cost little.
+//! name thousands who never were, so all processes are looked through seldom enough to cost little. A process
+//! that uses a card is known from the driver and got to know at once: until it is, it would look like one
+//! that goes around its account.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use apportion_abi::account::Registration;
@@ -27,6 +29,8 @@ pub(crate) struct Namespaces {
     /// What the last look through all processes found, and when there may be another.
     seen: HashMap<Key, ProcessId>,
     next_look: Instant,
+    /// Those who were using a card when they were got to know.
+    met: BTreeSet<ProcessId>,
 }
 
 impl Namespaces {
@@ -36,7 +40,18 @@ impl Namespaces {
             known: HashMap::new(),
             seen: HashMap::new(),
             next_look: Instant::now(),
+            met: BTreeSet::new(),
         }
+    }
+
+    /// Gets to know the processes that use a card, each once.
+    pub(crate) fn meet(&mut self, users: BTreeSet<ProcessId>) {
+        for process in users.difference(&self.met) {
+            if let Some((space, pid, process)) = procfs::in_another_namespace(self.own, *process) {
+                self.seen.insert((space, pid, process.start), process);
+            }
+        }
+        self.met = users;
     }
 
     /// Finds the process of a slot. A process of another namespace is taken for dead only if it was
@@ -136,6 +151,19 @@ mod tests {
             ..blind
         };
         assert_eq!(namespaces.resolve(gone), Resolved::Unknown);
+    }
+
+    #[test]
+    fn who_uses_a_card_is_found_while_it_is_too_soon_to_look_through_all() {
+        let mut namespaces = Namespaces {
+            own: Some(1),
+            next_look: Instant::now() + Duration::from_secs(3600),
+            ..Namespaces::new()
+        };
+        let live = procfs::live(std::process::id()).unwrap();
+        assert_eq!(namespaces.resolve(own()), Resolved::Unknown);
+        namespaces.meet([live].into());
+        assert_eq!(namespaces.resolve(own()), Resolved::Live(live));
     }
 
     #[test]

@@ -117,12 +117,18 @@ pub(crate) fn pid_namespace(pid: u32) -> Option<u64> {
 
 /// All processes whose own pid is counted in another namespace than `own`, with the namespace and that pid.
 pub(crate) fn in_other_namespaces(own: Option<u64>) -> Vec<(u64, u32, ProcessId)> {
-    let told = |process: ProcessId| {
-        let namespace = pid_namespace(process.pid).filter(|found| Some(*found) != own)?;
-        Some((namespace, innermost_pid(process.pid)?, process))
-    };
     let live = all().into_iter().filter_map(live);
-    live.filter_map(told).collect()
+    live.filter_map(|process| in_another_namespace(own, process))
+        .collect()
+}
+
+/// The same of one process.
+pub(crate) fn in_another_namespace(
+    own: Option<u64>,
+    process: ProcessId,
+) -> Option<(u64, u32, ProcessId)> {
+    let namespace = pid_namespace(process.pid).filter(|found| Some(*found) != own)?;
+    Some((namespace, innermost_pid(process.pid)?, process))
 }
 
 /// Changes with each start of the machine; pids and start times mean nothing across it.

@@ -10,6 +10,9 @@ const STRANGERS: usize = 16;
 impl Agent {
     /// Enters what the driver answered.
     pub(super) fn read(&mut self, readings: Readings) {
+        let users = readings.cards.iter().flat_map(|card| card.processes.keys());
+        let users = users.filter_map(|pid| procfs::live(*pid));
+        self.namespaces.meet(users.collect());
         self.collect_slots();
         for card in &readings.found {
             self.driver.cards.push(card.clone());
