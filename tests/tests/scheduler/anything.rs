@@ -189,14 +189,17 @@ impl World {
         let Some(pods) = self.requests.all() else {
             return;
         };
-        let mut written: BTreeMap<String, u64> = BTreeMap::new();
-        for (card, bytes) in pods.iter().filter(|pod| is_on_node(pod)).flat_map(cards_of) {
-            *written.entry(card).or_default() += bytes;
+        // The simulated cards of two nodes have the same names.
+        let mut written: BTreeMap<(&str, String), u64> = BTreeMap::new();
+        for pod in pods.iter().filter(|pod| is_on_node(pod)) {
+            for (card, bytes) in cards_of(pod) {
+                *written.entry((node_of(pod), card)).or_default() += bytes;
+            }
         }
-        for (card, sum) in written {
+        for ((node, card), sum) in written {
             assert!(
                 sum <= CARD,
-                "{card} is given to pods for {sum}\n{}",
+                "{card} of {node} is given to pods for {sum}\n{}",
                 self.cluster.said()
             );
         }
@@ -299,6 +302,11 @@ fn is_on_node(pod: &Pod) -> bool {
 }
 
 /// The cards that are written on a pod.
+fn node_of(pod: &Pod) -> &str {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    node.unwrap_or_default()
+}
+
 fn cards_of(pod: &Pod) -> Vec<(String, u64)> {
     let annotations = pod.metadata.annotations.as_ref();
     let text = annotations.and_then(|all| all.get("apportion.dev/cards"));
