@@ -211,7 +211,7 @@ const ON_THE_WIRE: &[&str] = &[
 ];
 
 /// What the library in other people's programs is made of, beside our own crates.
-const IN_THE_HOOKED_PROCESS: &[&str] = &["hashbrown", "libc", "lz4_flex"];
+const IN_THE_HOOKED_PROCESS: &[&str] = &["hashbrown", "libc"];
 const HOOKED: &[&str] = &["apportion-abi", "apportion-gate", "apportion-intercept"];
 
 fn metadata() -> Metadata {

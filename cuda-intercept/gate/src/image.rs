@@ -8,10 +8,11 @@
 //!
 //! An image comes as a pointer without a length, so all that is known of it is what it says itself.
 //! Nothing here trusts that: what cannot be read, or makes no sense, is no image (`None`), and the driver
-//! decides what becomes of it. A compressed cubin is not unpacked: it counts as code of its full length,
-//! and variables in it are found by the agent.
+//! decides what becomes of it. What is compressed counts as code of its full length; its variables count where
+//! LZ4 packed it, and are found by the agent where zstd did.
 
 mod bundle;
+mod lz4;
 mod text;
 
 pub use bundle::bundle;

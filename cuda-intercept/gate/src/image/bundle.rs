@@ -11,7 +11,7 @@
 
 use alloc::vec::Vec;
 
-use super::{BUNDLE, Image, Reader, cubin, text, u16_at, u32_at, u64_at};
+use super::{BUNDLE, Image, Reader, cubin, lz4, text, u16_at, u32_at, u64_at};
 
 /// Kinds of an entry.
 const TEXT: u16 = 1;
@@ -117,7 +117,7 @@ fn unpacked(read: &Reader<'_>, head: u64) -> Option<(Image, u64)> {
     }
     let (mut packed, mut found) = (room(bytes)?, room(whole)?);
     read(content, &mut packed).then_some(())?;
-    let length = lz4_flex::block::decompress_into(&packed, &mut found).ok()?;
+    let length = lz4::unpack(&packed, &mut found)?;
     found.truncate(length);
     if u16_at(read, head)? == TEXT {
         return Some((text(&found), whole));
