@@ -27,13 +27,15 @@ struct Row {
 const ROWS: &[Row] = &[
     Row {
         artefact: "grant",
-        // The runtime looks where no grant is written.
+        // The runtime looks where no grant is written, and is not asked where it looks.
         take: |node| {
             node.kill_agent();
             for grant in node.grants() {
                 fs::remove_file(grant).expect("it is there");
             }
-            node.start_agent(&["--cdi-dir", "/run/apportion/elsewhere"]);
+            let elsewhere = ["--cdi-dir", "/run/apportion/elsewhere"];
+            let unasked = ["--cdi", "on", "--cri-socket", "/run/apportion/nobody"];
+            node.start_agent(&[elsewhere.as_slice(), &unasked].concat());
         },
         event: "unresolvable CDI devices apportion.dev/grant=",
     },
