@@ -20,6 +20,7 @@ use apportion_abi::{Bytes, CardUuid, place};
 use apportion_ledger::{ClaimWindow, ProcessId};
 
 use crate::namespace::Namespaces;
+use crate::procfs::{self, MappedFile};
 use crate::reserve::Cost;
 
 /// Why an account could not be made.
@@ -62,6 +63,7 @@ pub(crate) struct Account {
     limits: LimitsMap,
     usage: UsageMap,
     identity: Option<[(u64, u64); 2]>,
+    usage_file: Option<MappedFile>,
     begun: HashMap<(usize, u32), Vec<Bytes>>,
     was_recreated: bool,
     was_grown: bool,
@@ -133,6 +135,7 @@ impl Account {
     fn from_parts(folder: PathBuf, limits: LimitsMap, usage: UsageMap) -> Self {
         let cards = limits.cards().iter().map(|card| card.card()).collect();
         let identity = identity(&folder);
+        let usage_file = procfs::mapped_at(std::process::id(), usage.address());
         let begun = HashMap::new();
         Self {
             folder,
@@ -140,6 +143,7 @@ impl Account {
             limits,
             usage,
             identity,
+            usage_file,
             begun,
             was_recreated: false,
             was_grown: false,
@@ -194,9 +198,10 @@ impl Account {
         });
     }
 
-    /// The inode of the file that its programs have mapped.
-    pub(crate) fn usage_inode(&self) -> Option<u64> {
-        self.identity.map(|[_, (inode, _)]| inode)
+    /// Whether the process has the account's usage mapped, as its programs have.
+    pub(crate) fn is_mapped_by(&self, pid: u32) -> bool {
+        let file = self.usage_file.as_ref();
+        file.is_some_and(|file| procfs::has_mapped(pid, file))
     }
 
     /// Notes all claims before the driver is asked what is used.

@@ -73,7 +73,7 @@ impl Members {
         self.pods.remove(id);
     }
 
-    /// Enters all children of all members, and theirs.
+    /// Enters all children of all members, and theirs. A container is not its starter's child in this sense.
     pub(crate) fn follow(&mut self) {
         let mut unseen: Vec<_> = self
             .of
@@ -85,7 +85,7 @@ impl Members {
                 .into_iter()
                 .filter_map(procfs::live)
             {
-                if !self.of.contains_key(&child) {
+                if !self.of.contains_key(&child) && is_with(process, child) {
                     self.join(child, &id);
                     unseen.push((child, id.clone()));
                 }
@@ -159,6 +159,12 @@ impl Members {
             .is_dir()
             .then(|| AllocationId(id.to_owned()))
     }
+}
+
+/// Whether a child runs in its parent's pod, or in none.
+fn is_with(parent: ProcessId, child: ProcessId) -> bool {
+    let pod = |process: ProcessId| apportion_cgroup::place(&procfs::cgroup(process.pid)?);
+    pod(child).is_none_or(|own| pod(parent).is_some_and(|of| of.pod == own.pod))
 }
 
 #[cfg(test)]

@@ -98,14 +98,31 @@ pub(crate) fn has_account(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}/root{CONTAINER_ACCOUNT}/{LIMITS_FILE}")).unwrap_or(true)
 }
 
-/// Whether the process has a file of that inode mapped; where its maps cannot be read, it may have.
-pub(crate) fn has_mapped(pid: u32, inode: u64) -> bool {
-    let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else {
-        return true;
+/// A file by its device and inode, as `/proc/PID/maps` writes them. What `stat` says can be another device.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct MappedFile(String, String);
+
+/// The file that the process has mapped at the address.
+pub(crate) fn mapped_at(pid: u32, address: usize) -> Option<MappedFile> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let begins_there = |line: &&str| {
+        let begin = line.split('-').next();
+        begin.and_then(|begin| usize::from_str_radix(begin, 16).ok()) == Some(address)
     };
-    let inode = inode.to_string();
+    maps.lines().find(begins_there).and_then(mapped_file)
+}
+
+/// Whether the process has the file mapped. One whose maps cannot be read has not shown that it has.
+pub(crate) fn has_mapped(pid: u32, file: &MappedFile) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
+    let maps = maps.unwrap_or_default();
     maps.lines()
-        .any(|line| line.split_whitespace().nth(4) == Some(inode.as_str()))
+        .any(|line| mapped_file(line).as_ref() == Some(file))
+}
+
+fn mapped_file(line: &str) -> Option<MappedFile> {
+    let mut fields = line.split_whitespace().skip(3).map(str::to_owned);
+    Some(MappedFile(fields.next()?, fields.next()?))
 }
 
 /// The inode of the pid namespace that the process's own pid is counted in.
@@ -168,6 +185,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_mapping_is_known_by_its_file_and_not_by_its_number_alone() {
+        let pid = std::process::id();
+        let line = |device: &str| format!("7f0000-7f1000 r--s 00001000 {device} 11 /run/a file");
+        assert_eq!(
+            mapped_file(&line("00:1a")),
+            Some(MappedFile("00:1a".into(), "11".into()))
+        );
+        assert_ne!(mapped_file(&line("00:1a")), mapped_file(&line("00:1b")));
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let first = maps.lines().next().unwrap();
+        let (begin, _) = first.split_once('-').unwrap();
+        let file = mapped_at(pid, usize::from_str_radix(begin, 16).unwrap()).unwrap();
+        assert!(has_mapped(pid, &file));
+        assert!(!has_mapped(
+            pid,
+            &MappedFile("ff:ff".into(), file.1.clone())
+        ));
+        // Of a process that is not there nothing can be read, as of one that may not be looked at.
+        assert!(!has_mapped(u32::MAX, &file));
+        assert_eq!(mapped_at(pid, 1), None);
+    }
+
+    #[test]
     fn a_name_with_parentheses_does_not_shift_the_fields() {
         let text = "7 (a) b (c)) S 3 7 7 0 -1 1 2 3 4 5 6 7 8 9 20 0 4 0 1234 0 0";
         let expected = Stat {
@@ -187,14 +227,6 @@ mod tests {
             start: own.start + 1,
             ..own
         }));
-    }
-
-    #[test]
-    fn a_mapped_file_is_found_by_its_inode() {
-        let program = fs::metadata("/proc/self/exe").unwrap().ino();
-        assert!(has_mapped(std::process::id(), program));
-        let other = fs::metadata("/proc/self/status").unwrap().ino();
-        assert!(!has_mapped(std::process::id(), other));
     }
 
     #[test]

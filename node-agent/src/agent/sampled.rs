@@ -79,8 +79,10 @@ impl Agent {
     }
 
     fn has_mapped(&self, id: &AllocationId, slot: &Slot) -> bool {
-        let inode = self.accounts.get(id).and_then(Account::usage_inode);
-        inode.is_some_and(|inode| procfs::has_mapped(slot.process.pid, inode))
+        // The agent has every account mapped.
+        let pid = slot.process.pid;
+        let account = self.accounts.get(id).filter(|_| pid != std::process::id());
+        account.is_some_and(|account| account.is_mapped_by(pid))
     }
 
     fn sample_of(&mut self, readings: &Readings) -> Sample {

@@ -387,6 +387,12 @@ impl UsageMap {
         self.cards
     }
 
+    /// Where this process has it mapped.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.mapping.start.addr().get()
+    }
+
     /// The file's words.
     #[must_use]
     pub fn usage(&self) -> Usage<'_> {

@@ -196,10 +196,11 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         name: "forged-slots",
-        // Half of the slots say that processes of the node are in the account, by its own numbers of them.
+        // Half of the slots say that the node's first processes are in the account, by its own numbers of them:
+        // were they believed, so would all that these have started.
         script: asks!(
             "u=/.apportion/usage; victim alloc 1M; i=1; : > /tmp/s; while test $i -le 500; do ",
-            "low=$(printf '\\\\%03o\\\\%03o' $((i % 256)) $((i / 256))); ",
+            "low=$(printf '\\\\%03o\\\\000' $((i % 24 + 1))); ",
             "printf \"$low\\0\\0\\1\\0\\0\\0\\0\\0\\0\\0\\0\\0\\1\\0\\374\\377\\377\\357\\0\\0\\1\\0\" >> /tmp/s; ",
             "head -c 40 /dev/zero >> /tmp/s; i=$((i + 1)); done; test $(stat -c %s /tmp/s) = 32000 || echo BROKE test; ",
             "dd if=/tmp/s of=$u conv=notrunc bs=64 seek=503; printf '\\0\\4' | dd of=$u conv=notrunc bs=1 seek=64; "

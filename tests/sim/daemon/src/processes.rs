@@ -42,6 +42,13 @@ struct Client {
     connections: HashMap<u64, UnixStream>,
 }
 
+impl Client {
+    /// Whether nobody has the other end of any of its connections.
+    fn is_left(&self) -> bool {
+        self.connections.values().all(is_hung_up)
+    }
+}
+
 /// One connection of a process that is served.
 #[derive(Clone)]
 pub(crate) struct Guest {
@@ -119,8 +126,10 @@ impl Served {
         state.bury();
         state.connections += 1;
         let connection = state.connections;
+        // A program that became another one left its connections when it did, and with them what it had;
+        // whoever reads from them may not have been told yet.
         match state.processes.get_mut(&pid) {
-            Some(client) if !client.has_ended => {
+            Some(client) if !client.has_ended && !client.is_left() => {
                 client.connections.insert(connection, copy);
                 let process = Arc::clone(&client.process);
                 return Ok(Guest {
@@ -228,7 +237,7 @@ impl State {
             let client = self.processes.get_mut(&pid);
             let is_over = client.is_none_or(|client| {
                 client.has_ended = true;
-                client.connections.values().all(is_hung_up)
+                client.is_left()
             });
             if is_over {
                 self.end(pid);
