@@ -9,6 +9,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+/// How the names of the variables begin in which `cargo run` describes the crate that it runs.
+const DESCRIBED: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
+
 /// The checkout that this program was built from.
 pub(crate) struct Workspace {
     /// The folder of the root manifest.
@@ -59,8 +62,14 @@ impl Workspace {
     pub(crate) fn cargo_in(&self, folder: &Path, target: &Path) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(folder).env("CARGO_TARGET_DIR", target);
-        // `cargo run` describes this crate in the environment; the crates built below must not see it.
-        cargo.env_remove("CARGO_MANIFEST_DIR");
+        // `cargo run` describes this crate in the environment; the crates built below must not see it, and
+        // those that ask for such a variable (ring) would be built anew with all that stand on them.
+        let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let of_this_crate =
+            names.filter(|name| DESCRIBED.iter().any(|told| name.starts_with(told)));
+        of_this_crate.for_each(|name| {
+            cargo.env_remove(name);
+        });
         cargo
     }
 }
