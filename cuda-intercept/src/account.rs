@@ -12,9 +12,11 @@ use apportion_gate::Reserve;
 use crate::{errno, spin::Spin};
 
 pub(crate) mod marks;
+mod path;
 mod peers;
 mod shared;
 
+use path::PathBuffer;
 pub(crate) use shared::Joined;
 
 /// Whether a limit applies to this process.
@@ -278,40 +280,6 @@ fn environment(name: &str) -> Option<&'static [u8]> {
     (!value.is_empty()).then_some(value)
 }
 
-/// A path, put together without the heap.
-pub(super) struct PathBuffer([u8; 512]);
-
-impl Default for PathBuffer {
-    fn default() -> Self {
-        Self([0; 512])
-    }
-}
-
-impl PathBuffer {
-    /// `folder/file`, or `folder` alone; `None` if it is too long.
-    pub(super) fn join(&mut self, folder: &[u8], file: &str) -> Option<&CStr> {
-        let slash = if file.is_empty() { "" } else { "/" };
-        let parts = [folder, slash.as_bytes(), file.as_bytes(), b"\0"];
-        let mut rest = self.0.as_mut_slice();
-        for part in parts {
-            let (here, next) = rest.split_at_mut_checked(part.len())?;
-            here.copy_from_slice(part);
-            rest = next;
-        }
-        CStr::from_bytes_until_nul(&self.0).ok()
-    }
-
-    /// Whether something is at the path, readable or not.
-    fn is_there(&self) -> bool {
-        let Ok(path) = CStr::from_bytes_until_nul(&self.0) else {
-            return false;
-        };
-        // SAFETY: the path is a string.
-        let found = unsafe { libc::access(path.as_ptr(), libc::F_OK) };
-        found == 0 || !matches!(errno::get(), libc::ENOENT | libc::ENOTDIR)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::ffi::CString;
@@ -405,12 +373,5 @@ mod tests {
             account.view(0, 16 * MIB, 16 * MIB),
             view(8 * MIB, 0, 8 * MIB)
         );
-    }
-
-    #[test]
-    fn a_path_that_does_not_fit_is_no_path() {
-        let mut path = PathBuffer::default();
-        assert_eq!(path.join(b"/a", "limits"), Some(c"/a/limits"));
-        assert_eq!(path.join(&[b'a'; 600], "limits"), None);
     }
 }

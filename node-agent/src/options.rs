@@ -13,6 +13,7 @@ use apportion_ledger::OffenderPolicy;
 use crate::driver::Sizes;
 use crate::failure::Failure;
 
+mod cards;
 mod kubelet;
 mod runtime;
 mod second_lock;
@@ -35,7 +36,7 @@ struct Row {
     set: fn(&mut Options, &str) -> bool,
 }
 
-/// All settings but the switches `--sim`, `--help` and `--version`.
+/// The settings of the agent itself. The switches `--sim`, `--help` and `--version` have no row.
 const ROWS: &[Row] = &[
     Row {
         flag: "--dir",
@@ -45,17 +46,6 @@ const ROWS: &[Row] = &[
         help: "the instance's folder: socket, checkpoint, accounts",
         set: |options, text| {
             options.dir = PathBuf::from(text);
-            !text.is_empty()
-        },
-    },
-    Row {
-        flag: "--nvml-library",
-        env: "APPORTION_NVML_LIBRARY",
-        form: "PATH",
-        default: SYSTEM_NVML,
-        help: "the driver's management library",
-        set: |options, text| {
-            options.nvml = OsString::from(text);
             !text.is_empty()
         },
     },
@@ -72,65 +62,6 @@ const ROWS: &[Row] = &[
                 (_, Err(_)) => return false,
             };
             true
-        },
-    },
-    Row {
-        flag: "--policy",
-        env: "APPORTION_POLICY",
-        form: "observe, kill or evict (without a cluster: kill)",
-        default: "observe",
-        help: "what is done to a process that exceeds or bypasses its limit",
-        set: |options, text| {
-            options.policy = match text {
-                "observe" => OffenderPolicy::Observe,
-                "kill" => OffenderPolicy::Kill,
-                "evict" => OffenderPolicy::Evict,
-                _ => return false,
-            };
-            true
-        },
-    },
-    Row {
-        flag: "--context-reserve",
-        env: "APPORTION_CONTEXT_RESERVE",
-        form: "MiB, at most 65536, or probe",
-        default: "probe: measured once for each model and driver",
-        help: "what a process's first context on a card is charged",
-        set: |options, text| {
-            options.context_reserve = match (text, text.parse::<u64>()) {
-                ("probe", _) => None,
-                (_, Ok(mib)) if mib <= 65_536 => Some(Bytes::from_mib(mib)),
-                _ => return false,
-            };
-            true
-        },
-    },
-    Row {
-        flag: "--card-memory",
-        env: "APPORTION_CARD_MEMORY",
-        form: "MODEL=MiB or UUID=MiB, several with commas",
-        default: "none: no share is given of a card that does not say how much memory it has",
-        help: "how much can be given of cards that use the machine's memory, such as NVIDIA GB10",
-        set: |options, text| {
-            let sizes: Option<Sizes> = text.split(',').map(size).collect();
-            let is_right = sizes.is_some();
-            options.card_memory.extend(sizes.unwrap_or_default());
-            is_right
-        },
-    },
-    Row {
-        flag: "--tick",
-        env: "APPORTION_TICK",
-        form: "milliseconds, 10 to 60000",
-        default: "250",
-        help: "how often accounts are compared with the driver",
-        set: |options, text| {
-            let tick = text
-                .parse()
-                .ok()
-                .filter(|tick| (10..=60_000).contains(tick));
-            options.tick = Duration::from_millis(tick.unwrap_or_default());
-            tick.is_some()
         },
     },
     Row {
@@ -182,18 +113,11 @@ const ROWS: &[Row] = &[
     },
 ];
 
-/// A card, by model or UUID, with how much it has.
-fn size(text: &str) -> Option<(String, Bytes)> {
-    let (card, mib) = text.split_once('=')?;
-    let mib = mib.parse().ok().filter(|mib| (1..=1 << 30).contains(mib))?;
-    let card = card.trim();
-    (!card.is_empty()).then(|| (card.to_owned(), Bytes::from_mib(mib)))
-}
-
 /// Every setting with a value.
 fn rows() -> impl Iterator<Item = &'static Row> {
     let groups = [
         ROWS,
+        cards::ROWS,
         tcp::ROWS,
         kubelet::ROWS,
         runtime::ROWS,

@@ -30,6 +30,8 @@ mod layout;
 mod limits;
 #[cfg(not(loom))]
 mod map;
+#[cfg(not(loom))]
+mod mapping;
 mod shares;
 mod slot;
 mod usage;
@@ -38,7 +40,9 @@ pub use api::Api;
 pub use layout::{CardLimit, CardUse, LAYOUT_VERSION, MAX_CARDS, SLOTS, SlotCard, SlotHead};
 pub use limits::Limits;
 #[cfg(not(loom))]
-pub use map::{LimitsMap, NewCard, OpenError, UsageMap};
+pub use map::{LimitsMap, NewCard, UsageMap};
+#[cfg(not(loom))]
+pub use mapping::OpenError;
 pub use shares::{Join, Share};
 pub use slot::{Owner, Process, Registration};
 pub use usage::{Charge, Usage, Used};

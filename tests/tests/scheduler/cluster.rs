@@ -13,9 +13,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use crate::objects::{SCHEDULER, kind, node};
+pub(crate) use crate::objects::{placed, pod, queue};
+
 /// How long anything may take on a machine that does much else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-const SCHEDULER: &str = "kai-scheduler";
 /// The account of agents.
 const AGENTS: &str = "apportion-agent";
 const GPU_NODES: &str = concat!(
@@ -362,54 +364,4 @@ impl Drop for Stopped {
 fn signal(child: &Child, signal: Signal) {
     let pid = i32::try_from(child.id()).expect("a pid is small");
     kill(Pid::from_raw(pid), signal).expect("it is there");
-}
-
-/// A node that could take anything.
-fn node(name: &str, annotations: &Value) -> Value {
-    let room = json!({"cpu": "64", "memory": "512Gi", "pods": "250"});
-    json!({"apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": name, "annotations": annotations},
-        "status": {"capacity": room, "allocatable": room,
-            "conditions": [{"type": "Ready", "status": "True"}]}})
-}
-
-/// The card of each pod that is bound, or its node where it has no card.
-pub(crate) fn placed(pods: &[Value]) -> BTreeMap<String, String> {
-    let bound = pods
-        .iter()
-        .filter(|pod| pod["spec"]["nodeName"].is_string());
-    let card = |pod: &Value| {
-        let group = pod["metadata"]["labels"]["runai-gpu-group"].as_str();
-        let place = group.or(pod["spec"]["nodeName"].as_str());
-        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-        (name.to_owned(), place.unwrap_or_default().to_owned())
-    };
-    bound.map(card).collect()
-}
-
-/// A pod with annotations.
-pub(crate) fn pod(name: &str, annotations: Value) -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", "annotations": annotations,
-            "labels": {"kai.scheduler/queue": "default-queue"}},
-        "spec": {"schedulerName": SCHEDULER, "containers": [{"name": "main", "image": "none",
-            "resources": {"requests": {"cpu": "100m"}}}]}})
-}
-
-/// A queue with so many cards; -1 is without bounds.
-pub(crate) fn queue(name: &str, cards: i64) -> Value {
-    let quota = |amount: i64| json!({"quota": amount, "limit": amount, "overQuotaWeight": 1});
-    json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": name},
-        "spec": {"resources": {"gpu": quota(cards), "cpu": quota(-1), "memory": quota(-1)}}})
-}
-
-fn kind(plural: &str, kind: &str, version: &str, scope: &str) -> Value {
-    let anything = json!({"openAPIV3Schema": {"type": "object",
-        "x-kubernetes-preserve-unknown-fields": true}});
-    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{plural}.scheduling.run.ai")},
-        "spec": {"group": "scheduling.run.ai", "scope": scope,
-            "names": {"plural": plural, "kind": kind},
-            "versions": [{"name": version, "served": true, "storage": true, "schema": anything,
-                "subresources": {"status": {}}}]}})
 }

@@ -6,6 +6,7 @@ mod anything;
 mod cluster;
 mod crashes;
 mod gangs;
+mod objects;
 mod placing;
 mod queues;
 mod remote;

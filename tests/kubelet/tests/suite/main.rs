@@ -9,6 +9,7 @@ mod mounts;
 mod node;
 mod pods;
 mod quarantine;
+mod rival;
 mod storm;
 mod twice;
 mod whole;

@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::names::RESOURCE_WHOLE;
-use apportion_kubelet_tests::PodOf;
-use apportion_proto::v1::{AllocateRequest, Share};
 use apportion_tests::{MIB, PATIENCE};
 use serde_json::Value;
 
@@ -46,7 +44,7 @@ async fn started(node: &Node, uid: &str, container: &str) -> BTreeSet<String> {
     found
 }
 
-async fn offers(node: &Node, count: usize) {
+pub(crate) async fn offers(node: &Node, count: usize) {
     let what = format!("{count} whole cards are offered");
     node.eventually(&what, async |_| {
         node.kubelet.offered(RESOURCE_WHOLE).len() == count
@@ -205,121 +203,6 @@ async fn a_pod_waits_for_the_card_of_one_that_is_leaving() {
         assert_eq!(started(&node, &uid, "main").await.len(), 1);
         node.kubelet.remove(&uid);
     }
-}
-
-/// Asks for a mebibyte of a card.
-async fn ask(node: &Node, card: &str, key: &str) -> Result<(), tonic::Status> {
-    let share = Share {
-        card: card.to_owned(),
-        bytes: MIB,
-    };
-    let request = AllocateRequest {
-        idempotency_key: key.to_owned(),
-        name: key.to_owned(),
-        shares: vec![share],
-        ttl_ms: 60_000,
-    };
-    node.client().await.allocate(request).await.map(drop)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn where_another_plugin_serves_cards_none_is_given_and_it_is_said_how_to_turn_it_off() {
-    let mut node = Node::new(1, 4).await;
-    offers(&node, 1).await;
-    let before = node.kubelet.registrations_of(RESOURCE_WHOLE);
-    let socket = node
-        .host
-        .dir()
-        .join("kubelet/device-plugins/nvidia-gpu.sock");
-    let other = std::os::unix::net::UnixListener::bind(&socket).expect("the folder is ours");
-    let card = node.list().await.cards.swap_remove(0).uuid;
-    let number = std::cell::Cell::new(0);
-    node.eventually("no share is given", async |_| {
-        number.set(number.get() + 1);
-        let refused = ask(&node, &card, &format!("a{}", number.get())).await.err();
-        refused.is_some_and(|refused| {
-            refused
-                .message()
-                .contains("nvidia.com/gpu.deploy.device-plugin=false")
-        })
-    })
-    .await;
-    node.eventually("no whole card is offered", async |_| {
-        node.kubelet.offered(RESOURCE_WHOLE).is_empty()
-    })
-    .await;
-    drop(other);
-    std::fs::remove_file(&socket).expect("it was ours");
-    node.kubelet.await_plugin_of(RESOURCE_WHOLE, before).await;
-    node.eventually("shares are given again", async |_| {
-        number.set(number.get() + 1);
-        ask(&node, &card, &format!("b{}", number.get()))
-            .await
-            .is_ok()
-    })
-    .await;
-}
-
-/// NVIDIA's plugin may listen anywhere and call its resource anything; what it gave stays its pods' when it
-/// has left.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_another_plugin_gave_a_pod_is_nobody_elses_as_long_as_the_pod_is_there() {
-    const SHARED: &str = "nvidia.com/gpu.shared";
-    let node = Node::new(2, 4).await;
-    offers(&node, 2).await;
-    let list = node.list().await;
-    let [first, second] = [0, 1].map(|card| list.cards[card].uuid.clone());
-    let replica = format!("{first}::0");
-    node.kubelet.offer_of_another(SHARED, &[&replica]);
-    node.kubelet.enter(PodOf {
-        uid: "theirs".to_owned(),
-        name: "theirs".to_owned(),
-        whole: vec![("main".to_owned(), vec![replica])],
-        ..PodOf::default()
-    });
-    node.eventually("the pod has the card", async |list| {
-        let mut all = list.allocations.iter();
-        let its = all.find(|of| pod_of(of) == Some("theirs"));
-        its.is_some_and(|of| of.name == "team/theirs" && of.grants[0].card == first)
-    })
-    .await;
-    let asked = async |card: &str, key: &str| {
-        let request = AllocateRequest {
-            idempotency_key: key.to_owned(),
-            name: format!("team/{key}"),
-            shares: vec![Share {
-                card: card.to_owned(),
-                bytes: MIB,
-            }],
-            ttl_ms: 60_000,
-        };
-        node.client().await.allocate(request).await
-    };
-    let refused = async |key: &str| asked(&second, key).await.err();
-    node.eventually("nothing of any card is given", async |_| {
-        let said = refused("early").await.map(|said| said.message().to_owned());
-        said.is_some_and(|said| {
-            said.contains("another device plugin (that of nvidia.com/gpu.shared)")
-        })
-    })
-    .await;
-
-    node.kubelet.offer_of_another(SHARED, &[]);
-    node.eventually("the other card is given again", async |_| {
-        asked(&second, "late").await.is_ok()
-    })
-    .await;
-    assert!(node.place("u1", 0, 1).await.is_none(), "the card is theirs");
-    let one = [("main", 1, false)];
-    let whole = node.kubelet.admit_whole("u2", "whole", &one).await;
-    whole.expect_err("the one card is theirs, the other is shared");
-
-    node.kubelet.remove("theirs");
-    node.eventually("the card is back", async |list| {
-        list.cards[0].free_bytes == list.cards[0].allocatable_bytes
-    })
-    .await;
-    node.place("u1", 0, 2000).await.expect("the card is empty");
 }
 
 /// Two hundred pods of both kinds, the agent killed now and then: no card is ever given twice, and in the

@@ -7,11 +7,12 @@ use apportion_sim_machine::Request;
 
 use crate::context::current;
 use crate::driver::{ask, driver, tables};
-use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Outcome, UNKNOWN};
+use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome, UNKNOWN};
 use crate::export::exports;
 use crate::mapping;
 use crate::memory::enter_allocation;
 use crate::pointer::{In, Out};
+use crate::shape::{ALIGNMENT, Descriptor, Descriptor3D, Narrow, Narrow3D, Wide, Wide3D, measure};
 use crate::tables::Kind;
 
 /// The arrays of a process by handle.
@@ -36,28 +37,6 @@ pub(crate) struct Layout {
     pub(crate) bytes: u64,
 }
 
-/// `CUDA_ARRAY_DESCRIPTOR`; the first API has 32 bits.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Descriptor<Size> {
-    width: Size,
-    height: Size,
-    format: u32,
-    channels: u32,
-}
-
-/// `CUDA_ARRAY3D_DESCRIPTOR`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Descriptor3D<Size> {
-    width: Size,
-    height: Size,
-    depth: Size,
-    format: u32,
-    channels: u32,
-    flags: u32,
-}
-
 /// `CUDA_ARRAY_MEMORY_REQUIREMENTS`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -76,58 +55,6 @@ impl Requirements {
         }
     }
 }
-
-impl Wide3D {
-    /// The same image at half of each side, as often as asked.
-    pub(crate) fn halved(self, times: u32) -> Self {
-        let half = |side: usize| match side {
-            0 => 0,
-            side => side.checked_shr(times).unwrap_or(0).max(1),
-        };
-        Self {
-            width: half(self.width),
-            height: half(self.height),
-            depth: self.depth_at(times),
-            ..self
-        }
-    }
-
-    /// Layers stay as many as they are; depth shrinks.
-    fn depth_at(self, times: u32) -> usize {
-        match self.depth {
-            0 => 0,
-            depth if self.flags & (LAYERED | CUBEMAP) != 0 => depth,
-            depth => depth.checked_shr(times).unwrap_or(0).max(1),
-        }
-    }
-
-    /// It gets its memory, if any, by mapping.
-    fn is_empty(self) -> bool {
-        self.flags & (SPARSE | DEFERRED) != 0
-    }
-
-    /// How many levels there are down to a single element.
-    pub(crate) fn most_levels(self) -> u32 {
-        let layered = self.flags & (LAYERED | CUBEMAP) != 0;
-        let depth = if layered { 0 } else { self.depth };
-        self.width.max(self.height).max(depth).max(1).ilog2() + 1
-    }
-}
-
-type Wide = Descriptor<usize>;
-type Narrow = Descriptor<u32>;
-pub(crate) type Wide3D = Descriptor3D<usize>;
-type Narrow3D = Descriptor3D<u32>;
-
-/// Memory of arrays is laid out in steps of this.
-const ALIGNMENT: u64 = 64 << 10;
-/// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`.
-const LAYERED: u32 = 1;
-const CUBEMAP: u32 = 4;
-/// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`.
-const SPARSE: u32 = 0x40;
-const DEFERRED: u32 = 0x80;
-const FLAGS: u32 = 0x1ff;
 
 exports! {
     cuArrayCreate(out: Out<u64>, descriptor: In<Narrow>) = create_v1 => "cuArrayCreate" @ 2000;
@@ -179,39 +106,6 @@ pub(crate) fn address(handle: u64, offset: u64, bytes: u64) -> Result<u64, Error
 
 fn array(handle: u64) -> Result<Array, Error> {
     tables().arrays.get(&handle).copied().ok_or(INVALID_HANDLE)
-}
-
-/// Bytes of one channel, by `CUarray_format`.
-fn channel_bytes(format: u32) -> Result<u64, Error> {
-    match format {
-        0x01 | 0x08 => Ok(1),
-        0x02 | 0x09 | 0x10 => Ok(2),
-        0x03 | 0x0a | 0x20 => Ok(4),
-        _ => Err(INVALID_VALUE),
-    }
-}
-
-/// Pitch, rows of a slice, and bytes in all. A size of zero is a dimension that is not there.
-pub(crate) fn measure(descriptor: &Wide3D) -> Result<(u64, u64, u64), Error> {
-    let is_layered = descriptor.flags & (LAYERED | CUBEMAP) != 0;
-    let is_flat = descriptor.height == 0 && descriptor.depth > 0 && !is_layered;
-    if descriptor.width == 0 || is_flat || descriptor.flags & !FLAGS != 0 {
-        return Err(INVALID_VALUE);
-    }
-    if ![1, 2, 4].contains(&descriptor.channels) {
-        return Err(INVALID_VALUE);
-    }
-    let element = channel_bytes(descriptor.format)? * u64::from(descriptor.channels);
-    let pitch = (descriptor.width as u64)
-        .checked_mul(element)
-        .ok_or(OUT_OF_MEMORY)?;
-    let height = descriptor.height.max(1) as u64;
-    let bytes = pitch.checked_mul(height).and_then(|slice| {
-        slice
-            .checked_mul(descriptor.depth.max(1) as u64)?
-            .checked_next_multiple_of(ALIGNMENT)
-    });
-    Ok((pitch, height, bytes.ok_or(OUT_OF_MEMORY)?))
 }
 
 fn create_from(out: Out<u64>, descriptor: Wide3D) -> Outcome {

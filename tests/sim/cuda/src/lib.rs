@@ -46,6 +46,7 @@ mod pointer;
 mod pointer_attributes;
 mod pools;
 mod primary;
+mod shape;
 mod stream;
 mod tables;
 mod tiles;

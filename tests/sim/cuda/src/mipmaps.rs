@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use apportion_sim_machine::Request;
 
-use crate::array::{self, Requirements, Wide3D};
+use crate::array::{self, Requirements};
 use crate::context::current;
 use crate::driver::{ask, driver, tables};
 use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Outcome};
@@ -12,6 +12,7 @@ use crate::export::exports;
 use crate::mapping;
 use crate::memory::{enter_allocation, free_allocation};
 use crate::pointer::{In, Out};
+use crate::shape::{Wide3D, measure};
 use crate::tables::Kind;
 
 /// The mipmapped arrays of a process by handle.
@@ -47,7 +48,7 @@ fn create(out: Out<u64>, descriptor: In<Wide3D>, levels: u32) -> Outcome {
     }
     let levels = levels.min(descriptor.most_levels());
     let sizes: Result<Vec<u64>, Error> = (0..levels)
-        .map(|level| Ok(array::measure(&descriptor.halved(level))?.2))
+        .map(|level| Ok(measure(&descriptor.halved(level))?.2))
         .collect();
     let sizes = sizes?;
     let bytes = sizes

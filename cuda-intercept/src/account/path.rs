@@ -1,0 +1,51 @@
+//! Paths inside other people's programs, whose heap is not ours to use.
+
+use core::ffi::CStr;
+
+use crate::errno;
+
+/// A path, put together without the heap.
+pub(super) struct PathBuffer([u8; 512]);
+
+impl Default for PathBuffer {
+    fn default() -> Self {
+        Self([0; 512])
+    }
+}
+
+impl PathBuffer {
+    /// `folder/file`, or `folder` alone; `None` if it is too long.
+    pub(super) fn join(&mut self, folder: &[u8], file: &str) -> Option<&CStr> {
+        let slash = if file.is_empty() { "" } else { "/" };
+        let parts = [folder, slash.as_bytes(), file.as_bytes(), b"\0"];
+        let mut rest = self.0.as_mut_slice();
+        for part in parts {
+            let (here, next) = rest.split_at_mut_checked(part.len())?;
+            here.copy_from_slice(part);
+            rest = next;
+        }
+        CStr::from_bytes_until_nul(&self.0).ok()
+    }
+
+    /// Whether something is at the path, readable or not.
+    pub(super) fn is_there(&self) -> bool {
+        let Ok(path) = CStr::from_bytes_until_nul(&self.0) else {
+            return false;
+        };
+        // SAFETY: the path is a string.
+        let found = unsafe { libc::access(path.as_ptr(), libc::F_OK) };
+        found == 0 || !matches!(errno::get(), libc::ENOENT | libc::ENOTDIR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_does_not_fit_is_no_path() {
+        let mut path = PathBuffer::default();
+        assert_eq!(path.join(b"/a", "limits"), Some(c"/a/limits"));
+        assert_eq!(path.join(&[b'a'; 600], "limits"), None);
+    }
+}

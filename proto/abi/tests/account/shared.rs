@@ -1,0 +1,77 @@
+//! Memory that several processes hold: it counts once, for as long as one of them has it.
+
+use apportion_abi::Bytes;
+use apportion_abi::account::{Charge, Join, Owner};
+
+use crate::{Account, account};
+
+fn join(account: &Account, owner: Owner, key: u64) -> Join {
+    let usage = account.usage.usage();
+    usage.join(owner, key, |place| account.limits.cards().get(place))
+}
+
+#[test]
+fn memory_that_two_processes_hold_counts_once() {
+    let account = account(1);
+    let usage = account.usage.usage();
+    let (maker, taker) = (account.enter(11), account.enter(12));
+    assert_eq!(account.charge(maker, 60), Charge::Granted);
+    assert_eq!(join(&account, taker, 5), Join::Unknown);
+    let offered = usage.offer(maker, 0, 5, Bytes::from_mib(60)).unwrap();
+    let Join::Joined(held) = join(&account, taker, 5) else {
+        unreachable!("it is offered and paid for");
+    };
+    assert_eq!(account.claimed(), 60);
+    // The maker gives it up, the other holds it: it counts, for the other.
+    usage.leave(offered);
+    usage.uncharge(maker, 0, Bytes::from_mib(60));
+    assert_eq!(account.claimed(), 60);
+    assert_eq!(usage.claimed_by(taker, 0).0, Bytes::from_mib(60));
+    assert_eq!(account.charge(maker, 41), Charge::Refused);
+    usage.leave(held);
+    assert_eq!(account.claimed(), 0);
+    assert_eq!(account.charge(maker, 100), Charge::Granted);
+}
+
+#[test]
+fn what_the_dead_held_with_others_counts_until_all_are_gone() {
+    let account = account(1);
+    let usage = account.usage.usage();
+    let [maker, one, two] = [11, 12, 13].map(|pid| account.enter(pid));
+    assert_eq!(account.charge(maker, 60), Charge::Granted);
+    let _ = usage.offer(maker, 0, 5, Bytes::from_mib(60)).unwrap();
+    for taker in [one, two] {
+        assert!(matches!(join(&account, taker, 5), Join::Joined(_)));
+    }
+    usage.retire(maker);
+    assert_eq!(account.claimed(), 60, "once for both");
+    usage.retire(one);
+    assert_eq!(account.claimed(), 60);
+    usage.retire(two);
+    assert_eq!(account.claimed(), 0);
+    // The places of the dead are taken again, as often as one likes.
+    for _ in 0..3000 {
+        let maker = account.enter(14);
+        let _ = usage.offer(maker, 0, 6, Bytes::from_mib(60)).unwrap();
+        usage.retire(maker);
+    }
+}
+
+#[test]
+fn who_joins_after_the_maker_left_needs_room() {
+    let account = account(1);
+    let usage = account.usage.usage();
+    let [maker, one, two] = [11, 12, 13].map(|pid| account.enter(pid));
+    assert_eq!(account.charge(maker, 60), Charge::Granted);
+    let offered = usage.offer(maker, 0, 5, Bytes::from_mib(60)).unwrap();
+    assert!(matches!(join(&account, one, 5), Join::Joined(_)));
+    usage.leave(offered);
+    usage.uncharge(maker, 0, Bytes::from_mib(60));
+    assert!(
+        matches!(join(&account, two, 5), Join::Joined(_)),
+        "it is counted already"
+    );
+    account.card().set_limit(Bytes::from_mib(50));
+    assert_eq!(join(&account, maker, 5), Join::Refused);
+    assert_eq!(account.claimed(), 60);
+}
