@@ -103,7 +103,8 @@ enum Task {
         /// Take so many steps with the scheduler's model and nothing else, in place of that.
         #[arg(long, value_name = "STEPS", conflicts_with = "api")]
         model: Option<u64>,
-        /// Take so many steps with the scheduler, agents and a real API server, in place of that.
+        /// Take so many steps with the scheduler, agents and a real API server, in place of that, as fast as the API
+        /// server takes them.
         #[arg(long, value_name = "STEPS")]
         api: Option<u64>,
     },

@@ -21,7 +21,7 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::beats;
@@ -29,16 +29,16 @@ use super::event::{Effect, Event, News, PodRef, Report};
 use super::nodes::chain;
 use super::volumes;
 use crate::failure::Failure;
-use crate::objects::cards::{CARDS, text};
+use crate::objects::cards::{CARDS, FRACTION, RECEIVED, text};
 
 /// How many requests may be under way.
 const AT_ONCE: usize = 64;
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long until it is asked again what the API server did.
+const AGAIN: Duration = Duration::from_millis(500);
 /// Under which name objects are applied.
 const FIELD_MANAGER: &str = "apportion-scheduler";
-/// KAI's annotation with the kind of cards that a pod got.
-const RECEIVED: &str = "received-resource-type";
 /// KAI's label with the group of pods that share a card; ours is the card's UUID.
 const GROUP: &str = "runai-gpu-group";
 
@@ -149,13 +149,21 @@ impl Writer {
             Ok(Err(error)) => chain(&error),
             Err(_) => format!("the API server did not answer in {PATIENCE:?}"),
         };
-        // It may have been done all the same.
-        match self.pods(&pod).get_opt(&pod.name).await {
-            Ok(Some(found)) if is_on(&found, &pod, node) => Event::Bound(pod),
-            _ => {
-                warn!(pod = pod.full(), node, why, "Pod not bound");
-                Event::NotBound(pod, why)
+        if self.is_bound(&pod, node).await {
+            return Event::Bound(pod);
+        }
+        warn!(pod = pod.full(), node, why, "Pod not bound");
+        Event::NotBound(pod, why)
+    }
+
+    /// Whether it was done all the same. Nobody else gets its place before the API server has said so.
+    async fn is_bound(&self, pod: &PodRef, node: &str) -> bool {
+        loop {
+            let found = timeout(PATIENCE, self.pods(pod).get_opt(&pod.name)).await;
+            if let Ok(Ok(found)) = found {
+                return found.is_some_and(|found| is_on(&found, pod, node));
             }
+            sleep(AGAIN).await;
         }
     }
 
@@ -347,7 +355,7 @@ fn written(pod: &PodRef, cards: &[(String, u64)], received: &str) -> Value {
         annotations[CARDS] = text(cards).into();
     }
     let mut labels: BTreeMap<String, &str> = BTreeMap::new();
-    if received == "Fraction" {
+    if received == FRACTION {
         match cards {
             [(card, _)] => {
                 labels.insert(GROUP.to_owned(), card);

@@ -14,12 +14,11 @@ use super::event::{Effect, PodRef};
 use super::model::Model;
 use super::seats::Seats;
 use super::starts::Start;
+use crate::objects::cards::{FRACTION, REGULAR};
 use crate::objects::occupancy::{self, Occupancy};
 use crate::objects::volumes::{self, Binding};
 
-/// KAI's words for what a pod got.
-const FRACTION: &str = "Fraction";
-const REGULAR: &str = "Regular";
+/// KAI's word for what a pod got, beside those for cards.
 const PARTITION: &str = "MigInstance";
 
 /// What a round decided, before it is entered.

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::agents::{Agent, Card, Held, Said, Stage};
 use super::model::Model;
+use super::seats;
 use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
 use crate::objects::cards::{self, Known, add_strangers};
 use crate::objects::gpu_nodes;
@@ -133,7 +134,7 @@ impl Model {
         {
             task.status = Status::Binding;
             task.node = Some(start.node.clone());
-            task.on = start.cards.iter().map(|(card, _)| card.clone()).collect();
+            self.put(task, &start.cards);
         } else if task.status == Status::Pending && self.back_off.holds(&uid, now) {
             task.status = Status::Gated;
         } else if task.status.is_allocated()
@@ -150,7 +151,7 @@ impl Model {
         let held = held.map(|held| held.shares.clone());
         let written = || cards::written(self.object(task)?);
         match held.or_else(written) {
-            Some(shares) => task.on = shares.into_iter().map(|(card, _)| card).collect(),
+            Some(shares) => self.put(task, &shares),
             None => {
                 for card in &mut task.on {
                     if let Some(uuid) = self.card_of_group(card) {
@@ -158,6 +159,22 @@ impl Model {
                     }
                 }
             }
+        }
+    }
+
+    /// Puts a pod on the cards that it has, with as much of each as it has: its request may have been edited since.
+    fn put(&self, task: &mut Task, shares: &[(String, u64)]) {
+        task.on = shares.iter().map(|(card, _)| card.clone()).collect();
+        let agent = task.node.as_deref().and_then(|node| self.agents.of(node));
+        let Some(agent) = agent.filter(|_| matches!(task.cards, Cards::Shared { .. })) else {
+            return;
+        };
+        let mut known = shares.iter().filter_map(|(uuid, bytes)| {
+            let card = agent.said.card(uuid)?;
+            Some((seats::bytes(&task.cards, card), *bytes))
+        });
+        if known.any(|(asked, has)| asked != has) {
+            task.cards = cards::shares(shares);
         }
     }
 

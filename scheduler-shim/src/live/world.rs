@@ -15,6 +15,8 @@ use super::model::Model;
 use crate::objects::cards;
 use apportion_abi::Bytes;
 
+mod agent;
+mod promises;
 mod random;
 
 const CARD: u64 = 1000 << 20;
@@ -180,7 +182,59 @@ impl World {
             return;
         };
         let pod = self.pods.remove(&name).expect("it is there");
+        let group = |pod: &Pod| pod.object["metadata"]["annotations"]["pod-group-name"].clone();
+        let gang = group(&pod);
         self.events.push_back(Event::Gone(pod.object));
+        // The last one of a gang takes the gang with it.
+        if gang.is_null() || self.pods.values().any(|pod| group(pod) == gang) {
+            return;
+        }
+        let mut gone = self.groups.iter();
+        let gone = gone.position(|group| group["metadata"]["name"] == gang);
+        let gone = gone.map(|place| self.groups.remove(place));
+        self.events.extend(gone.map(Event::Gone));
+    }
+
+    /// Asks for another share. A pod that has a place keeps what it has.
+    fn edit(&mut self, which: usize, ask: u64) {
+        let Some(pod) = self.pods.values_mut().nth(which) else {
+            return;
+        };
+        // A whole card and a share of one would be two things at once, for which nobody gets a place.
+        if ask == 100 || (pod.ask == 100 && !Self::is_bound(pod)) {
+            return;
+        }
+        if !Self::is_bound(pod) {
+            pod.ask = ask;
+        }
+        pod.object["metadata"]["annotations"]["gpu-fraction"] = format!("0.{ask:02}").into();
+        self.events.push_back(Event::Applied(pod.object.clone()));
+    }
+
+    /// The API server dies with all that it had yet to say, and is listed anew.
+    fn crash_api(&mut self) {
+        let is_said = |event: &Event| matches!(event, Event::Applied(_) | Event::Gone(_));
+        self.events.retain(|event| !is_said(event));
+        self.tell_all("PodGroup", self.groups.clone());
+        let pods = self.pods.values().map(|pod| pod.object.clone());
+        self.tell_all("Pod", pods.collect());
+    }
+
+    fn tell_all(&mut self, kind: &str, all: Vec<Value>) {
+        self.events.push_back(Event::Listed(kind.to_owned(), all));
+    }
+
+    /// The agent of a node dies with all that it was asked and did not do; it keeps its book.
+    fn crash_agent(&mut self, node: &str) {
+        let agent = self.agents.get_mut(node).expect("it is there");
+        for effect in std::mem::take(&mut agent.effects) {
+            if let Effect::Allocate { pod, .. } = effect {
+                let why = "the agent is away".to_owned();
+                self.events.push_back(Event::Refused(pod, why));
+            }
+        }
+        self.events.push_back(Event::AgentLost(node.to_owned()));
+        self.show(node);
     }
 
     fn wait(&mut self, long: Duration) {
@@ -236,7 +290,11 @@ impl World {
 
     fn bind(&mut self, effect: Effect, fails: bool) {
         let Effect::Bind {
-            node, pod, cards, ..
+            node,
+            pod,
+            cards,
+            received,
+            ..
         } = effect
         else {
             return;
@@ -250,7 +308,9 @@ impl World {
             return;
         };
         there.object["spec"]["nodeName"] = node.into();
-        there.object["metadata"]["annotations"][cards::CARDS] = cards::text(&cards).into();
+        let annotations = &mut there.object["metadata"]["annotations"];
+        annotations[cards::CARDS] = cards::text(&cards).into();
+        annotations[cards::RECEIVED] = received.into();
         if there.ask < 100 {
             there.object["metadata"]["labels"]["runai-gpu-group"] = cards[0].0.as_str().into();
         }
@@ -258,20 +318,36 @@ impl World {
         self.events.push_back(Event::Bound(pod));
     }
 
-    /// What the API server says about the cards: never more on one than it has.
-    fn is_within_cards(&self) -> bool {
-        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-        for pod in self.pods.values() {
-            if let Some(card) = pod.object["metadata"]["labels"]["runai-gpu-group"].as_str() {
-                *sums.entry(card).or_default() += pod.ask;
+    /// Lets everything happen that is under way, and what follows, until nothing does: every wait is over
+    /// in each of these rounds, so that after two without anything there is nothing to come.
+    fn settle(&mut self) {
+        let mut still = 0;
+        for _ in 0..40 {
+            self.finish();
+            self.wait(Duration::from_secs(61));
+            for node in NODES {
+                self.show(node);
+            }
+            while let Some(event) = self.events.pop_front() {
+                self.tell(event);
+            }
+            let effects = self.model.decide(self.now);
+            self.queue(effects);
+            still = if self.is_still() { still + 1 } else { 0 };
+            if still == 2 {
+                break;
             }
         }
-        sums.values().all(|sum| *sum <= 100)
+        assert_eq!(still, 2, "it does not come to rest");
+        assert!(
+            self.model.starts.all().next().is_none(),
+            "somebody is on the way for ever"
+        );
     }
 
-    /// Lets everything happen that is under way, and what follows, until nothing does.
-    fn settle(&mut self) {
-        for _ in 0..40 {
+    /// Everything that is under way, without anybody deciding more.
+    fn finish(&mut self) {
+        while !self.is_still() {
             while let Some(event) = self.events.pop_front() {
                 self.tell(event);
             }
@@ -283,114 +359,36 @@ impl World {
             while let Some(effect) = self.api.pop() {
                 self.bind(effect, false);
             }
-            if self.events.is_empty() {
-                self.wait(Duration::from_secs(61));
-                for node in NODES {
-                    self.show(node);
-                }
-                while let Some(event) = self.events.pop_front() {
-                    self.tell(event);
-                }
-                let effects = self.model.decide(self.now);
-                self.queue(effects);
-            }
         }
-        assert!(
-            self.model.starts.all().next().is_none(),
-            "somebody is on the way for ever"
-        );
+    }
+
+    /// Whether nothing is under way.
+    fn is_still(&self) -> bool {
+        let is_asked = |agent: &Agent| !agent.effects.is_empty();
+        self.events.is_empty() && self.api.is_empty() && !self.agents.values().any(is_asked)
     }
 
     fn is_bound(pod: &Pod) -> bool {
         pod.object["spec"]["nodeName"].is_string()
     }
-
-    /// Both books agree, and nobody waits who would fit.
-    fn check(&self) {
-        let mut free: Vec<u64> = Vec::new();
-        for (node, agent) in &self.agents {
-            let mut left = [CARD; CARDS];
-            for (held, _) in &agent.held {
-                let uid = held.uid.as_deref().unwrap_or_default();
-                let pod = self
-                    .pods
-                    .values()
-                    .find(|pod| pod.object["metadata"]["uid"] == uid);
-                let pod = pod.unwrap_or_else(|| panic!("{uid} is gone and holds {held:?}"));
-                assert!(Self::is_bound(pod), "{uid} holds {held:?} and is not bound");
-                assert_eq!(
-                    held.stage,
-                    Stage::Allocated,
-                    "{uid} is bound and not committed"
-                );
-                for (card, bytes) in &held.shares {
-                    let place = (0..CARDS).find(|place| uuid(node, *place) == *card);
-                    left[place.expect("a card of the node")] -= bytes;
-                }
-            }
-            free.extend(left);
-        }
-        let held = self
-            .agents
-            .values()
-            .map(|agent| agent.held.len())
-            .sum::<usize>();
-        let bound = self.pods.values().filter(|pod| Self::is_bound(pod)).count();
-        assert_eq!(held, bound, "a pod runs without its agent's knowledge");
-        for pod in self.pods.values().filter(|pod| !Self::is_bound(pod)) {
-            let is_alone = pod.object["metadata"]["annotations"]["pod-group-name"].is_null();
-            let fits = free.iter().any(|free| CARD / 100 * pod.ask <= *free);
-            assert!(
-                !(is_alone && fits),
-                "{} waits, and {free:?} is free",
-                pod.object["metadata"]["name"]
-            );
-        }
-    }
 }
 
-impl Agent {
-    fn allocate(
-        &mut self,
-        now: Duration,
-        pod: &PodRef,
-        shares: Vec<(String, u64)>,
-    ) -> Result<String, String> {
-        let known = self
-            .held
-            .iter()
-            .find(|(held, _)| held.uid.as_deref() == Some(&pod.uid));
-        if let Some((held, _)) = known {
-            let cards = |shares: &[(String, u64)]| {
-                shares
-                    .iter()
-                    .map(|(card, _)| card.clone())
-                    .collect::<Vec<_>>()
-            };
-            return match cards(&held.shares) == cards(&shares) {
-                true => Ok(held.id.clone()),
-                false => Err("the key was used for something else".to_owned()),
-            };
+#[test]
+fn a_pod_keeps_what_it_got_whatever_is_written_into_its_request_since() {
+    for (ask, rest) in [(60, 50), (100, 10)] {
+        let mut world = World::new();
+        (0..NODES.len() * CARDS).for_each(|_| world.create(ask, false));
+        world.settle();
+        (0..NODES.len() * CARDS).for_each(|pod| world.edit(pod, 10));
+        world.create(rest, false);
+        while let Some(event) = world.events.pop_front() {
+            world.tell(event);
         }
-        for (card, bytes) in &shares {
-            let all = self.held.iter().flat_map(|(held, _)| &held.shares);
-            let taken: u64 = all
-                .filter(|(other, _)| other == card)
-                .map(|(_, bytes)| bytes)
-                .sum();
-            if taken + bytes > CARD {
-                return Err("the card is full".to_owned());
-            }
-        }
-        let id = format!("{}-{}", pod.name, now.as_secs());
-        let held = Held {
-            id: id.clone(),
-            uid: Some(pod.uid.clone()),
-            name: pod.full(),
-            stage: Stage::Reserved,
-            shares,
-        };
-        self.held.push((held, now + Duration::from_secs(60)));
-        Ok(id)
+        let effects = world.model.decide(world.now);
+        let asks = |effect: &Effect| matches!(effect, Effect::Allocate { .. });
+        assert!(!effects.iter().any(asks), "{effects:?}");
+        world.queue(effects);
+        world.settle();
+        world.check();
     }
 }

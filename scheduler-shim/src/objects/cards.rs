@@ -11,8 +11,14 @@ use apportion_groups::Object;
 use apportion_policy::Cluster;
 use apportion_policy::cluster::{Cards, Group, Job, ListedCard, Node, PodSet, Status, Task};
 
+use super::pods;
+
 /// The annotation of a pod with its cards and their bytes.
 pub(crate) const CARDS: &str = "apportion.dev/cards";
+/// KAI's annotation with the kind of cards that a pod got, and its words for them.
+pub(crate) const RECEIVED: &str = "received-resource-type";
+pub(crate) const FRACTION: &str = "Fraction";
+pub(crate) const REGULAR: &str = "Regular";
 
 /// Cards with bytes, as they are written on a pod.
 pub(crate) fn text(cards: &[(String, u64)]) -> String {
@@ -27,6 +33,30 @@ pub(crate) fn written(pod: Object<'_>) -> Option<Vec<(String, u64)>> {
         Some((card.to_owned(), bytes.parse().ok()?))
     };
     pod.annotation(CARDS)?.split(',').map(one).collect()
+}
+
+/// What a pod wants of cards. One that has its place keeps what it got, whatever is written into its request since;
+/// how much of a card that is, its agent says.
+pub(crate) fn kept(pod: Object<'_>, asked: Result<Cards, String>) -> Result<Cards, String> {
+    let got = pods::node(pod).and(written(pod));
+    let Some(got) = got.filter(|got| !got.is_empty()) else {
+        return asked;
+    };
+    match (pod.annotation(RECEIVED), &asked) {
+        (Some(FRACTION), Ok(Cards::Shared { .. })) => asked,
+        (Some(FRACTION), _) => Ok(shares(&got)),
+        (Some(REGULAR), _) => Ok(Cards::Whole(i64::try_from(got.len()).unwrap_or(0))),
+        _ => asked,
+    }
+}
+
+/// Shares of cards in bytes, which are the same of each but for a fraction of cards that differ.
+pub(crate) fn shares(cards: &[(String, u64)]) -> Cards {
+    let most = cards.iter().map(|(_, bytes)| *bytes).max();
+    Cards::Shared {
+        share: Share::Memory(Bytes(most.unwrap_or(0))),
+        devices: u32::try_from(cards.len()).unwrap_or(u32::MAX),
+    }
 }
 
 /// What somebody knows of cards.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::inventory::Inventory;
 use super::occupancy::{self, Holds};
 use super::remark::{Remark, Remarks};
-use super::{admission, groups, nodes, pods, quantity, requests, volumes};
+use super::{admission, cards, groups, nodes, pods, quantity, requests, volumes};
 
 /// Kinds by which no pod is grouped.
 const APART: &[&str] = &[
@@ -59,7 +59,7 @@ struct Grouped {
 
 impl PodRead {
     pub(crate) fn of(pod: Object<'_>) -> Self {
-        let cards = requests::cards(pod);
+        let cards = cards::kept(pod, requests::cards(pod));
         let mut remarks = Remarks::default();
         let task = match requests::unreadable(pod) {
             Some(why) => Err(why),

@@ -1,323 +1,228 @@
 //! Anything at all, in any order, against a real API server: pods come, go, end and are edited; the scheduler,
 //! the agents and the API server are killed; the scheduler that leads is stopped until another leads, and goes on.
 //!
-//! What must hold at every moment: no card has more granted than it has, in the agent's book or as pods
-//! have it written on them, and nobody's pod is gone but those that this test took away. When all is quiet the two
-//! books are one, and at the end both are empty. `APPORTION_STEPS` and `APPORTION_SEED` make it longer
-//! or another.
+//! Steps go out as fast as the API server takes them, many at once. What must hold at every moment is looked
+//! at by a [`witness`] who hears all that the API server and the agents say: no card has more granted than it
+//! has, in the agent's book or as pods have it written on them, and nobody's pod is gone but those that this
+//! test took away. Now and then all is left alone until it is quiet: the two books must come to be one, with
+//! nobody waiting who fits, but for reservations of a scheduler that died, which lapse. At the end both are empty. `APPORTION_STEPS` and `APPORTION_SEED` make it longer or
+//! another.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use apportion_proto::v1;
-use apportion_tests::{CARD, cards};
-use k8s_openapi::api::core::v1::Pod;
-use serde_json::json;
+use apportion_tests::cards;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
 
-use crate::cluster::{Cluster, PATIENCE, pod};
-use crate::requests::Requests;
+use crate::cluster::{Cluster, PATIENCE};
+use crate::requests::{self, Requests};
+
+mod books;
+mod follow;
+mod send;
+mod steps;
+mod witness;
+
+use books::Books;
+use send::Sender;
+use steps::{Kill, Step, Steps};
+use witness::{Tally, Witness};
 
 /// The nodes, with two cards each.
 const NODES: [&str; 2] = ["node-1", "node-2"];
-/// How many pods there are at most.
-const PODS: usize = 24;
-/// How often it is looked at what must hold.
-const GLANCE: u64 = 20;
-/// How often everything is left alone until it is quiet.
+/// How often everything is left alone until it is quiet; in a short run this many times.
 const QUIET: u64 = 500;
+const QUIETS: u64 = 4;
+/// How often it is looked at whether it is quiet, and whether the scheduler is there.
+const GLANCE: Duration = Duration::from_millis(100);
 
-/// A small generator: a run is the same each time, as far as the machine lets it.
-struct Dice(u64);
+/// A death that was ordered, and which of several.
+type Order = (Kill, usize);
 
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap_or_default() % sides.max(1)
-    }
-}
-
-struct World {
-    cluster: Cluster,
+/// One run.
+struct Run {
+    steps: Steps,
     requests: Requests,
-    dice: Dice,
-    made: usize,
-    /// Pods that are there for sure, as far as they were not evicted.
-    alive: BTreeSet<String>,
+    sender: Sender,
+    sockets: BTreeMap<&'static str, PathBuf>,
+    orders: mpsc::Sender<Order>,
+    witness: Arc<Mutex<Witness>>,
+    began: Instant,
 }
 
-impl World {
-    fn new(seed: u64) -> Self {
-        let mut cluster = Cluster::bare();
-        for node in NODES {
-            cluster.add_node(node, &cards(2));
+impl Run {
+    async fn new(
+        kubeconfig: PathBuf,
+        sockets: BTreeMap<&'static str, PathBuf>,
+        orders: mpsc::Sender<Order>,
+        steps: Steps,
+    ) -> Self {
+        let requests = Requests::new(&kubeconfig).await;
+        let witness = Arc::new(Mutex::new(Witness::default()));
+        tokio::spawn(follow::pods(requests.clone(), witness.clone()));
+        for (node, socket) in &sockets {
+            tokio::spawn(follow::book(node, socket.clone(), witness.clone()));
         }
-        cluster.start_scheduler();
         Self {
-            requests: Requests::new(&cluster.plane.kubeconfig()),
-            cluster,
-            dice: Dice(seed),
-            made: 0,
-            alive: BTreeSet::new(),
+            steps,
+            sender: Sender::new(&requests, &witness),
+            requests,
+            sockets,
+            orders,
+            witness,
+            began: Instant::now(),
         }
     }
 
-    fn step(&mut self) {
-        self.cluster.revive_scheduler();
-        match self.dice.roll(1000) {
-            0..330 => self.create(),
-            330..600 => self.delete(),
-            600..700 => self.end(),
-            700..860 => self.edit(),
-            860..965 => std::thread::sleep(Duration::from_millis(self.dice.roll(60) as u64)),
-            965..980 => {
-                self.cluster.kill_scheduler();
-                self.cluster.start_scheduler();
-            }
-            980..992 => {
-                let node = NODES[self.dice.roll(NODES.len())];
-                let node = self.cluster.nodes.get_mut(node).expect("it is there");
-                node.replace_agent();
-            }
-            992..997 => self.depose(),
-            _ => {
-                self.cluster.plane.kill_apiserver();
-                self.cluster.plane.start_apiserver();
-            }
-        }
-    }
-
-    fn create(&mut self) {
-        if self.alive.len() >= PODS {
-            return;
-        }
-        self.made += 1;
-        let gang = (self.dice.roll(6) == 0).then(|| format!("gang-{}", self.made));
-        if let Some(gang) = &gang {
-            self.requests.create(
-                json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
-                "metadata": {"name": gang, "namespace": "default"},
-                "spec": {"minMember": 2, "queue": "default-queue",
-                    "preemptibility": "non-preemptible"}}),
-            );
-        }
-        let ask = self.dice.roll(8);
-        let share = self.share();
-        for member in 0..if gang.is_some() { 2 } else { 1 } {
-            let name = format!("pod-{}-{member}", self.made);
-            let mut pod = pod(&name, json!({}));
-            pod["metadata"]["labels"]["kai.scheduler/preemptibility"] = "non-preemptible".into();
-            match ask {
-                0 => {
-                    pod["spec"]["containers"][0]["resources"]["limits"] =
-                        json!({"nvidia.com/gpu": "1"})
-                }
-                1 => pod["metadata"]["annotations"]["gpu-memory"] = "1234".into(),
-                _ => pod["metadata"]["annotations"]["gpu-fraction"] = share.as_str().into(),
-            }
-            if let Some(gang) = &gang {
-                pod["metadata"]["annotations"]["pod-group-name"] = gang.as_str().into();
-            }
-            if self.requests.create(pod) {
-                self.alive.insert(name);
-            }
-        }
-    }
-
-    fn share(&mut self) -> String {
-        format!("0.{:02}", 1 + self.dice.roll(99))
-    }
-
-    fn any(&mut self) -> Option<String> {
-        let which = self.dice.roll(self.alive.len());
-        self.alive.iter().nth(which).cloned()
-    }
-
-    fn delete(&mut self) {
-        if let Some(name) = self.any() {
-            // It may be gone also where nobody said so.
-            self.alive.remove(&name);
-            self.requests.delete(&name);
-        }
-    }
-
-    fn end(&mut self) {
-        if let Some(name) = self.any() {
-            let phase = ["Succeeded", "Failed"][self.dice.roll(2)];
-            self.requests
-                .edit_status(&name, &json!({"status": {"phase": phase}}));
-        }
-    }
-
-    /// Asks for another share, of a pod that waits or of one that has a place and keeps what it has.
-    fn edit(&mut self) {
-        if let Some(name) = self.any() {
-            let share = self.share();
-            let patch = json!({"metadata": {"annotations": {"gpu-fraction": share}}});
-            self.requests.edit(&name, &patch);
-        }
-    }
-
-    /// Stops the scheduler that leads until another does; then it goes on.
-    fn depose(&mut self) {
-        self.cluster.await_leader();
-        let stopped = self.cluster.stop_scheduler();
-        self.cluster.start_scheduler();
-        for _ in 0..self.dice.roll(4) {
-            self.create();
-        }
-        self.cluster.await_leader();
-        self.delete();
-        stopped.go_on();
-    }
-
-    /// What must hold at every moment.
-    fn glance(&self) {
-        for node in NODES {
-            if let Some(book) = self.book(node) {
-                for (card, granted) in granted(&book) {
-                    assert!(
-                        granted <= CARD,
-                        "{card} of {node} gives {granted}\n{}",
-                        self.cluster.said()
-                    );
+    /// Takes all steps; what went wrong is the error.
+    async fn go(mut self) -> Result<(), String> {
+        let (mut taken, quiet) = (0, QUIET.min(self.steps.length() / QUIETS).max(1));
+        while let Some(step) = self.steps.next() {
+            match step {
+                Step::Change(change) => self.sender.send(change).await,
+                Step::Kill(kill, which) => {
+                    let sent = self.orders.send((kill, which)).await;
+                    sent.map_err(|_| "nobody is there to kill".to_owned())?;
                 }
             }
-        }
-        let Some(pods) = self.requests.all() else {
-            return;
-        };
-        // The simulated cards of two nodes have the same names.
-        let mut written: BTreeMap<(&str, String), u64> = BTreeMap::new();
-        for pod in pods.iter().filter(|pod| is_on_node(pod)) {
-            for (card, bytes) in cards_of(pod) {
-                *written.entry((node_of(pod), card)).or_default() += bytes;
+            self.seen()?;
+            taken += 1;
+            if taken % quiet == 0 {
+                self.settle().await?;
+                self.tell(taken);
             }
         }
-        for ((node, card), sum) in written {
-            assert!(
-                sum <= CARD,
-                "{card} of {node} is given to pods for {sum}\n{}",
-                self.cluster.said()
-            );
+        self.end().await
+    }
+
+    /// Takes everybody away who is left: nothing may stay.
+    async fn end(mut self) -> Result<(), String> {
+        while let Some(change) = self.steps.clear() {
+            self.sender.send(change).await;
         }
-        let there: BTreeSet<&str> = pods
-            .iter()
-            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
-            .map(name)
-            .collect();
-        for name in &self.alive {
-            assert!(
-                there.contains(name.as_str()),
-                "{name} was taken away\n{}",
-                self.cluster.said()
-            );
+        self.settle().await?;
+        let deadline = Instant::now() + PATIENCE * 3;
+        while self.left().await.is_none_or(|left| !left.is_empty()) {
+            if Instant::now() > deadline {
+                return Err(format!("{:?} are left", self.left().await));
+            }
+            sleep(GLANCE).await;
+        }
+        let tally = self.seen()?;
+        if tally.placed == 0 || tally.books == 0 {
+            return Err(format!("it was about nothing: {tally:?}"));
+        }
+        Ok(())
+    }
+
+    /// What the witness saw, if nothing was wrong.
+    fn seen(&self) -> Result<Tally, String> {
+        let witness = self.witness.lock().expect("nobody panicked");
+        match witness.wrong.is_empty() {
+            true => Ok(witness.tally),
+            false => Err(witness.wrong.join("\n")),
         }
     }
 
-    fn book(&self, node: &str) -> Option<v1::ListReply> {
-        let socket = self.cluster.nodes[node].host.instance().join("agent.sock");
-        self.requests.book(&socket)
+    fn tell(&self, taken: u64) {
+        let Tally {
+            placed,
+            words,
+            books,
+        } = self.witness.lock().expect("nobody panicked").tally;
+        let (seconds, arrivals) = (self.began.elapsed().as_secs(), self.steps.arrivals());
+        println!(
+            "{taken} steps in {seconds} s: {arrivals} arrivals, {placed} pods placed; \
+             {words} words of the API server and {books} books of agents"
+        );
     }
 
-    /// Waits until agents hold what bound pods have and nothing else.
-    fn settle(&mut self) {
+    /// Waits until agents hold what bound pods have and nothing else, and nobody waits who fits.
+    async fn settle(&self) -> Result<(), String> {
+        self.sender.done().await;
         let deadline = Instant::now() + PATIENCE * 3;
         loop {
-            let differences = self.differences();
+            self.seen()?;
+            let differences = self.differences().await;
             if differences.as_ref().is_some_and(Vec::is_empty) {
-                return;
+                return Ok(());
             }
-            self.cluster.revive_scheduler();
-            assert!(
-                Instant::now() < deadline,
-                "{differences:?}\n{}",
-                self.cluster.said()
-            );
-            std::thread::sleep(Duration::from_millis(200));
+            if Instant::now() > deadline {
+                return Err(format!("it does not come to rest: {differences:?}"));
+            }
+            sleep(GLANCE).await;
         }
     }
 
-    /// Where the books of the agents and of the API server are not one.
-    fn differences(&self) -> Option<Vec<String>> {
-        let pods = self.requests.all()?;
-        let on_cards = pods
-            .iter()
-            .filter(|pod| is_on_node(pod) && !cards_of(pod).is_empty());
-        let mut wanted: BTreeMap<String, BTreeMap<String, u64>> = on_cards
-            .map(|pod| (uid(pod), cards_of(pod).into_iter().collect()))
-            .collect();
-        let mut wrong = Vec::new();
-        for node in NODES {
-            for held in self.book(node)?.allocations {
-                let grants = held.grants.iter();
-                let shares = grants
-                    .map(|grant| (grant.card.clone(), grant.limit_bytes))
-                    .collect();
-                let is_committed = held.state() == v1::AllocationState::Allocated;
-                match wanted.remove(&held.idempotency_key) {
-                    Some(asked) if asked == shares && is_committed => {}
-                    other => wrong.push(format!(
-                        "{} has {shares:?}, and should {other:?}",
-                        held.name
-                    )),
-                }
-            }
+    async fn differences(&self) -> Option<Vec<String>> {
+        let pods = self.requests.all().await?;
+        let mut wrong = books::differences(&pods, &self.books().await?);
+        let there: BTreeSet<&str> = pods.iter().map(books::name).collect();
+        let here: BTreeSet<String> = self.steps.alive().iter().map(steps::Pod::name).collect();
+        if !here.iter().map(String::as_str).eq(there.iter().copied()) {
+            wrong.push(format!("{there:?} are there, and should {here:?}"));
         }
-        wrong.extend(wanted.keys().map(|uid| format!("no agent knows {uid}")));
         Some(wrong)
     }
-}
 
-fn granted(book: &v1::ListReply) -> BTreeMap<&str, u64> {
-    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    for grant in book.allocations.iter().flat_map(|held| &held.grants) {
-        *sums.entry(&grant.card).or_default() += grant.limit_bytes;
+    /// Whom agents have something for.
+    async fn left(&self) -> Option<Vec<String>> {
+        let books = self.books().await?;
+        let held = books.into_values().flat_map(|book| book.allocations);
+        Some(held.map(|held| held.name).collect())
     }
-    sums
+
+    async fn books(&self) -> Option<Books> {
+        let mut books = Books::new();
+        for (node, socket) in &self.sockets {
+            books.insert(node, requests::book(socket).await?);
+        }
+        Some(books)
+    }
 }
 
-fn name(pod: &Pod) -> &str {
-    pod.metadata.name.as_deref().unwrap_or_default()
-}
+impl Cluster {
+    /// Kills, and brings back.
+    fn kill(&mut self, (kill, which): Order) {
+        match kill {
+            Kill::Agent => {
+                let node = NODES[which % NODES.len()];
+                let node = self.nodes.get_mut(node).expect("it is there");
+                node.replace_agent();
+            }
+            Kill::Scheduler => {
+                self.kill_scheduler();
+                self.start_scheduler();
+            }
+            Kill::Leader => {
+                self.await_leader();
+                let stopped = self.stop_scheduler();
+                self.start_scheduler();
+                self.await_leader();
+                stopped.go_on();
+            }
+            Kill::ApiServer => {
+                self.plane.kill_apiserver();
+                self.plane.start_apiserver();
+            }
+        }
+    }
 
-fn uid(pod: &Pod) -> String {
-    pod.metadata.uid.clone().unwrap_or_default()
-}
-
-/// Whether a pod holds a place.
-fn is_on_node(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    let is_over = matches!(phase, Some("Succeeded" | "Failed"));
-    !is_over
-        && pod
-            .spec
-            .as_ref()
-            .is_some_and(|spec| spec.node_name.is_some())
-}
-
-/// The cards that are written on a pod.
-fn node_of(pod: &Pod) -> &str {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    node.unwrap_or_default()
-}
-
-fn cards_of(pod: &Pod) -> Vec<(String, u64)> {
-    let annotations = pod.metadata.annotations.as_ref();
-    let text = annotations.and_then(|all| all.get("apportion.dev/cards"));
-    let one = |text: &str| {
-        let (card, bytes) = text.split_once('=')?;
-        Some((card.to_owned(), bytes.parse().ok()?))
-    };
-    text.iter()
-        .flat_map(|text| text.split(','))
-        .filter_map(one)
-        .collect()
+    /// Does what is ordered until nobody orders any more, and starts the scheduler where it ended by itself.
+    fn obey(&mut self, runtime: &Runtime, mut orders: mpsc::Receiver<Order>) {
+        loop {
+            let order = async { timeout(GLANCE, orders.recv()).await };
+            match runtime.block_on(order) {
+                Ok(Some(order)) => self.kill(order),
+                Ok(None) => return,
+                Err(_) => self.revive_scheduler(),
+            }
+        }
+    }
 }
 
 /// A number of the environment.
@@ -328,25 +233,26 @@ fn number(name: &str, usual: u64) -> u64 {
 
 #[test]
 fn whatever_happens_no_card_is_given_twice_and_nothing_is_left_behind() {
-    let (steps, seed) = (number("APPORTION_STEPS", 200), number("APPORTION_SEED", 1));
-    let mut world = World::new(seed);
-    for step in 1..=steps {
-        world.step();
-        if step % GLANCE == 0 {
-            world.glance();
-        }
-        if step % QUIET == 0 || step == steps {
-            world.settle();
-            println!("{step} steps, {} pods made", world.made);
-        }
-    }
-    while let Some(name) = world.any() {
-        world.alive.remove(&name);
-        world.requests.delete(&name);
-    }
-    world.settle();
+    let (length, seed) = (number("APPORTION_STEPS", 600), number("APPORTION_SEED", 1));
+    let mut cluster = Cluster::bare();
+    cluster.log_level = "info";
     for node in NODES {
-        let book = world.book(node).expect("it answers");
-        assert!(book.allocations.is_empty(), "{:?}", book.allocations);
+        cluster.add_node(node, &cards(2));
+    }
+    cluster.start_scheduler();
+    cluster.await_leader();
+    let socket = |node| cluster.nodes[node].host.instance().join("agent.sock");
+    let sockets = NODES.map(|node| (node, socket(node))).into();
+    let (orders, ordered) = mpsc::channel(1);
+    let (kubeconfig, steps) = (cluster.plane.kubeconfig(), Steps::new(seed, length));
+    let runtime = Runtime::new().expect("a runtime");
+    let run = runtime.spawn(async move {
+        let run = Run::new(kubeconfig, sockets, orders, steps).await;
+        run.go().await
+    });
+    cluster.obey(&runtime, ordered);
+    let ended = runtime.block_on(run).expect("it does not panic");
+    if let Err(wrong) = ended {
+        panic!("{wrong}\n{}", cluster.said());
     }
 }

@@ -61,6 +61,8 @@ pub(crate) struct Cluster {
     scheduler: Option<Child>,
     /// Where in the log the scheduler began that was started last.
     began: usize,
+    /// What the scheduler logs.
+    pub(crate) log_level: &'static str,
     /// More options of the scheduler.
     pub(crate) options: Vec<String>,
     pub(crate) nodes: BTreeMap<String, Node>,
@@ -96,6 +98,7 @@ impl Cluster {
         Self {
             scheduler: None,
             began: 0,
+            log_level: "info,apportion_scheduler=debug",
             options: Vec::new(),
             nodes: BTreeMap::new(),
             plane,
@@ -171,7 +174,7 @@ impl Cluster {
                 "--address",
                 "127.0.0.1:0",
                 "--log",
-                "info,apportion_scheduler=debug",
+                self.log_level,
                 "--kubeconfig",
             ])
             .arg(self.plane.kubeconfig())

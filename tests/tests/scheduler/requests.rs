@@ -1,9 +1,10 @@
 //! Requests to the API server and to agents from this process: a long run makes too many for a program each.
 //!
-//! What fails is an answer like any other, because the API server may be dead just then.
+//! The API server may be dead just then, or die before it says what it did: a change is asked for until it
+//! says that it is made, was made before, or can't be made any more.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apportion_proto::v1;
 use k8s_openapi::api::core::v1::Pod;
@@ -14,95 +15,118 @@ use kube::api::{
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::Value;
-use tokio::runtime::Runtime;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-/// How long one may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::cluster::PATIENCE;
 
-/// Whoever asks.
-pub(crate) struct Requests {
-    runtime: Runtime,
-    client: Client,
+/// How long one try may take, and how long until the next.
+const TRY: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Something to change.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Create(Value),
+    /// A kind and a name.
+    Delete(ApiResource, String),
+    Edit(String, Value),
+    EditStatus(String, Value),
 }
 
+impl Request {
+    /// Whether an error says that there is nothing more to do.
+    const fn is_settled_by(&self, code: u16) -> bool {
+        match self {
+            Self::Create(_) => code == 409,
+            Self::Delete(..) | Self::Edit(..) | Self::EditStatus(..) => code == 404,
+        }
+    }
+}
+
+/// Whoever asks.
+#[derive(Clone)]
+pub(crate) struct Requests(Client);
+
 impl Requests {
-    pub(crate) fn new(kubeconfig: &Path) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let client = runtime.block_on(async {
-            let read = Kubeconfig::read_from(kubeconfig).expect("it was written");
-            let options = KubeConfigOptions::default();
-            let config = Config::from_custom_kubeconfig(read, &options).await;
-            Client::try_from(config.expect("it makes sense")).expect("a client")
-        });
-        Self { runtime, client }
+    pub(crate) async fn new(kubeconfig: &Path) -> Self {
+        let read = Kubeconfig::read_from(kubeconfig).expect("it was written");
+        let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+        Self(Client::try_from(config.expect("it makes sense")).expect("a client"))
     }
 
-    fn ask<T>(&self, asked: impl Future<Output = Result<T, kube::Error>>) -> Option<T> {
-        let asked = self
-            .runtime
-            .block_on(async { timeout(PATIENCE, asked).await });
-        asked.ok()?.ok()
+    pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.0.clone(), "default")
     }
 
-    fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), "default")
+    fn of(&self, resource: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.0.clone(), "default", resource)
     }
 
-    /// Creates an object of the namespace; whether the API server says that it did.
-    pub(crate) fn create(&self, json: Value) -> bool {
-        let object: DynamicObject = serde_json::from_value(json).expect("an object");
-        let kind = object.types.clone().expect("it says what it is");
-        let (group, version) = kind
-            .api_version
-            .split_once('/')
-            .unwrap_or(("", &kind.api_version));
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &kind.kind));
-        let all: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), "default", &resource);
-        self.ask(all.create(&PostParams::default(), &object))
-            .is_some()
+    /// Sees that a change is made; an error if the API server does not take it.
+    pub(crate) async fn surely(&self, request: &Request) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let problem = match timeout(TRY, self.once(request)).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(kube::Error::Api(status))) if request.is_settled_by(status.code) => {
+                    return Ok(());
+                }
+                Ok(Err(problem)) => problem.to_string(),
+                Err(late) => late.to_string(),
+            };
+            if Instant::now() > deadline {
+                return Err(format!("{request:?}: {problem}"));
+            }
+            sleep(AGAIN).await;
+        }
     }
 
-    /// Deletes a pod at once; whether the API server says that it is gone.
-    pub(crate) fn delete(&self, pod: &str) -> bool {
-        let at_once = DeleteParams::default().grace_period(0);
-        self.ask(self.pods().delete(pod, &at_once)).is_some()
-    }
-
-    /// Changes a pod.
-    pub(crate) fn edit(&self, pod: &str, patch: &Value) {
-        let _ = self.ask(
-            self.pods()
-                .patch(pod, &PatchParams::default(), &Patch::Merge(patch)),
-        );
-    }
-
-    /// Changes what a pod says about itself.
-    pub(crate) fn edit_status(&self, pod: &str, patch: &Value) {
-        let pods = self.pods();
+    async fn once(&self, request: &Request) -> Result<(), kube::Error> {
         let parameters = PatchParams::default();
-        let _ = self.ask(pods.patch_status(pod, &parameters, &Patch::Merge(patch)));
+        match request {
+            Request::Create(json) => {
+                let object: DynamicObject = serde_json::from_value(json.clone()).expect("one");
+                let all = self.of(&resource(json));
+                all.create(&PostParams::default(), &object).await?;
+            }
+            Request::Delete(resource, name) => {
+                let at_once = DeleteParams::default().grace_period(0);
+                self.of(resource).delete(name, &at_once).await?;
+            }
+            Request::Edit(pod, patch) => {
+                let patch = Patch::Merge(patch);
+                self.pods().patch(pod, &parameters, &patch).await?;
+            }
+            Request::EditStatus(pod, patch) => {
+                let patch = Patch::Merge(patch);
+                self.pods().patch_status(pod, &parameters, &patch).await?;
+            }
+        }
+        Ok(())
     }
 
     /// All pods of the namespace, if the API server says.
-    pub(crate) fn all(&self) -> Option<Vec<Pod>> {
-        let list = self.ask(self.pods().list(&ListParams::default()))?;
-        Some(list.items)
+    pub(crate) async fn all(&self) -> Option<Vec<Pod>> {
+        let (pods, parameters) = (self.pods(), ListParams::default());
+        let list = timeout(TRY, pods.list(&parameters)).await;
+        Some(list.ok()?.ok()?.items)
     }
+}
 
-    /// What an agent has in its book, if it answers.
-    pub(crate) fn book(&self, socket: &Path) -> Option<v1::ListReply> {
-        self.runtime.block_on(async {
-            let asked = async {
-                let mut agent = apportion_proto::connect(socket).await.ok()?;
-                let reply = agent.list(v1::ListRequest {}).await.ok()?;
-                Some(reply.into_inner())
-            };
-            timeout(PATIENCE, asked).await.ok()?
-        })
-    }
+/// The resource of an object that says what it is.
+pub(crate) fn resource(json: &Value) -> ApiResource {
+    let text = |key: &str| json[key].as_str().expect("it says what it is");
+    let version = text("apiVersion");
+    let (group, version) = version.split_once('/').unwrap_or(("", version));
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, text("kind")))
+}
+
+/// What an agent has in its book, if it answers.
+pub(crate) async fn book(socket: &Path) -> Option<v1::ListReply> {
+    let asked = async {
+        let mut agent = apportion_proto::connect(socket).await.ok()?;
+        let reply = agent.list(v1::ListRequest {}).await.ok()?;
+        Some(reply.into_inner())
+    };
+    timeout(TRY, asked).await.ok()?
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{ASKS, NODES, World};
-use crate::live::event::Event;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -16,8 +15,10 @@ enum Step {
     AgentEffect(bool, bool),
     ApiEffect(usize, bool),
     Wait(u64),
+    Edit(usize, usize),
     CrashScheduler,
-    AgentAway(bool),
+    CrashAgent(bool),
+    CrashApi,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -30,7 +31,9 @@ fn step() -> impl Strategy<Value = Step> {
         10 => (0..8_usize, prop::bool::weighted(0.1)).prop_map(|(which, fails)| Step::ApiEffect(which, fails)),
         2 => (0..90_u64).prop_map(Step::Wait),
         1 => Just(Step::CrashScheduler),
-        1 => any::<bool>().prop_map(Step::AgentAway),
+        1 => any::<bool>().prop_map(Step::CrashAgent),
+        1 => Just(Step::CrashApi),
+        2 => (0..20_usize, 0..ASKS.len()).prop_map(|(which, ask)| Step::Edit(which, ask)),
     ]
 }
 
@@ -59,12 +62,9 @@ impl World {
             }
             Step::Wait(seconds) => self.wait(Duration::from_secs(*seconds)),
             Step::CrashScheduler => self.start_scheduler(),
-            Step::AgentAway(first) => {
-                let node = NODES[usize::from(*first)].to_owned();
-                self.events.push_back(Event::AgentLost(node.clone()));
-                let said = self.said(&node);
-                self.events.push_back(Event::AgentSaid(node, said));
-            }
+            Step::Edit(which, ask) => self.edit(*which, ASKS[*ask]),
+            Step::CrashAgent(first) => self.crash_agent(NODES[usize::from(*first)]),
+            Step::CrashApi => self.crash_api(),
         }
     }
 }

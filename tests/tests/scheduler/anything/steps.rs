@@ -1,0 +1,271 @@
+//! What happens, drawn from a seed: the same steps in the same order each time, whatever comes of them.
+//!
+//! Nothing of the cluster is looked at here. A step concerns a pod that was asked for and not yet taken away,
+//! and every step does something; how far the cluster has come with it is for the others to see.
+
+/// How many pods there are at most, but for the rest of a gang.
+const PODS: usize = 24;
+/// Who is killed, and once in how many steps. In a shorter run each comes once.
+const KILLS: [(Kill, u64); 4] = [
+    (Kill::Agent, 500),
+    (Kill::Scheduler, 2000),
+    (Kill::Leader, 5000),
+    (Kill::ApiServer, 5000),
+];
+
+/// One arrival, deletion, edit or crash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Change(Change),
+    /// The number says which, where there are several.
+    Kill(Kill, usize),
+}
+
+/// What dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kill {
+    /// An agent, which comes back.
+    Agent,
+    /// The scheduler, and another starts.
+    Scheduler,
+    /// Nobody: the scheduler that leads is stopped until another leads, and goes on.
+    Leader,
+    /// The API server, which comes back.
+    ApiServer,
+}
+
+/// What people do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// So many pods come together.
+    Arrive(Arrival),
+    /// A pod is deleted; the last one of a gang takes the gang with it.
+    Leave(Pod, bool),
+    /// A pod's work ends, well or not.
+    End(Pod, &'static str),
+    /// A pod asks for another share: one that waits, or one that has a place and keeps what it has.
+    Edit(Pod, String),
+}
+
+/// Pods that come together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) number: usize,
+    pub(crate) pods: Vec<Pod>,
+    pub(crate) ask: Ask,
+}
+
+/// What each of them asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Whole,
+    Memory,
+    Fraction(String),
+}
+
+/// A pod by the number of its arrival and its own in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pod {
+    pub(crate) arrival: usize,
+    pub(crate) place: usize,
+    pub(crate) is_in_gang: bool,
+}
+
+impl Pod {
+    pub(crate) fn name(&self) -> String {
+        format!("pod-{}-{}", self.arrival, self.place)
+    }
+
+    pub(crate) fn gang(&self) -> Option<String> {
+        self.is_in_gang.then(|| format!("gang-{}", self.arrival))
+    }
+}
+
+impl Change {
+    /// The arrival that it concerns: changes of one keep their order.
+    pub(crate) const fn arrival(&self) -> usize {
+        match self {
+            Self::Arrive(arrival) => arrival.number,
+            Self::Leave(pod, _) | Self::End(pod, _) | Self::Edit(pod, _) => pod.arrival,
+        }
+    }
+}
+
+/// A small generator.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap_or_default() % sides.max(1)
+    }
+}
+
+/// When somebody is killed next, and where the stretch begins in which the one after that is.
+struct Due {
+    kill: Kill,
+    every: u64,
+    begin: u64,
+    at: u64,
+}
+
+/// The steps.
+pub(crate) struct Steps {
+    dice: Dice,
+    length: u64,
+    taken: u64,
+    arrivals: usize,
+    alive: Vec<Pod>,
+    due: Vec<Due>,
+}
+
+impl Steps {
+    pub(crate) fn new(seed: u64, length: u64) -> Self {
+        let mut steps = Self {
+            dice: Dice(seed),
+            length,
+            taken: 0,
+            arrivals: 0,
+            alive: Vec::new(),
+            due: Vec::new(),
+        };
+        for (kill, every) in KILLS {
+            let every = every.min(length).max(1);
+            let at = steps.moment(0, every);
+            steps.due.push(Due {
+                kill,
+                every,
+                begin: every,
+                at,
+            });
+        }
+        steps
+    }
+
+    /// Pods that are there for sure once all steps so far were taken.
+    pub(crate) fn alive(&self) -> &[Pod] {
+        &self.alive
+    }
+
+    /// How many steps there are in all.
+    pub(crate) const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// How many arrivals there were.
+    pub(crate) const fn arrivals(&self) -> usize {
+        self.arrivals
+    }
+
+    /// Takes away one more of those that are left.
+    pub(crate) fn clear(&mut self) -> Option<Change> {
+        (!self.alive.is_empty()).then(|| self.leave())
+    }
+
+    /// Some step of a stretch, early enough that others who are due at it come after it.
+    fn moment(&mut self, begin: u64, every: u64) -> u64 {
+        let sides = usize::try_from(every * 3 / 4).unwrap_or(usize::MAX);
+        begin + 1 + self.dice.roll(sides) as u64
+    }
+
+    fn kill(&mut self) -> Option<Step> {
+        let place = self.due.iter().position(|due| due.at <= self.taken)?;
+        let (kill, begin, every) = {
+            let due = &self.due[place];
+            (due.kill, due.begin, due.every)
+        };
+        let at = self.moment(begin, every);
+        let due = &mut self.due[place];
+        (due.begin, due.at) = (begin + every, at);
+        let which = self.dice.roll(usize::MAX);
+        Some(Step::Kill(kill, which))
+    }
+
+    fn change(&mut self) -> Change {
+        let roll = self.dice.roll(100);
+        match roll {
+            _ if self.alive.is_empty() => self.arrive(),
+            0..38 if self.alive.len() < PODS => self.arrive(),
+            0..70 => self.leave(),
+            70..82 => {
+                let pod = self.any();
+                Change::End(pod, ["Succeeded", "Failed"][self.dice.roll(2)])
+            }
+            _ => Change::Edit(self.any(), self.share()),
+        }
+    }
+
+    fn arrive(&mut self) -> Change {
+        self.arrivals += 1;
+        let is_in_gang = self.dice.roll(6) == 0;
+        let ask = match self.dice.roll(8) {
+            0 => Ask::Whole,
+            1 => Ask::Memory,
+            _ => Ask::Fraction(self.share()),
+        };
+        let arrival = self.arrivals;
+        let pods: Vec<Pod> = (0..if is_in_gang { 2 } else { 1 })
+            .map(|place| Pod {
+                arrival,
+                place,
+                is_in_gang,
+            })
+            .collect();
+        self.alive.extend(pods.iter().cloned());
+        let number = arrival;
+        Change::Arrive(Arrival { number, pods, ask })
+    }
+
+    fn leave(&mut self) -> Change {
+        let which = self.dice.roll(self.alive.len());
+        let pod = self.alive.swap_remove(which);
+        let is_last = !self.alive.iter().any(|other| other.arrival == pod.arrival);
+        Change::Leave(pod, is_last)
+    }
+
+    fn any(&mut self) -> Pod {
+        let which = self.dice.roll(self.alive.len());
+        self.alive[which].clone()
+    }
+
+    fn share(&mut self) -> String {
+        format!("0.{:02}", 1 + self.dice.roll(99))
+    }
+}
+
+impl Iterator for Steps {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        if self.taken == self.length {
+            return None;
+        }
+        self.taken += 1;
+        let kill = self.kill();
+        Some(kill.unwrap_or_else(|| Step::Change(self.change())))
+    }
+}
+
+#[test]
+fn a_seed_has_the_same_steps_each_time_and_others_than_another_seed() {
+    let steps = |seed| Steps::new(seed, 5000).collect::<Vec<_>>();
+    assert_eq!(steps(7), steps(7));
+    assert_ne!(steps(7), steps(8));
+}
+
+#[test]
+fn everybody_is_killed_as_often_as_it_says_and_once_in_a_short_run() {
+    let count = |length, kill| {
+        let steps = Steps::new(3, length);
+        steps
+            .filter(|step| matches!(step, Step::Kill(this, _) if *this == kill))
+            .count()
+    };
+    for (kill, every) in KILLS {
+        assert_eq!(count(200, kill), 1, "{kill:?}");
+        assert_eq!(count(20_000, kill) as u64, 20_000 / every, "{kill:?}");
+    }
+}
