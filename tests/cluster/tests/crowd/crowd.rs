@@ -1,5 +1,4 @@
-//! The pods: many are made, looked at and removed with one program each, and each leaves a file that says
-//! what size of a card it saw.
+//! The pods: each leaves a file that says what size of a card it saw.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,12 +7,11 @@ use apportion_cluster::Cluster;
 use apportion_cluster::managed::{MIB, Node};
 use serde_json::{Value, json};
 
+use crate::api::Api;
+
 /// A folder of the node in which each pod writes; it is in the cluster's folder, too.
 const SAID: &str = "/run/apportion/crowd";
 const SELECTOR: &str = "app=crowd";
-/// A line a pod.
-const COLUMNS: &str = "jsonpath={range .items[*]}{.metadata.labels.number} {.metadata.name} {.metadata.uid} \
-                       {.metadata.deletionTimestamp} {.status.phase} {.status.reason}{\"\\n\"}{end}";
 
 /// What the pod with this number asks for, and no other pod.
 pub(crate) fn bytes(number: usize) -> u64 {
@@ -45,12 +43,13 @@ pub(crate) enum State {
 }
 
 impl State {
-    fn of(deleted: &str, phase: &str, reason: &str) -> Self {
-        match (deleted, phase, reason) {
-            ("", "Failed", reason) if is_refusal(reason) => Self::Refused,
-            ("", "Succeeded" | "Failed", _) => Self::Ended,
-            ("", _, _) => Self::Live,
-            _ => Self::Leaving,
+    fn of(pod: &Value) -> Self {
+        let status = |field: &str| pod["status"][field].as_str().unwrap_or_default();
+        match (status("phase"), status("reason")) {
+            _ if !pod["metadata"]["deletionTimestamp"].is_null() => Self::Leaving,
+            ("Failed", reason) if is_refusal(reason) => Self::Refused,
+            ("Succeeded" | "Failed", _) => Self::Ended,
+            _ => Self::Live,
         }
     }
 }
@@ -71,7 +70,7 @@ pub(crate) struct Member {
 
 /// All pods of the test; they go with it.
 pub(crate) struct Crowd {
-    cluster: Cluster,
+    api: Api,
     said: PathBuf,
     /// A number that comes again has another name.
     rounds: std::cell::Cell<usize>,
@@ -88,7 +87,7 @@ impl Crowd {
             "both are in the node's room"
         );
         Self {
-            cluster,
+            api: Api::of(&cluster),
             said,
             rounds: 0.into(),
         }
@@ -102,27 +101,23 @@ impl Crowd {
         self.rounds.set(self.rounds.get() + 1);
         let round = self.rounds.get();
         let pod = |number: &usize| pod(*number, &format!("crowd-{number}-{round}"), life());
-        let pods: Vec<Value> = numbers.iter().map(pod).collect();
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": pods});
-        self.cluster
-            .apply(&list)
-            .expect("the API server takes the pods");
+        numbers
+            .iter()
+            .map(pod)
+            .for_each(|pod| self.api.create(&pod));
     }
 
     /// How all of them stand.
     pub(crate) fn look(&self) -> Vec<Member> {
-        let text = self
-            .cluster
-            .kubectl(&["get", "pods", "-l", SELECTOR, "-o", COLUMNS]);
-        text.unwrap_or_default()
-            .lines()
-            .filter_map(member)
-            .collect()
+        let pods = self.api.pods(SELECTOR);
+        pods.iter().filter_map(member).collect()
     }
 
     /// How large the pod's card was, as the pod itself saw it.
     pub(crate) fn said(&self, name: &str) -> Option<u64> {
-        let text = fs::read_to_string(self.said.join(name)).ok()?;
+        // What is written at once is seen as a whole or not yet.
+        let text = fs::read_to_string(self.said.join(name)).ok();
+        let text = text.filter(|text| text.ends_with('\n'))?;
         let words = text.trim().strip_prefix("total 0 ");
         let words = words.unwrap_or_else(|| panic!("{name} said {text:?}"));
         words.parse().ok()
@@ -130,39 +125,24 @@ impl Crowd {
 
     /// Deletes pods, whether they run or not.
     pub(crate) fn remove(&self, pods: &[&Member]) {
-        if pods.is_empty() {
-            return;
-        }
-        let names = pods.iter().map(|pod| pod.name.as_str());
-        let delete = ["delete", "pod", "--wait=false", "--ignore-not-found"];
-        let args: Vec<&str> = delete.into_iter().chain(names).collect();
-        self.cluster.kubectl(&args).expect("the API server answers");
+        pods.iter().for_each(|pod| self.api.delete(&pod.name));
     }
 }
 
 impl Drop for Crowd {
     fn drop(&mut self) {
-        let all = [
-            "delete",
-            "pods",
-            "-l",
-            SELECTOR,
-            "--now",
-            "--ignore-not-found",
-        ];
-        let _ = self.cluster.kubectl(&all);
+        self.api.delete_all(SELECTOR);
         let _ = fs::remove_dir_all(&self.said);
     }
 }
 
-fn member(line: &str) -> Option<Member> {
-    let mut words = line.split(' ');
-    let mut next = || words.next().unwrap_or_default();
+fn member(pod: &Value) -> Option<Member> {
+    let metadata = &pod["metadata"];
     Some(Member {
-        number: next().parse().ok()?,
-        name: next().to_owned(),
-        uid: next().to_owned(),
-        state: State::of(next(), next(), next()),
+        number: metadata["labels"]["number"].as_str()?.parse().ok()?,
+        name: metadata["name"].as_str()?.to_owned(),
+        uid: metadata["uid"].as_str()?.to_owned(),
+        state: State::of(pod),
     })
 }
 
@@ -171,9 +151,8 @@ fn pod(number: usize, name: &str, life: Life) -> Value {
         Life::Seconds(seconds) => seconds.to_string(),
         Life::Stays => "infinity".to_owned(),
     };
-    // What is written at last is seen as a whole or not at all.
     let script = format!(
-        "trap 'exit 0' TERM; victim total > /said/.{name} && mv /said/.{name} /said/{name}; sleep {rest} & wait"
+        "trap 'exit 0' TERM; seen=$(victim total) && echo \"$seen\" > /said/{name}; sleep {rest} & wait"
     );
     let mut container = Node::container("main", &script);
     container["volumeMounts"] = json!([{"name": "said", "mountPath": "/said"}]);

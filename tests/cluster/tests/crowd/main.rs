@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use apportion_cluster::eventually;
 use apportion_cluster::managed::Node;
 
+mod api;
 mod books;
 mod crowd;
 #[path = "../../../kubelet/tests/suite/dice.rs"]
@@ -122,7 +123,7 @@ impl Storm {
         let next = self.waiting.len().saturating_sub(room);
         let next = self.waiting.split_off(next);
         let dice = &mut self.dice;
-        self.crowd.create(&next, || Life::Seconds(dice.roll(20)));
+        self.crowd.create(&next, || Life::Seconds(dice.roll(8)));
     }
 }
 
