@@ -211,6 +211,7 @@ impl Agent {
         let mut tick = tokio::time::interval(self.options.tick);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            self.members.look_anew();
             tokio::select! {
                 biased;
                 () = &mut stop => break,

@@ -21,7 +21,19 @@ pub(crate) struct Members {
     of: HashMap<ProcessId, AllocationId>,
     pods: HashMap<AllocationId, String>,
     accounts: PathBuf,
+    /// Of the event that is being handled.
+    looked: Option<Vec<Candidate>>,
     pub(crate) exits: Exits,
+}
+
+/// A process as a search sees it.
+#[derive(Debug)]
+struct Candidate {
+    process: ProcessId,
+    /// The UID of its pod.
+    pod: Option<String>,
+    /// What its environment names.
+    account: Option<PathBuf>,
 }
 
 impl Members {
@@ -31,6 +43,7 @@ impl Members {
             of: HashMap::new(),
             pods: HashMap::new(),
             accounts,
+            looked: None,
             exits: Exits::new(),
         }
     }
@@ -63,6 +76,12 @@ impl Members {
         let mut own: Vec<_> = own.map(|(process, _)| *process).collect();
         own.sort_unstable();
         own
+    }
+
+    /// From here on a search looks at the machine as it is now: what one event makes of many allocations is
+    /// made of one look, and nothing of it is believed after the event.
+    pub(crate) fn look_anew(&mut self) {
+        self.looked = None;
     }
 
     /// Forgets an allocation.
@@ -104,19 +123,20 @@ impl Members {
     }
 
     /// Enters every process of the machine whose environment names the account, and says whether there
-    /// was one: what double-forked away before anybody saw it.
+    /// was one: what double-forked away before anybody saw it. The machine is looked at once for all that are
+    /// searched until [`Self::look_anew`].
     pub(crate) fn search(&mut self, id: &AllocationId) -> bool {
+        let looked = self.looked.take().unwrap_or_else(|| self.look());
         let folder = self.accounts.join(&id.0);
-        let own = std::process::id();
-        let named = |process: &ProcessId| {
-            let is_named = || procfs::account_of(process.pid).is_some_and(|path| path == folder);
-            process.pid != own && (self.is_contained(process.pid, id) || is_named())
+        let pod = self.pods.get(id);
+        let is_its = |candidate: &&Candidate| {
+            let is_in_its_pod = pod.is_some() && candidate.pod.as_ref() == pod;
+            (is_in_its_pod && procfs::has_account(candidate.process.pid))
+                || candidate.account.as_ref() == Some(&folder)
         };
-        let found: Vec<_> = procfs::all()
-            .into_iter()
-            .filter_map(procfs::live)
-            .filter(named)
-            .collect();
+        let found = looked.iter().filter(is_its);
+        let found: Vec<_> = found.map(|candidate| candidate.process).collect();
+        self.looked = Some(looked);
         let before = self.of(id).len();
         for process in found {
             if !self.of.contains_key(&process) {
@@ -134,19 +154,25 @@ impl Members {
             .next()
     }
 
-    /// Whether the process runs in a container that has the account, and not in the pod's sandbox.
-    fn is_contained(&self, pid: u32, id: &AllocationId) -> bool {
-        let is_its_pod = |groups: String| {
-            let place = apportion_cgroup::place(&groups);
-            place.is_some_and(|place| {
-                self.pods
-                    .get(id)
-                    .is_some_and(|pod| pod == place.pod.as_str())
+    /// What every process says of itself. In a pod only those of a container that has the account count, and
+    /// not the sandbox; that is asked of the pod's alone.
+    fn look(&self) -> Vec<Candidate> {
+        let own = std::process::id();
+        let live = procfs::all().into_iter().filter_map(procfs::live);
+        let others = live.filter(|process| process.pid != own);
+        others
+            .map(|process| Candidate {
+                process,
+                pod: self.pod_of(process.pid),
+                account: procfs::account_of(process.pid),
             })
-        };
-        !self.pods.is_empty()
-            && procfs::cgroup(pid).is_some_and(is_its_pod)
-            && procfs::has_account(pid)
+            .collect()
+    }
+
+    fn pod_of(&self, pid: u32) -> Option<String> {
+        let groups = (!self.pods.is_empty()).then(|| procfs::cgroup(pid))??;
+        let place = apportion_cgroup::place(&groups)?;
+        Some(place.pod.as_str().to_owned())
     }
 
     fn named(&self, process: ProcessId) -> Option<AllocationId> {
@@ -224,6 +250,18 @@ mod tests {
         let _ = members.leave(program.process());
         assert!(members.search(&id));
         assert!(!members.search(&AllocationId("7-2".into())));
+        let later = Program::start(&folder.path().join("7-2"));
+        while procfs::account_of(later.0.id()).as_deref() != Some(&*folder.path().join("7-2")) {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "the environment was not read"
+            );
+            std::thread::yield_now();
+        }
+        let second = AllocationId("7-2".into());
+        assert!(!members.search(&second), "one event has one look");
+        members.look_anew();
+        assert!(members.search(&second));
     }
 
     #[tokio::test]
