@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use apportion_cluster::Cluster;
 use apportion_cluster::managed::{MIB, Node};
+use apportion_cluster::{Cluster, eventually};
 use serde_json::{Value, json};
 
 use crate::api::Api;
@@ -132,6 +132,10 @@ impl Crowd {
 impl Drop for Crowd {
     fn drop(&mut self) {
         self.api.delete_all(SELECTOR);
+        // Whoever comes next finds a node where no slot is held.
+        if !std::thread::panicking() {
+            eventually("the crowd has gone", || self.look().is_empty());
+        }
         let _ = fs::remove_dir_all(&self.said);
     }
 }

@@ -33,7 +33,7 @@ const GLANCE: Duration = Duration::from_millis(500);
 
 fn pods() -> usize {
     let asked = std::env::var("APPORTION_CROWD_PODS").ok();
-    asked.and_then(|count| count.parse().ok()).unwrap_or(120)
+    asked.and_then(|count| count.parse().ok()).unwrap_or(300)
 }
 
 #[test]
