@@ -1,15 +1,12 @@
 //! What the scheduler writes to the API server: bindings, evictions, events, and why pods wait.
 //!
-//! Two writes start a pod: its annotations and labels, then its binding. Both name the pod's UID, so that
-//! they never hit a later pod of the same name. An answer that never came is asked for again: what the
-//! API server shows decides.
+//! An answer that never came is asked for again: what the API server shows decides.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::api::{
@@ -29,7 +26,12 @@ use super::event::{Effect, Event, News, PodRef, Report};
 use super::nodes::chain;
 use super::volumes;
 use crate::failure::Failure;
-use crate::objects::cards::{CARDS, FRACTION, RECEIVED, text};
+
+mod binding;
+mod later;
+
+use binding::Binder;
+use later::{Later, Words};
 
 /// How many requests may be under way.
 const AT_ONCE: usize = 64;
@@ -39,8 +41,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(500);
 /// Under which name objects are applied.
 const FIELD_MANAGER: &str = "apportion-scheduler";
-/// KAI's label with the group of pods that share a card; ours is the card's UUID.
-const GROUP: &str = "runai-gpu-group";
 
 /// A client for the cluster of a file, of the environment, or of the pod that this runs in.
 pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
@@ -68,8 +68,10 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Failure>
 #[derive(Clone)]
 pub(crate) struct Writer {
     client: Client,
+    binder: Binder,
     recorder: Arc<events::Recorder>,
     free: Arc<Semaphore>,
+    later: Later,
     answers: UnboundedSender<Event>,
 }
 
@@ -79,54 +81,84 @@ impl Writer {
             controller: names.first().cloned().unwrap_or_default(),
             instance: None,
         };
-        Self {
+        let (later, words) = later::later();
+        let writer = Self {
             recorder: Arc::new(events::Recorder::new(client.clone(), reporter)),
+            binder: Binder::new(client.clone()),
             client,
             free: Arc::new(Semaphore::new(AT_ONCE)),
+            later,
             answers,
-        }
+        };
+        tokio::spawn(writer.clone().say(words));
+        writer
     }
 
     /// Performs an effect; its answer is an event.
     pub(crate) fn perform(&self, effect: Effect) {
+        let effect = match effect {
+            Effect::Tell {
+                pod,
+                news: News::Scheduled,
+                message,
+            } => return self.later.say(pod, message),
+            effect => effect,
+        };
         let writer = self.clone();
         tokio::spawn(async move {
             if let Effect::Bind {
                 node, pod, volumes, ..
             } = &effect
-                && let Err(why) = volumes::bind(&writer.client, node, pod, volumes).await
+                && !volumes.is_empty()
+                && let Err(why) = Box::pin(volumes::bind(&writer.client, node, pod, volumes)).await
             {
                 let _ = writer.answers.send(Event::NotBound(pod.clone(), why));
                 return;
             }
             let _turn = writer.free.acquire().await;
-            let answer = match effect {
-                Effect::Bind {
-                    node,
-                    pod,
-                    cards,
-                    received,
-                    ..
-                } => Some(writer.bind(&node, pod, &cards, received).await),
-                Effect::Evict(pod) => Some(writer.evict(pod).await),
-                Effect::Tell { pod, news, message } => {
-                    writer.tell(&pod, news, message).await;
-                    None
-                }
-                Effect::Report(report) => {
-                    writer.report(report).await;
-                    None
-                }
-                Effect::Silent { node, version } => {
-                    writer.tell_of_silence(&node, &version).await;
-                    None
-                }
-                Effect::Allocate { .. } | Effect::Commit { .. } | Effect::Release { .. } => None,
-            };
-            if let Some(answer) = answer {
-                let _ = writer.answers.send(answer);
-            }
+            // Thousands may wait for their turn: what a request needs, which is much, is theirs only then.
+            Box::pin(writer.done(effect)).await;
         });
+    }
+
+    async fn done(&self, effect: Effect) {
+        let answer = match effect {
+            Effect::Bind {
+                node,
+                pod,
+                cards,
+                received,
+                ..
+            } => {
+                let answer = self.bind(&node, pod, &cards, received).await;
+                self.later.bound();
+                Some(answer)
+            }
+            Effect::Evict(pod) => Some(self.evict(pod).await),
+            Effect::Tell { pod, news, message } => {
+                self.tell(&pod, news, message).await;
+                None
+            }
+            Effect::Report(report) => {
+                self.report(report).await;
+                None
+            }
+            Effect::Silent { node, version } => {
+                self.tell_of_silence(&node, &version).await;
+                None
+            }
+            Effect::Allocate { .. } | Effect::Commit { .. } | Effect::Release { .. } => None,
+        };
+        if let Some(answer) = answer {
+            let _ = self.answers.send(answer);
+        }
+    }
+
+    /// Says what can be said later, one word after the other.
+    async fn say(self, mut words: Words) {
+        while let Some((pod, message)) = words.next().await {
+            self.tell(&pod, News::Scheduled, message).await;
+        }
     }
 
     fn pods(&self, pod: &PodRef) -> Api<Pod> {
@@ -140,7 +172,7 @@ impl Writer {
         cards: &[(String, u64)],
         received: Option<&str>,
     ) -> Event {
-        let done = timeout(PATIENCE, self.try_to_bind(node, &pod, cards, received)).await;
+        let done = timeout(PATIENCE, self.binder.bind(node, &pod, cards, received)).await;
         let why = match done {
             Ok(Ok(())) => {
                 info!(pod = pod.full(), node, "Pod bound");
@@ -165,39 +197,6 @@ impl Writer {
             }
             sleep(AGAIN).await;
         }
-    }
-
-    async fn try_to_bind(
-        &self,
-        node: &str,
-        pod: &PodRef,
-        cards: &[(String, u64)],
-        received: Option<&str>,
-    ) -> Result<(), kube::Error> {
-        let pods = self.pods(pod);
-        if let Some(received) = received {
-            let patch = Patch::Merge(written(pod, cards, received));
-            pods.patch_metadata(&pod.name, &PatchParams::default(), &patch)
-                .await?;
-        }
-        let binding = Binding {
-            metadata: ObjectMeta {
-                name: Some(pod.name.clone()),
-                namespace: Some(pod.namespace.clone()),
-                uid: Some(pod.uid.clone()),
-                ..ObjectMeta::default()
-            },
-            target: ObjectReference {
-                kind: Some("Node".to_owned()),
-                name: Some(node.to_owned()),
-                ..ObjectReference::default()
-            },
-        };
-        let parameters = PostParams::default();
-        let _: Value = pods
-            .create_subresource("binding", &pod.name, &parameters, &binding)
-            .await?;
-        Ok(())
     }
 
     async fn evict(&self, pod: PodRef) -> Event {
@@ -346,28 +345,6 @@ const fn words(news: News) -> (events::EventType, &'static str, &'static str) {
         News::NotEvicted => (Normal, "EvictionRefused", "Evicting"),
         News::NotAdopted => (Warning, "NotAdopted", "Adopting"),
     }
-}
-
-/// What is written on a pod before it is bound.
-fn written(pod: &PodRef, cards: &[(String, u64)], received: &str) -> Value {
-    let mut annotations = json!({RECEIVED: received});
-    if !cards.is_empty() {
-        annotations[CARDS] = text(cards).into();
-    }
-    let mut labels: BTreeMap<String, &str> = BTreeMap::new();
-    if received == FRACTION {
-        match cards {
-            [(card, _)] => {
-                labels.insert(GROUP.to_owned(), card);
-            }
-            many => labels.extend(
-                many.iter()
-                    .map(|(card, _)| (format!("{GROUP}/{card}"), card.as_str())),
-            ),
-        }
-    }
-    json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"uid": pod.uid, "annotations": annotations, "labels": labels}})
 }
 
 fn is_on(found: &Pod, pod: &PodRef, node: &str) -> bool {
