@@ -1,6 +1,8 @@
-//! When to write: soon when it matters, and at every heartbeat in any case: what is used moves all the
-//! time, others can undo what was written (a kubelet that registers its node anew clears resources that it
-//! does not know), and readers tell by it that the agent lives. Ever more slowly while writing fails.
+//! When to write: at once when it matters, not often while it keeps changing, and at every heartbeat in any
+//! case: what is used moves all the time, others can undo what was written (a kubelet that registers its node
+//! anew clears resources that it does not know), and readers tell by it that the agent lives. Nobody decides by
+//! what is written, and a cluster that fills up has better use for its API server. Ever more slowly while writing
+//! fails.
 
 use std::time::Duration;
 
@@ -8,8 +10,10 @@ use apportion_abi::names::HEARTBEAT;
 use apportion_crds::GpuNodeStatus;
 use tokio::time::Instant;
 
-/// Between two writes.
-const SOON: Duration = Duration::from_secs(1);
+/// Between two writes of what was given.
+const SOON: Duration = Duration::from_secs(5);
+/// How long to wait after the first failure.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// What was written, and when.
 pub(super) struct Pace {
@@ -52,7 +56,7 @@ impl Pace {
 
     pub(super) fn failed(&mut self, now: Instant) {
         self.at = now;
-        self.back_off = (self.back_off * 2).clamp(SOON, HEARTBEAT);
+        self.back_off = (self.back_off * 2).clamp(AGAIN, HEARTBEAT);
     }
 }
 
