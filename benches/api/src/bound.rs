@@ -20,7 +20,9 @@ pub(crate) fn follow(client: Client) -> watch::Receiver<Bound> {
     let (shown, looked_at) = watch::channel(Bound::new());
     tokio::spawn(async move {
         let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
-        let mut events = pin!(watcher(pods, Config::default()));
+        // Whoever measures takes no more of the API server than needed.
+        let with_a_node = Config::default().fields("spec.nodeName!=");
+        let mut events = pin!(watcher(pods, with_a_node));
         while let Some(event) = events.next().await {
             let now = Instant::now();
             shown.send_if_modified(|bound| match event {

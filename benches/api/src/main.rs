@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use apportion_abi::Bytes;
 use apportion_tests::control_plane::ControlPlane;
 use clap::Parser;
 
@@ -70,6 +71,8 @@ fn measure(arguments: &Arguments) -> Result<()> {
     println!("{}", surroundings(arguments));
     let cluster = runtime.block_on(Cluster::make(&plane, arguments.nodes, arguments.cards))?;
     let mut scheduler = Scheduler::start(&plane, &arguments.log)?;
+    let [now, _] = usage::resident(scheduler.process()).map(Bytes::as_mib);
+    println!("scheduler resident with no pods: {now} MiB");
     let processes = |scheduler: &Scheduler| {
         let [etcd, apiserver] = plane.processes();
         let own = std::process::id();
@@ -100,8 +103,8 @@ fn measure(arguments: &Arguments) -> Result<()> {
     for ((name, before), (_, after)) in before.iter().zip(&after) {
         println!("  {name}: {}", after.since(before));
     }
-    let resident = usage::peak(scheduler.process());
-    println!("scheduler resident: {} MiB (100 MiB)", resident.as_mib());
+    let [now, most] = usage::resident(scheduler.process()).map(Bytes::as_mib);
+    println!("scheduler resident: {now} MiB, at most {most} MiB (100 MiB)");
     scheduler.stop(&plane)
 }
 

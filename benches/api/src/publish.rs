@@ -17,8 +17,8 @@ use tokio::time::{sleep, timeout};
 
 /// Under which name an agent applies.
 const FIELD_MANAGER: &str = "apportion-agent";
-/// Between two writes.
-const SOON: Duration = Duration::from_secs(1);
+/// Between two writes of what was given.
+const SOON: Duration = Duration::from_secs(5);
 
 /// Where one node's state is published.
 #[derive(Clone, Debug)]

@@ -36,10 +36,12 @@ impl fmt::Display for Usage {
     }
 }
 
-/// The most memory that a process had resident.
-pub(crate) fn peak(process: u32) -> Bytes {
+/// The memory that a process has resident, and the most that it had.
+pub(crate) fn resident(process: u32) -> [Bytes; 2] {
     let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-    Bytes(kib.unwrap_or(0_u64) * 1024)
+    ["VmRSS:", "VmHWM:"].map(|field| {
+        let line = text.lines().find_map(|line| line.strip_prefix(field));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+        Bytes(kib.unwrap_or(0_u64) * 1024)
+    })
 }
