@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::objects::{SCHEDULER, kind, node};
+use crate::objects::{kind, node};
 pub(crate) use crate::objects::{placed, pod, queue};
 
 /// How long anything may take on a machine that does much else.
