@@ -303,3 +303,29 @@ fn a_pod_that_the_kubelet_had_lost_for_a_moment_has_its_grant_back() {
         [SlotEffect::Write { .. }, SlotEffect::List]
     ));
 }
+
+#[test]
+fn a_slot_beyond_the_present_number_goes_with_its_pod() {
+    let mut slots = Slots::new(1);
+    let (slot, pod, allocation) = (SlotId(3), uid(1), id(1));
+    let held: BTreeMap<_, _> = [(slot, pod.clone())].into();
+    let found = SlotEvent::Found {
+        slot,
+        pod,
+        allocation,
+    };
+    assert_eq!(slots.apply(found), []);
+    assert_eq!(slots.apply(SlotEvent::Held(held)), []);
+    assert_eq!(slots.offers().count(), 2);
+    assert_eq!(
+        slots.apply(SlotEvent::Gone(id(1))),
+        [SlotEffect::Remove(slot)]
+    );
+    let none = SlotEvent::Held(BTreeMap::new());
+    assert_eq!(slots.apply(none), [SlotEffect::List]);
+    assert_eq!(
+        slots.offers().collect::<Vec<_>>(),
+        [(SlotId(1), true)],
+        "no new pod gets it"
+    );
+}

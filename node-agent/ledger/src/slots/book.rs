@@ -80,6 +80,8 @@ pub enum SlotRefusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slots {
     slots: BTreeMap<SlotId, Slot>,
+    /// How many there are to be; those beyond have been found, and go with their pods.
+    count: u16,
 }
 
 impl Slots {
@@ -89,6 +91,7 @@ impl Slots {
         let slots = (1..=count).map(|number| (SlotId(number), Slot::Free));
         Self {
             slots: slots.collect(),
+            count,
         }
     }
 
@@ -136,7 +139,7 @@ impl Slots {
     /// Enters what happened and says what must be done.
     #[must_use]
     pub fn apply(&mut self, event: SlotEvent) -> Vec<SlotEffect> {
-        match event {
+        let mut effects = match event {
             SlotEvent::Found {
                 slot,
                 pod,
@@ -150,7 +153,18 @@ impl Slots {
             } => self.prepare(slot, pod, allocation),
             SlotEvent::Held(held) => self.held(&held),
             SlotEvent::Gone(allocation) => self.gone(&allocation),
-        }
+        };
+        effects.extend(self.retire());
+        effects
+    }
+
+    /// Takes out the slots beyond the present number that nobody has any more.
+    fn retire(&mut self) -> Option<SlotEffect> {
+        let before = self.slots.len();
+        let count = self.count;
+        self.slots
+            .retain(|id, slot| id.0 <= count || *slot != Slot::Free);
+        (self.slots.len() < before).then_some(SlotEffect::List)
     }
 
     /// A slot beyond the present number stays until its pod has left it; no new pod gets it.
