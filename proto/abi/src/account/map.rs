@@ -59,7 +59,7 @@ impl LimitsMap {
     /// Creates a new file (mode 0644), which must not exist yet.
     ///
     /// # Errors
-    /// A system call failed, or there are no cards or more than [`MAX_CARDS`].
+    /// A system call failed, or there are no cards or more than [`MAX_CARDS`](super::MAX_CARDS).
     pub fn create(path: &CStr, cards: &[NewCard]) -> Result<Self, OpenError> {
         let mapping = Mapping::create(path, LIMITS_MAGIC, cards.len(), 0o644)?;
         for (place, card) in cards.iter().enumerate() {
@@ -127,7 +127,7 @@ impl UsageMap {
     /// than the one that asked), which must not exist yet.
     ///
     /// # Errors
-    /// A system call failed, or there are no cards or more than [`MAX_CARDS`].
+    /// A system call failed, or there are no cards or more than [`MAX_CARDS`](super::MAX_CARDS).
     pub fn create(path: &CStr, cards: usize) -> Result<Self, OpenError> {
         let mapping = Mapping::create(path, USAGE_MAGIC, cards, 0o666)?;
         mapping.publish(USAGE_MAGIC);
