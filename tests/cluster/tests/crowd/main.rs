@@ -3,7 +3,7 @@
 //!
 //! Each pod asks for a size that no other asks for and says what size it sees, so a grant on the wrong pod
 //! shows. While no agent answers the kubelet refuses pods for good; those come again, as a controller would
-//! have them. `APPORTION_CROWD_PODS=1000` makes it a thousand pods.
+//! have them. `APPORTION_CROWD_PODS=100` makes it a hundred pods.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -33,7 +33,7 @@ const GLANCE: Duration = Duration::from_millis(500);
 
 fn pods() -> usize {
     let asked = std::env::var("APPORTION_CROWD_PODS").ok();
-    asked.and_then(|count| count.parse().ok()).unwrap_or(300)
+    asked.and_then(|count| count.parse().ok()).unwrap_or(1000)
 }
 
 #[test]
