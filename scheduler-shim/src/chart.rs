@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use clap::Parser;
+use clap::{Arg, CommandFactory, Parser};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ const DONE_AT_HOME: &[(&str, &str, &[&str])] = &[
         "leases",
         &["create", "get", "update"],
     ),
-    // live/authority.rs
+    // live/authority.rs, live/past/store.rs
     ("", "secrets", &["create", "get", "update"]),
     ("", "configmaps", &["create", "get", "update"]),
 ];
@@ -153,6 +153,26 @@ fn what_can_be_bound_to_a_name_is() {
                 "{kind} {name}: {rule}"
             );
         }
+    }
+}
+
+/// Also those that no manifest beside the chart has.
+#[test]
+fn the_scheduler_has_every_option_that_the_chart_may_give_it() {
+    let path = "../runtime-class/chart/apportion/templates/scheduler.yaml";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let template = std::fs::read_to_string(path).unwrap();
+    let given = template.lines().filter_map(|line| {
+        let option = line.trim().strip_prefix("- --")?;
+        option.split_once('=').map(|(name, _)| name)
+    });
+    let given: Vec<&str> = given.collect();
+    assert!(given.contains(&"k-value"), "{given:?}");
+    let command = Options::command();
+    let run = command.find_subcommand("run").unwrap();
+    let known: BTreeSet<&str> = run.get_arguments().filter_map(Arg::get_long).collect();
+    for name in given {
+        assert!(known.contains(name), "{name}");
     }
 }
 

@@ -30,6 +30,7 @@ mod metrics;
 mod model;
 mod news;
 mod nodes;
+mod past;
 mod reach;
 mod reconcile;
 mod seats;
@@ -47,6 +48,7 @@ use event::{Effect, Event};
 use metrics::Metrics;
 use model::Model;
 use nodes::Nodes;
+use past::{Keeper, Store};
 use reach::Reach;
 use serve::Question;
 use view::now;
@@ -185,14 +187,20 @@ impl Work {
     ) -> Result<Self, Failure> {
         let (sender, events) = mpsc::unbounded_channel();
         let others = watch::start(client.clone(), sender.clone());
+        let terms = asked.over_time.terms();
+        let store = Store::new(client.clone(), asked);
+        if terms.is_some() {
+            tokio::spawn(store.clone().recall(sender.clone()));
+        }
         Ok(Self {
             model: Model {
                 choices: asked.choices.clone(),
+                past: terms.map(Keeper::new),
                 ..Model::new(asked.schedulers.clone())
             },
             events,
             questions,
-            api: api::Writer::new(client, &asked.schedulers, sender.clone()),
+            api: api::Writer::new(client, &asked.schedulers, store, sender.clone()),
             nodes: Nodes::new(sender, reach),
             listed: BTreeSet::new(),
             others,
@@ -248,14 +256,16 @@ impl Work {
     }
 
     /// Waits until the kinds that this cluster has were listed, too: before its group is known a pod would
-    /// start alone, and before its node's agent is known without asking it. A kind that can't be listed
+    /// start alone, before its node's agent is known without asking it, and before it is known what queues used as if
+    /// they were new. A kind that can't be listed
     /// keeps nobody waiting for long.
     async fn hear_others(&mut self) {
         let deadline = Instant::now() + FIRST_KINDS;
         let Ok(Ok(others)) = timeout_at(deadline, &mut self.others).await else {
             return;
         };
-        while !self.listed.is_superset(&others) {
+        let is_open = |past: &Keeper| !past.is_read();
+        while !self.listed.is_superset(&others) || self.model.past.as_ref().is_some_and(is_open) {
             match timeout_at(deadline, self.events.recv()).await {
                 Ok(Some(event)) => self.take(event),
                 Ok(None) | Err(_) => return,
@@ -315,7 +325,8 @@ impl Work {
             | Event::AgentLost(_)
             | Event::AgentGone(_)
             | Event::Accepted(..)
-            | Event::NotEvicted(..) => {}
+            | Event::NotEvicted(..)
+            | Event::UsedBefore(_) => {}
         }
     }
 
@@ -366,7 +377,8 @@ impl Work {
                 | Effect::Evict(_)
                 | Effect::Tell { .. }
                 | Effect::Report(_)
-                | Effect::Silent { .. } => {
+                | Effect::Silent { .. }
+                | Effect::Remember(_) => {
                     self.api.perform(effect);
                 }
             }

@@ -16,6 +16,7 @@ mod failure;
 mod live;
 mod objects;
 mod options;
+mod over_time;
 mod reasons;
 mod simulate;
 mod webhook;

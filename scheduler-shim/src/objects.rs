@@ -8,6 +8,7 @@ pub(crate) mod claims;
 pub(crate) mod clock;
 pub(crate) mod gpu_nodes;
 pub(crate) mod inventory;
+pub(crate) mod past;
 pub(crate) mod pods;
 pub(crate) mod remark;
 pub(crate) mod snapshot;

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
 use crate::choices::Choices;
+use crate::over_time::OverTime;
 
 /// Where the running scheduler answers.
 const ADDRESS: &str = "127.0.0.1:9409";
@@ -80,6 +81,9 @@ pub(crate) struct Run {
 
     #[command(flatten)]
     pub(crate) choices: Choices,
+
+    #[command(flatten)]
+    pub(crate) over_time: OverTime,
 
     /// What is logged, as tracing's filters say it
     #[arg(long, value_name = "FILTER", default_value = "info")]

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use crate::failure::Failure;
 use crate::objects::inventory::Inventory;
+use crate::objects::past::Past;
 use crate::objects::remark::Remarks;
 use crate::objects::snapshot::{self, Snapshot};
 use crate::objects::{claims, clock, gpu_nodes, pods};
@@ -28,6 +29,7 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
         objects.extend(read::objects(file)?);
     }
     let mut remarks = Remarks::default();
+    let past = Past::take(&mut objects, &mut remarks);
     let mut inventory = Inventory::of(objects, &mut remarks);
     templates::expand(&mut inventory, &mut remarks);
     let nobody = BTreeMap::new();
@@ -40,6 +42,10 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
     gpu_nodes::enter_strangers(&inventory, &mut snapshot.cluster);
     claims::enter(&inventory, &mut snapshot.cluster, &mut remarks);
     asked.choices.enter(&mut snapshot.cluster.settings);
+    if let Some(mut past) = past {
+        past.settle(now);
+        past.enter(&mut snapshot.cluster);
+    }
     let books = books::decide(now, &snapshot.cluster);
     let mut report = report::report(&snapshot, &books, remarks);
     if let Some(name) = &asked.explain {

@@ -130,6 +130,32 @@ fn a_queue_that_has_less_than_its_quota_takes_a_card_back() {
 }
 
 #[test]
+fn a_queue_that_used_everything_goes_after_one_that_used_nothing() {
+    let (decisions, remarks) = simulate(&["over-time.yaml"], &[]);
+    let bound: Vec<&str> = (decisions.lines())
+        .filter_map(|line| line.strip_prefix("bind default/")?.split_once(' '))
+        .map(|(pod, _)| pod)
+        .collect();
+    assert_eq!(bound, ["late-1", "late-2"], "{decisions}");
+    assert!(!remarks.contains("ConfigMap"), "{remarks}");
+    let (explained, _) = simulate(&["over-time.yaml"], &["--explain", "early-1"]);
+    let used = "fair share 0 GPUs, used 100.0 % in the past";
+    assert!(explained.contains(used), "{explained}");
+    let queues = &json(&["over-time.yaml"], &[])["queues"];
+    assert_eq!(queues[0]["resources"][0]["usage"], 1.0, "{queues}");
+    // Nothing is left of it a week later.
+    let later = ["--now", "2026-01-09T01:00:00Z"];
+    let output = Command::new(env!("CARGO_BIN_EXE_apportion-scheduler"))
+        .arg("simulate")
+        .args(later)
+        .arg(file("over-time.yaml"))
+        .output()
+        .unwrap();
+    let decisions = String::from_utf8(output.stdout).unwrap();
+    assert!(decisions.contains("bind default/early-1"), "{decisions}");
+}
+
+#[test]
 fn who_waits_for_a_card_does_not_hold_it() {
     let report = json(&["reclaim.yaml"], &["--explain", "claimant"]);
     let node = &report["explanation"]["nodes"][0];
@@ -221,6 +247,7 @@ fn the_order_of_objects_changes_nothing() {
         "bad.yaml",
         "packing.yaml",
         "gang.yaml",
+        "over-time.yaml",
         "reclaim.yaml",
         "services.yaml",
     ] {

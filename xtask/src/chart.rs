@@ -32,6 +32,9 @@ const WRONG: &[&str] = &[
     "scheduler.replicas=0",
     "scheduler.leaseDuration=1",
     "scheduler.queueDepth.guess=1",
+    "scheduler.usageParams.windowSize=soon",
+    "scheduler.usageParams.windowType=tumbling",
+    "scheduler.kValue=-1",
     "webhook.url=http://example.org",
     "webhook.port=70000",
     "networkPolicy.on=true",
@@ -42,7 +45,8 @@ const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.e
                         metrics.dashboards.enabled=true,openshift.enabled=true,hostNetwork=true,\
                         tcp.enabled=true,cardMemory.GB10=98304,networkPolicy.enabled=true,\
                         webhook.url=https://admission.example.org:9443,webhook.hostNetwork=true,\
-                        scheduler.queueDepth.reclaim=10";
+                        scheduler.queueDepth.reclaim=10,scheduler.usageParams.windowSize=1w,\
+                        scheduler.usageParams.halfLifePeriod=1d,scheduler.kValue=0.5";
 /// Manifests that are no preset: their names, and with which values.
 const MORE: &[(&str, &[&str])] = &[
     ("default", &[]),

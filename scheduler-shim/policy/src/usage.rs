@@ -6,7 +6,7 @@
 //! buckets divided by the cluster's: 24 of 100 card-hours are 0.24. Nothing but sums is kept, so the whole
 //! store is small enough to be written down with each change and read back after a restart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::amounts::{Amounts, Resource};
@@ -63,6 +63,19 @@ pub struct Bucket {
     pub held: BTreeMap<String, Amounts>,
 }
 
+impl Bucket {
+    /// This one and the next as one.
+    fn joined(mut self, next: &Self) -> Self {
+        self.end = next.end;
+        self.capacity = self.capacity.plus(next.capacity);
+        for (queue, amounts) in &next.held {
+            let sum = self.held.entry(queue.clone()).or_default();
+            *sum = sum.plus(*amounts);
+        }
+        self
+    }
+}
+
 /// What queues used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Usage {
@@ -88,7 +101,8 @@ impl Usage {
         }
     }
 
-    /// Notes that from `from` until `to` the queues held this and the cluster had that.
+    /// Notes that from `from` until `to` the queues held this and the cluster had that. What was noted before
+    /// stays as it is, unless it began after `to`: then a clock was wrong.
     pub fn note(
         &mut self,
         from: Duration,
@@ -96,7 +110,10 @@ impl Usage {
         held: &BTreeMap<String, Amounts>,
         capacity: Amounts,
     ) {
-        let mut at = from.max(self.window.began(to));
+        self.buckets.retain(|bucket| bucket.start <= to);
+        let noted = self.buckets.last().map_or(Duration::ZERO, |last| last.end);
+        let began = self.window.began(to);
+        let mut at = from.max(noted).max(began);
         while at < to {
             let end = self.bucket_at(at).min(to);
             let seconds = end.saturating_sub(at).as_secs_f64();
@@ -110,17 +127,24 @@ impl Usage {
             }
             at = end;
         }
-        let began = self.window.began(to);
         self.buckets.retain(|bucket| bucket.end > began);
+    }
+
+    /// How long a bucket is.
+    #[must_use]
+    pub fn bucket(&self) -> Duration {
+        (self.window.length() / Self::BUCKETS).max(Duration::from_secs(1))
     }
 
     /// Makes the bucket that holds `at` the last, and returns when it is full.
     fn bucket_at(&mut self, at: Duration) -> Duration {
-        let length = (self.window.length() / Self::BUCKETS).max(Duration::from_secs(1));
-        let is_full = self
-            .buckets
-            .last()
-            .is_none_or(|last| at >= last.start + length);
+        let length = self.bucket();
+        // One of before the window is full, too: what tumbles is forgotten to the second.
+        let is_full = self.buckets.last().is_none_or(|last| {
+            let is_old = matches!(self.window, Window::Tumbling { .. })
+                && last.start < self.window.began(at);
+            is_old || at >= last.start + length
+        });
         if is_full {
             self.buckets.push(Bucket {
                 start: at,
@@ -130,6 +154,29 @@ impl Usage {
         }
         let start = self.buckets.last().map_or(at, |last| last.start);
         start + length
+    }
+
+    /// Halves the number of buckets by joining each with the next.
+    pub fn coarsen(&mut self) {
+        let pairs = self.buckets.chunks(2);
+        self.buckets = pairs
+            .filter_map(|pair| {
+                Some(
+                    pair.iter()
+                        .skip(1)
+                        .fold(pair.first()?.clone(), Bucket::joined),
+                )
+            })
+            .collect();
+    }
+
+    /// What each queue that used anything used until `now`, as a part of what the cluster had: CPU, memory, GPU.
+    #[must_use]
+    pub fn all(&self, now: Duration) -> BTreeMap<String, [f64; 3]> {
+        let held = self.buckets.iter().flat_map(|bucket| bucket.held.keys());
+        let names: BTreeSet<&String> = held.collect();
+        let used = |name: &String| (name.clone(), self.of(name, now));
+        names.into_iter().map(used).collect()
     }
 
     /// What a queue used until `now`, as a part of what the cluster had: CPU, memory, GPU.
@@ -207,6 +254,53 @@ mod tests {
         usage.note(HOUR, HOUR * 6, &held("a", 10.0), cards(10.0));
         assert_eq!(usage.of("a", HOUR * 10)[2], 1.0);
         assert_eq!(usage.of("a", HOUR * 11)[2], 0.0);
+    }
+
+    #[test]
+    fn a_tumbling_window_forgets_what_was_noted_in_the_bucket_that_it_ends_in() {
+        let (start, length) = (Duration::ZERO, HOUR * 168);
+        let mut usage = Usage::new(Window::Tumbling { start, length }, None);
+        let quarter = HOUR / 4;
+        let (before, after) = (length - quarter, length + quarter);
+        usage.note(before - quarter * 2, before, &held("a", 10.0), cards(10.0));
+        usage.note(before, after, &held("b", 10.0), cards(10.0));
+        assert_eq!(usage.of("a", after)[2], 0.0);
+        assert_eq!(usage.of("b", after)[2], 1.0);
+    }
+
+    #[test]
+    fn time_is_noted_once_whatever_clocks_say() {
+        let mut usage = Usage::new(Window::WEEK, None);
+        usage.note(HOUR, HOUR * 3, &held("a", 10.0), cards(10.0));
+        usage.note(HOUR * 2, HOUR * 3, &held("b", 10.0), cards(10.0));
+        assert_eq!(usage.of("a", HOUR * 3)[2], 1.0);
+        // The clock was an hour ahead, and is right again.
+        usage.note(HOUR, HOUR * 2 - HOUR / 2, &held("b", 10.0), cards(10.0));
+        usage.note(HOUR * 2, HOUR * 4, &held("b", 10.0), cards(10.0));
+        let (a, b) = (usage.of("a", HOUR * 4)[2], usage.of("b", HOUR * 4)[2]);
+        assert!(
+            (a - 1.0 / 3.0).abs() < 1e-9 && (a + b - 1.0).abs() < 1e-9,
+            "{a} and {b}"
+        );
+    }
+
+    #[test]
+    fn half_the_buckets_hold_the_same_sums() {
+        let mut usage = Usage::new(Window::WEEK, None);
+        for hour in 0..5 {
+            let queue = if hour < 2 { "a" } else { "b" };
+            usage.note(
+                HOUR * hour,
+                HOUR * (hour + 1),
+                &held(queue, 4.0),
+                cards(10.0),
+            );
+        }
+        let fine = usage.all(HOUR * 5);
+        usage.coarsen();
+        assert_eq!(usage.buckets.len(), 3);
+        assert_eq!(usage.all(HOUR * 5), fine);
+        assert_eq!(fine.keys().collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the scheduler writes to the API server: bindings, evictions, events, and why pods wait.
+//! What the scheduler writes to the API server: bindings, evictions, events, why pods wait, and what queues used.
 //!
 //! An answer that never came is asked for again: what the API server shows decides.
 
@@ -24,6 +24,7 @@ use tracing::{info, warn};
 use super::beats;
 use super::event::{Effect, Event, News, PodRef, Report};
 use super::nodes::chain;
+use super::past::Store;
 use super::volumes;
 use crate::failure::Failure;
 
@@ -72,11 +73,17 @@ pub(crate) struct Writer {
     recorder: Arc<events::Recorder>,
     free: Arc<Semaphore>,
     later: Later,
+    store: Store,
     answers: UnboundedSender<Event>,
 }
 
 impl Writer {
-    pub(crate) fn new(client: Client, names: &[String], answers: UnboundedSender<Event>) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        names: &[String],
+        store: Store,
+        answers: UnboundedSender<Event>,
+    ) -> Self {
         let reporter = events::Reporter {
             controller: names.first().cloned().unwrap_or_default(),
             instance: None,
@@ -86,6 +93,7 @@ impl Writer {
             recorder: Arc::new(events::Recorder::new(client.clone(), reporter)),
             binder: Binder::new(client.clone()),
             client,
+            store,
             free: Arc::new(Semaphore::new(AT_ONCE)),
             later,
             answers,
@@ -141,6 +149,10 @@ impl Writer {
             }
             Effect::Report(report) => {
                 self.report(report).await;
+                None
+            }
+            Effect::Remember(text) => {
+                self.store.write(text).await;
                 None
             }
             Effect::Silent { node, version } => {

@@ -60,6 +60,8 @@ pub(crate) enum Event {
     Evicted(PodRef),
     /// It does not, now.
     NotEvicted(PodRef, String),
+    /// What queues used before this scheduler led, as it was written down.
+    UsedBefore(Option<String>),
 }
 
 /// What an object's status is to say.
@@ -116,6 +118,8 @@ pub(crate) enum Effect {
     },
     /// Say on a node's `GpuNode`, if it is of this version, that nothing is heard of its agent.
     Silent { node: String, version: String },
+    /// Write down what queues used.
+    Remember(String),
 }
 
 /// What is said about a pod.

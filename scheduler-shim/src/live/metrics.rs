@@ -81,6 +81,21 @@ const ROWS: &[Row] = &[
         help: "The fair share of memory, in billions of bytes",
         read: |queue| queue.of(Resource::Memory).fair.max(0.0) / 1e9,
     },
+    Row {
+        name: "kai_queue_gpu_usage",
+        help: "The part of all cards that the queue used in the past, where that counts",
+        read: |queue| queue.of(Resource::Gpu).usage,
+    },
+    Row {
+        name: "kai_queue_cpu_usage",
+        help: "The part of all processors that the queue used in the past, where that counts",
+        read: |queue| queue.of(Resource::Cpu).usage,
+    },
+    Row {
+        name: "kai_queue_memory_usage",
+        help: "The part of all memory that the queue used in the past, where that counts",
+        read: |queue| queue.of(Resource::Memory).usage,
+    },
 ];
 
 fn cores(millis: f64) -> f64 {

@@ -2,7 +2,7 @@
 //!
 //! Pure: objects and agents come as [`Event`]s, what is to be done leaves as [`Effect`]s, time is an
 //! argument. Nothing is remembered that a scheduler which starts now could not learn from the API server
-//! and the agents, but for pods on their way and waits; so a crash at any point loses no pod and no card.
+//! and the agents, but for pods on their way, waits, and the last minute of what queues used; so a crash at any point loses no pod and no card.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use super::agents::{Agents, Said};
 use super::back_off::BackOff;
 use super::beats::{self, Beats};
 use super::event::{Effect, Event, News, PodRef};
+use super::past::Keeper;
 use super::starts::{Outcome, Starts};
 use super::view;
 use crate::choices::Choices;
@@ -51,6 +52,8 @@ pub(crate) struct Model {
     pub(crate) pods: BTreeMap<String, PodRef>,
     /// Pods that were seen on a node, by node: namespaces and names.
     pub(crate) placed: BTreeMap<String, BTreeSet<(String, String)>>,
+    /// What queues used, where that counts.
+    pub(crate) past: Option<Keeper>,
     pub(crate) remarks: Remarks,
 }
 
@@ -74,6 +77,7 @@ impl Model {
             told: BTreeMap::new(),
             pods: BTreeMap::new(),
             placed: BTreeMap::new(),
+            past: None,
             remarks,
         }
     }
@@ -116,6 +120,12 @@ impl Model {
                 let news = News::NotEvicted;
                 let message = format!("it should make room for others and stays for now: {why}");
                 vec![Effect::Tell { pod, news, message }]
+            }
+            Event::UsedBefore(text) => {
+                if let Some(past) = &mut self.past {
+                    past.recall(now, text.as_deref());
+                }
+                Vec::new()
             }
         }
     }

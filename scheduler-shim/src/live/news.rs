@@ -23,15 +23,18 @@ impl Model {
         now: Duration,
         seen: impl FnOnce(&Books<'_>, usize),
     ) -> Vec<Effect> {
-        let (waiting, due) = {
+        let (waiting, due, queues, total) = {
             let snapshot = self.cluster(now);
             let books = books::decide(now, &snapshot.cluster);
             let waiting = waiting::all(&snapshot, &books);
             seen(&books, waiting.len());
-            let due = statuses::due(&snapshot, &books, &waiting, now);
-            (waiting, due)
+            let tallies = statuses::tallies(&books);
+            let due = statuses::due(&snapshot, &tallies, &waiting, now);
+            (waiting, due, tallies.0, books.total())
         };
         let mut effects = self.report(due, now);
+        let past = self.past.as_mut();
+        effects.extend(past.and_then(|past| past.look(now, &queues, total)));
         for one in waiting {
             let Some(pod) = self.pod(&one.pod) else {
                 continue;

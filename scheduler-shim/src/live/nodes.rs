@@ -148,7 +148,8 @@ impl Nodes {
             | Effect::Evict(_)
             | Effect::Report(_)
             | Effect::Tell { .. }
-            | Effect::Silent { .. } => None,
+            | Effect::Silent { .. }
+            | Effect::Remember(_) => None,
         };
         let unsent = match link {
             Some(link) => link
@@ -334,7 +335,8 @@ async fn one(to: &Agent, request: &Effect) -> Result<Result<String, String>, Str
         | Effect::Evict(_)
         | Effect::Report(_)
         | Effect::Tell { .. }
-        | Effect::Silent { .. } => Ok(()),
+        | Effect::Silent { .. }
+        | Effect::Remember(_) => Ok(()),
     };
     done.map(|()| Ok(String::new()))
         .map_err(|status| told(&status))

@@ -23,6 +23,7 @@ use tracing::{debug, warn};
 
 use super::metrics::Metrics;
 use super::model::Model;
+use super::past::Keeper;
 use super::view::{gpu_node, now};
 use crate::failure::Failure;
 use crate::objects::gpu_nodes;
@@ -71,7 +72,8 @@ fn snapshot(model: &Model) -> String {
     let known = known.map(|object| object.json().clone());
     let agents = model.agents.all();
     let cards = agents.map(|(node, agent)| gpu_node(model, node, &agent.said));
-    let objects: Vec<Value> = known.chain(cards).collect();
+    let past = model.past.iter().map(Keeper::object);
+    let objects: Vec<Value> = known.chain(cards).chain(past).collect();
     json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()
 }
 

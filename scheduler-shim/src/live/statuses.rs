@@ -30,11 +30,14 @@ const GROUP: &str = "pod-group-name";
 
 /// What pods have and want.
 #[derive(Clone, Copy, Default)]
-struct Tally {
+pub(crate) struct Tally {
     allocated: Amounts,
     non_preemptible: Amounts,
     requested: Amounts,
 }
+
+/// Of queues and groups.
+pub(crate) type Tallies<'a> = (QueueTree, BTreeMap<&'a str, Tally>);
 
 impl Tally {
     fn of(share: &QueueShare) -> Self {
@@ -54,15 +57,14 @@ impl Tally {
 /// All statuses that say something else than they should.
 pub(crate) fn due(
     snapshot: &Snapshot<'_>,
-    books: &Books<'_>,
+    (queues, groups): &Tallies<'_>,
     waiting: &[Waiting],
     now: Duration,
 ) -> Vec<Report> {
     let now = Timestamp::from_second(i64::try_from(now.as_secs()).unwrap_or(0));
     let now = now.unwrap_or_default().to_string();
-    let (queues, groups) = tallies(books);
     let of_queues = snapshot.inventory.all("Queue");
-    let of_queues = of_queues.map(|object| queue(snapshot, &queues, object, &now));
+    let of_queues = of_queues.map(|object| queue(snapshot, queues, object, &now));
     let why = whys(snapshot, waiting);
     let of_groups = snapshot.inventory.all("PodGroup").map(|object| {
         let name = format!("{}/{}", object.namespace(), object.name());
@@ -73,7 +75,7 @@ pub(crate) fn due(
 }
 
 /// What queues and groups have and want, by what pods are and not by what is decided next.
-fn tallies<'a>(books: &Books<'a>) -> (QueueTree, BTreeMap<&'a str, Tally>) {
+pub(crate) fn tallies<'a>(books: &Books<'a>) -> Tallies<'a> {
     let cluster = books.cluster;
     let mut queues = QueueTree::of(&cluster.queues);
     let mut groups: BTreeMap<&str, Tally> = BTreeMap::new();

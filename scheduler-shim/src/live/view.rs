@@ -38,6 +38,9 @@ impl Model {
             &mut remarks,
         );
         self.choices.enter(&mut snapshot.cluster.settings);
+        if let Some(past) = &self.past {
+            past.enter(&mut snapshot.cluster);
+        }
         // Nobody writes here which devices a claim got, so a pod with one would wait on its node for ever.
         snapshot.cluster.settings.allows_claims = false;
         for node in &mut snapshot.cluster.nodes {

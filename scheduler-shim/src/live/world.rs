@@ -136,7 +136,10 @@ impl World {
                 }
                 Effect::Bind { .. } => self.api.push(effect),
                 Effect::Evict(pod) => panic!("{} is evicted, and nobody may be", pod.full()),
-                Effect::Tell { .. } | Effect::Silent { .. } | Effect::Report(_) => {}
+                Effect::Tell { .. }
+                | Effect::Silent { .. }
+                | Effect::Report(_)
+                | Effect::Remember(_) => {}
             }
         }
     }

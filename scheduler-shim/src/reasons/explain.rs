@@ -53,6 +53,9 @@ struct ResourceView {
     allocated_non_preemptible: f64,
     requested: f64,
     fair_share: f64,
+    /// What was used in the past, as a part of what there was; nothing where that does not count.
+    #[serde(skip_serializing_if = "is_zero")]
+    usage: f64,
     #[serde(skip)]
     words: String,
 }
@@ -155,14 +158,16 @@ fn view(books: &Books<'_>, queue: usize) -> QueueView {
             allocated_non_preemptible: share.non_preemptible,
             requested: share.request,
             fair_share: share.fair,
+            usage: share.usage,
             words: format!(
-                "quota {}, limit {}, allocated {} ({} non-preemptible), requested {}, fair share {}",
+                "quota {}, limit {}, allocated {} ({} non-preemptible), requested {}, fair share {}{}",
                 amount(share.deserved),
                 amount(share.limit),
                 amount(share.allocated),
                 amount(share.non_preemptible),
                 amount(share.request),
-                amount(share.fair)
+                amount(share.fair),
+                before(share.usage)
             ),
         }
     };
@@ -171,6 +176,19 @@ fn view(books: &Books<'_>, queue: usize) -> QueueView {
         resources: [Resource::Gpu, Resource::Cpu, Resource::Memory]
             .map(resource)
             .to_vec(),
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(part: &f64) -> bool {
+    *part == 0.0
+}
+
+/// What lowers a queue's fair share, or lifts it where others used more.
+fn before(usage: f64) -> String {
+    match is_zero(&usage) {
+        true => String::new(),
+        false => format!(", used {:.1} % in the past", usage * 100.0),
     }
 }
 

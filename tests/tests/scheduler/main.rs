@@ -7,6 +7,7 @@ mod cluster;
 mod crashes;
 mod gangs;
 mod objects;
+mod over_time;
 mod placing;
 mod queues;
 mod remote;
