@@ -7,7 +7,9 @@
 //! # Older drivers
 //!
 //! Before release 550 a driver does not say what recovery a card needs. A card that was withdrawn there
-//! has no way to prove itself, and stays withdrawn until the agent is started again.
+//! has no way to prove itself, and stays withdrawn until the agent is started again. What it remembers of its
+//! worn memory is asked of every driver: a row that waits for a reset to be remapped, or that could not be,
+//! withdraws the card also where the error (XID 63 or 64) was reported before anybody listened.
 
 use std::ffi::OsString;
 use std::thread;
@@ -31,6 +33,10 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(2);
 /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`; zero is none.
 const RECOVERY_ACTION: FieldId = FieldId(230);
+/// `NVML_FI_DEV_REMAPPED_PENDING`: whether rows of its memory are to be remapped at the next reset.
+const REMAP_PENDING: FieldId = FieldId(144);
+/// `NVML_FI_DEV_REMAPPED_FAILURE`: whether remapping has failed, ever.
+const REMAP_FAILED: FieldId = FieldId(145);
 /// What NVML says where it does not know the number.
 const UNKNOWN_XID: u64 = 999;
 
@@ -42,8 +48,10 @@ pub(crate) enum Heard {
     /// The driver was asked.
     Checked {
         card: CardUuid,
-        /// What the driver says that it needs; zero is nothing.
-        action: u64,
+        /// What the driver says that it needs; zero is nothing. Older drivers do not say.
+        action: Option<u64>,
+        /// Whether its memory has rows that are to be remapped and are not.
+        is_worn: bool,
     },
 }
 
@@ -151,20 +159,29 @@ impl Watched<'_> {
 
     /// Asks what recovery the card needs, and says whether it answered.
     fn check(&self, told: &mpsc::UnboundedSender<Heard>) -> bool {
-        let Ok(values) = self.device.field_values_for(&[RECOVERY_ACTION]) else {
+        let asked = [RECOVERY_ACTION, REMAP_PENDING, REMAP_FAILED];
+        let Ok(values) = self.device.field_values_for(&asked) else {
             return false;
         };
-        let sample = values.into_iter().next().and_then(Result::ok);
-        let action = match sample.and_then(|sample| sample.value.ok()) {
-            Some(SampleValue::U32(action)) => u64::from(action),
-            Some(SampleValue::U64(action)) => action,
-            // This driver does not say.
-            Some(SampleValue::F64(_) | SampleValue::I64(_)) | None => return true,
-        };
+        let mut numbers = values
+            .into_iter()
+            .map(|sample| number(sample.ok()?.value.ok()?));
+        let action = numbers.next().flatten();
+        let is_worn = numbers.flatten().any(|number| number != 0);
         let _ = told.send(Heard::Checked {
             card: self.uuid,
             action,
+            is_worn,
         });
         true
+    }
+}
+
+/// The value of a field that counts.
+fn number(value: SampleValue) -> Option<u64> {
+    match value {
+        SampleValue::U32(number) => Some(u64::from(number)),
+        SampleValue::U64(number) => Some(number),
+        SampleValue::F64(_) | SampleValue::I64(_) => None,
     }
 }

@@ -15,12 +15,22 @@ impl Agent {
                 self.apply_quietly(Event::CardFault { card, xid });
                 self.show();
             }
-            Heard::Checked { card, action } => {
-                self.counts.recoveries.insert(card, action);
-                self.apply_quietly(Event::CardChecked {
-                    card,
-                    needs_recovery: action != 0,
-                });
+            Heard::Checked {
+                card,
+                action,
+                is_worn,
+            } => {
+                if let Some(action) = action {
+                    self.counts.recoveries.insert(card, action);
+                }
+                // A driver that does not say what a card needs proves nothing.
+                if action.is_some() || is_worn {
+                    let needs_recovery = is_worn || action != Some(0);
+                    self.apply_quietly(Event::CardChecked {
+                        card,
+                        needs_recovery,
+                    });
+                }
             }
         }
     }

@@ -78,3 +78,21 @@ async fn a_card_that_needed_a_reset_before_the_agent_started_is_not_given_out() 
     recovery(&host, 0, 0);
     becomes(&mut client, 0, CardHealth::Healthy).await;
 }
+
+#[tokio::test]
+async fn a_card_whose_memory_waits_to_be_repaired_is_not_given_out() {
+    let rows = |host: &Host, pending: bool, failed: bool| {
+        let rows = format!(r#"{{"pending":{pending},"failed":{failed}}}"#);
+        let control = format!(r#"{{"Rows":{{"card":1,"rows":{rows}}}}}"#);
+        host.play(&format!(r#"{{"Nvml":{{"Control":{control}}}}}"#));
+    };
+    let host = Host::new(2);
+    rows(&host, true, false);
+    let (_agent, mut client) = host.agent(&[]).await;
+    becomes(&mut client, 1, CardHealth::Unhealthy).await;
+    assert_eq!(card(&mut client, 0).await.health(), CardHealth::Healthy);
+    rows(&host, false, false);
+    becomes(&mut client, 1, CardHealth::Healthy).await;
+    rows(&host, false, true);
+    becomes(&mut client, 1, CardHealth::Unhealthy).await;
+}

@@ -70,6 +70,7 @@ impl Machine {
             utilisation: hardware.utilisation,
             lost: hardware.lost,
             recovery: hardware.recovery,
+            rows: hardware.rows,
             throttled: hardware.throttled,
             links: card.config.links.clone(),
             memory_info: hardware.memory_info,

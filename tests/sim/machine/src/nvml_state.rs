@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::{CardConfig, Event, NvmlControl, Utilisation};
+use crate::{CardConfig, Event, NvmlControl, Rows, Utilisation};
 
 /// How many events are kept for programs that are slow to ask.
 const EVENTS_KEPT: usize = 1024;
@@ -22,6 +22,7 @@ pub(crate) struct Hardware {
     pub(crate) utilisation: Utilisation,
     pub(crate) lost: bool,
     pub(crate) recovery: u32,
+    pub(crate) rows: Rows,
     pub(crate) throttled: u64,
     pub(crate) memory_info: bool,
     pub(crate) process_memory: bool,
@@ -33,6 +34,7 @@ impl Default for Hardware {
             utilisation: Utilisation::default(),
             lost: false,
             recovery: 0,
+            rows: Rows::default(),
             throttled: 0,
             memory_info: true,
             process_memory: true,
@@ -68,6 +70,7 @@ impl NvmlState {
             }
             NvmlControl::Lost { card, lost } => self.hardware(card).lost = lost,
             NvmlControl::Recovery { card, action } => self.hardware(card).recovery = action,
+            NvmlControl::Rows { card, rows } => self.hardware(card).rows = rows,
             NvmlControl::Throttled { card, reasons } => self.hardware(card).throttled = reasons,
             NvmlControl::MemoryInfo { card, supported } => {
                 self.hardware(card).memory_info = supported;
@@ -111,6 +114,7 @@ impl NvmlControl {
             | Self::Utilisation { card, .. }
             | Self::Lost { card, .. }
             | Self::Recovery { card, .. }
+            | Self::Rows { card, .. }
             | Self::Throttled { card, .. }
             | Self::MemoryInfo { card, .. }
             | Self::ProcessMemory { card, .. } => card,

@@ -72,6 +72,13 @@ pub enum NvmlControl {
         /// NVML's number; 0 is nothing, 1 a reset.
         action: u32,
     },
+    /// What the card remembers of its worn memory.
+    Rows {
+        /// The card's position.
+        card: u32,
+        /// What it remembers.
+        rows: Rows,
+    },
     /// What slows the card's clocks.
     Throttled {
         /// The card's position.
@@ -182,6 +189,8 @@ pub struct CardSnapshot {
     pub lost: bool,
     /// What the driver says must be done to the card; 0 is nothing.
     pub recovery: u32,
+    /// What it remembers of its worn memory.
+    pub rows: Rows,
     /// What slows its clocks, in NVML's bits.
     pub throttled: u64,
     /// The cards at the other ends of its NVLinks, by position.
@@ -190,6 +199,15 @@ pub struct CardSnapshot {
     pub memory_info: bool,
     /// The processes that have a context on the card.
     pub processes: Vec<ProcessSnapshot>,
+}
+
+/// The rows of a card's memory that have failed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rows {
+    /// Some are to be remapped at the next reset.
+    pub pending: bool,
+    /// One could not be.
+    pub failed: bool,
 }
 
 /// What the asking process sees in place of the whole card.

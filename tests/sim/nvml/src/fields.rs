@@ -3,17 +3,24 @@
 
 use std::ffi::{c_int, c_uint};
 
-use apportion_sim_machine::CardSnapshot;
+use apportion_sim_machine::{CardSnapshot, Rows};
 use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlValue_t};
 
 use crate::foreign::Foreign;
 use crate::handles::Device;
 use crate::health;
+use crate::model;
 use crate::processes::now_micros;
 use crate::status::{SUCCESS, Status};
 
 /// `NVML_FI_DEV_POWER_INSTANT`, in milliwatts.
 const POWER_INSTANT: c_uint = 186;
+
+/// `NVML_FI_DEV_REMAPPED_PENDING`.
+const REMAP_PENDING: c_uint = 144;
+
+/// `NVML_FI_DEV_REMAPPED_FAILURE`.
+const REMAP_FAILED: c_uint = 145;
 
 /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`; zero is none.
 const RECOVERY_ACTION: c_uint = 230;
@@ -50,7 +57,15 @@ fn answer(card: &CardSnapshot, field: &mut nvmlFieldValue_t) {
 fn value(card: &CardSnapshot, field: c_uint) -> Result<c_uint, Status> {
     match field {
         POWER_INSTANT => health::power(card),
+        REMAP_PENDING => rows(card).map(|rows| rows.pending.into()),
+        REMAP_FAILED => rows(card).map(|rows| rows.failed.into()),
         RECOVERY_ACTION => Ok(card.recovery),
         _ => Err(Status::NotSupported),
     }
+}
+
+/// What a card remembers of its worn memory, where its memory can be repaired at all.
+pub(crate) fn rows(card: &CardSnapshot) -> Result<Rows, Status> {
+    let has = model::of(card).data_centre;
+    has.then_some(card.rows).ok_or(Status::NotSupported)
 }

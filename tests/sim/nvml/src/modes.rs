@@ -1,11 +1,12 @@
 //! What a card is set to, and the counters of what can go wrong with it. A simulated card is in the state in
-//! which a card leaves the factory, and wears not.
+//! which a card leaves the factory, but for what a test lets happen to it.
 
 use std::ffi::{c_uint, c_ulonglong};
 
 use apportion_sim_machine::CardSnapshot;
 use nvml_wrapper_sys::bindings::nvmlDeviceAddressingMode_t;
 
+use crate::fields;
 use crate::foreign::Foreign;
 use crate::handles::Device;
 use crate::memory::version_word;
@@ -54,7 +55,7 @@ pub(crate) fn ecc_errors(
     errors.put(0)
 }
 
-/// `nvmlDeviceGetRemappedRows`: none, none pending, no failure.
+/// `nvmlDeviceGetRemappedRows`: none was remapped so far.
 pub(crate) fn remapped_rows(
     device: Device,
     corrected: Foreign<c_uint>,
@@ -62,10 +63,11 @@ pub(crate) fn remapped_rows(
     pending: Foreign<c_uint>,
     failed: Foreign<c_uint>,
 ) -> Result<(), Status> {
-    needs_data_centre(&device.card()?)?;
-    [corrected, uncorrected, pending, failed]
-        .into_iter()
-        .try_for_each(|counter| counter.put(0))
+    let rows = fields::rows(&device.card()?)?;
+    corrected.put(0)?;
+    uncorrected.put(0)?;
+    pending.put(rows.pending.into())?;
+    failed.put(rows.failed.into())
 }
 
 /// `nvmlDeviceGetMigMode`: off where the card could be partitioned.
