@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use apportion_abi::names::{HEARTBEAT, RESOURCE_MEMORY, RESOURCE_MEMORY_FREE};
+use apportion_abi::names::{HEARTBEAT, PACE, RESOURCE_MEMORY, RESOURCE_MEMORY_FREE};
 use apportion_crds::{CardHealth, GpuCard, GpuHolder, GpuNode, GpuNodeStatus};
 use apportion_proto::v1;
 use jiff::Timestamp;
@@ -17,8 +17,6 @@ use tokio::time::{sleep, timeout};
 
 /// Under which name an agent applies.
 const FIELD_MANAGER: &str = "apportion-agent";
-/// Between two writes of what was given.
-const SOON: Duration = Duration::from_secs(5);
 
 /// Where one node's state is published.
 #[derive(Clone, Debug)]
@@ -58,7 +56,7 @@ impl Publisher {
             let now = book.borrow_and_update().clone();
             // The API server may be ending.
             let _ = self.write(&now).await;
-            sleep(SOON).await;
+            sleep(PACE).await;
             wait = HEARTBEAT;
         }
     }

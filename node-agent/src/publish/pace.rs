@@ -6,12 +6,10 @@
 
 use std::time::Duration;
 
-use apportion_abi::names::HEARTBEAT;
+use apportion_abi::names::{HEARTBEAT, PACE};
 use apportion_crds::GpuNodeStatus;
 use tokio::time::Instant;
 
-/// Between two writes of what was given.
-const SOON: Duration = Duration::from_secs(5);
 /// How long to wait after the first failure.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -41,7 +39,7 @@ impl Pace {
             _ if wanted.agent_version.is_empty() => return None,
             None => Duration::ZERO,
             Some(written) if but_use(written) == but_use(wanted) => HEARTBEAT,
-            Some(_) => SOON,
+            Some(_) => PACE,
         };
         Some(self.at + wait)
     }
@@ -92,7 +90,7 @@ mod tests {
         assert_eq!(pace.due(&GpuNodeStatus::default()), None);
         assert_eq!(pace.due(&status(1, 1)), Some(start));
         pace.done(start, status(1, 1));
-        assert_eq!(pace.due(&status(2, 1)), Some(start + SOON));
+        assert_eq!(pace.due(&status(2, 1)), Some(start + PACE));
         assert_eq!(pace.due(&status(1, 2)), Some(start + HEARTBEAT));
         assert_eq!(pace.due(&status(1, 1)), Some(start + HEARTBEAT));
     }
@@ -107,6 +105,6 @@ mod tests {
             assert_eq!(pace.due(&status(1, 1)), Some(due));
         }
         pace.done(start, status(1, 1));
-        assert_eq!(pace.due(&status(2, 1)), Some(start + SOON));
+        assert_eq!(pace.due(&status(2, 1)), Some(start + PACE));
     }
 }

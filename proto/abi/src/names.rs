@@ -42,5 +42,7 @@ pub const RESOURCE_MEMORY_FREE: &str = "apportion.dev/gpu-memory-free-mib";
 
 /// How often an agent writes its node's `GpuNode`, also where nothing changed.
 pub const HEARTBEAT: Duration = Duration::from_secs(30);
+/// Between two of its writes of what was given, while that keeps changing.
+pub const PACE: Duration = Duration::from_secs(5);
 /// After how long without one a reader takes the agent for gone: three were missed.
 pub const SILENT_AFTER: Duration = Duration::from_secs(100);
