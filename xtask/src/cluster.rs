@@ -46,9 +46,9 @@ pub(crate) enum Task {
     Test {
         #[command(flatten)]
         shape: Shape,
-        /// Only this suite, such as delivery.
+        /// Only this suite, such as delivery; may be given again.
         #[arg(long, value_name = "NAME")]
-        suite: Option<String>,
+        suite: Vec<String>,
         /// Arguments for the tests themselves, such as a name to look for.
         #[arg(last = true)]
         args: Vec<String>,
@@ -77,6 +77,9 @@ pub(crate) struct Shape {
     /// A folder with another containerd, its shim and ctr, such as a distribution's.
     #[arg(long, value_name = "FOLDER")]
     containerd: Option<PathBuf>,
+    /// Run programs of ours that were built with optimisation.
+    #[arg(long)]
+    release: bool,
 }
 
 pub(crate) fn perform(workspace: &Workspace, task: Task) -> Result<ExitCode> {
@@ -91,7 +94,7 @@ pub(crate) fn perform(workspace: &Workspace, task: Task) -> Result<ExitCode> {
         Task::Crictl(rest) => return become_it(running(&folder)?.crictl_command(), &rest),
         Task::Ctr(rest) => return become_it(running(&folder)?.ctr_command(), &rest),
         Task::Test { shape, suite, args } => {
-            test(workspace, &folder, &shape, suite.as_deref(), &args)?;
+            test(workspace, &folder, &shape, &suite, &args)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -123,7 +126,7 @@ fn bring_up(workspace: &Workspace, folder: &Folder, shape: &Shape) -> Result<Clu
     let wanted = Wanted {
         silent_nodes: shape.nodes - 1,
         gpus: shape.gpus,
-        staged: stage::build(workspace, false)?,
+        staged: stage::build(workspace, shape.release)?,
         victims: victims(workspace)?,
     };
     up(folder, &wanted, &programs)
@@ -221,7 +224,7 @@ fn test(
     workspace: &Workspace,
     folder: &Folder,
     shape: &Shape,
-    suite: Option<&str>,
+    suites: &[String],
     args: &[String],
 ) -> Result<()> {
     let ran_before = Cluster::at(folder).is_some_and(|cluster| cluster.state() == State::Up);
@@ -238,9 +241,12 @@ fn test(
             "suites",
             "--no-fail-fast",
         ])
-        .args(suite.map_or(vec!["--tests"], |suite| vec!["--test", suite]))
+        .args(suites.iter().flat_map(|suite| ["--test", suite.as_str()]))
         .env(CLUSTER, folder.path())
         .env("APPORTION_STAGED", workspace.staged());
+    if suites.is_empty() {
+        cargo.arg("--tests");
+    }
     if !args.is_empty() {
         cargo.arg("--").args(args);
     }
@@ -249,9 +255,9 @@ fn test(
         end(folder)?;
     }
     passed?;
-    match suite {
-        None => test_scheduler(workspace, args),
-        Some(_) => Ok(()),
+    match suites {
+        [] => test_scheduler(workspace, args),
+        _ => Ok(()),
     }
 }
 

@@ -65,8 +65,7 @@ pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     })
 }
 
-/// Runs the benches against an optimised tree: pairs in processes first, then what the agent has in memory,
-/// then single functions. With `api` as the first argument, those of the scheduler on an API server instead.
+/// Runs the benches against an optimised tree: pairs in processes first, then single functions. With `api` as the first argument, those of the scheduler on an API server instead.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     let staged = stage::build(workspace, true)?;
     if let [section, args @ ..] = args
@@ -82,18 +81,6 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
         .args(["run", "--release", "--bin", "apportion-bench"])
         .args(package);
     run(with(pairs.env(STAGED, &staged), args))?;
-    let mut memory = workspace.cargo();
-    memory
-        .args(["test", "--quiet", "--package", "apportion-kubelet-tests"])
-        .args([
-            "--test",
-            "suite",
-            "--",
-            "memory",
-            "--ignored",
-            "--nocapture",
-        ]);
-    run(memory.env(STAGED, &staged))?;
     run(workspace
         .cargo()
         .arg("bench")

@@ -2,7 +2,7 @@
 //! answer to the first command of the container, by the node's clock.
 //!
 //! It measures and judges nothing, as a busy machine is no bug:
-//! `cargo xtask cluster test -- --ignored --nocapture creation`.
+//! `cargo xtask cluster test --release --suite creation -- --ignored --nocapture`.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -36,7 +36,7 @@ fn spread(mut times: Vec<Duration>) -> (Duration, Duration, Duration) {
 }
 
 #[test]
-#[ignore = "it measures: `cargo xtask cluster test -- --ignored --nocapture creation`"]
+#[ignore = "it measures: the first lines of this file say how"]
 fn measures_the_creation_of_containers_with_and_without_a_share() {
     let node = Node::with(&[]);
     let (mut with, mut without) = (Vec::new(), Vec::new());

@@ -4,7 +4,6 @@
 
 mod delivery;
 mod dice;
-mod memory;
 mod mounts;
 mod node;
 mod pods;

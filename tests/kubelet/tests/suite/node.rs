@@ -93,10 +93,6 @@ impl Node {
         }
     }
 
-    pub(crate) fn agent_pid(&self) -> u32 {
-        self.agent.as_ref().expect("an agent runs").pid()
-    }
-
     fn cdi(&self) -> PathBuf {
         self.host.dir().join("cdi")
     }
