@@ -26,6 +26,8 @@ const CLUSTER: &str = "APPORTION_CLUSTER";
 /// What can be done with a cluster.
 #[derive(Subcommand)]
 pub(crate) enum Task {
+    /// Build the programs that it is made of, which `up` does otherwise where they are not there.
+    Build(Shape),
     /// Start it: etcd, the API server and its friends, containerd, a kubelet, simulated cards.
     Up(Shape),
     /// Stop it and remove all that it left: processes, mounts, control groups, files.
@@ -85,6 +87,10 @@ pub(crate) struct Shape {
 pub(crate) fn perform(workspace: &Workspace, task: Task) -> Result<ExitCode> {
     let folder = folder(workspace)?;
     match task {
+        Task::Build(shape) => {
+            let kubernetes = programs(workspace, &shape)?.kubernetes;
+            println!("Kubernetes {kubernetes} and the tools are there");
+        }
         Task::Up(shape) => start(workspace, &folder, &shape)?,
         Task::Down => end(&folder)?,
         Task::Status => return Ok(status(&folder)),
