@@ -26,6 +26,6 @@ mod jobs;
 mod nodes;
 mod owners;
 mod queues;
-mod reads;
+pub(crate) mod reads;
 mod selector;
 pub(crate) mod volumes;

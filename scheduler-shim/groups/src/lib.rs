@@ -20,6 +20,7 @@ mod duration;
 mod group;
 mod grouping;
 mod inherit;
+mod kept;
 mod kinds;
 mod malformed;
 mod names;

@@ -3,30 +3,58 @@
 //! Absent, null and empty are the same to a reader: Kubernetes leaves out what is zero. Nothing here
 //! is trusted to have the type that its schema promises, since custom resources come from many hands.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde_json::{Map, Value};
 
+use crate::kept::Kept;
 use crate::malformed::Malformed;
 
 /// A view of one object's JSON.
 #[derive(Debug, Clone, Copy)]
-pub struct Object<'a>(&'a Value);
+pub struct Object<'a>(Source<'a>);
+
+/// Where an object is looked at.
+#[derive(Debug, Clone, Copy)]
+enum Source<'a> {
+    Json(&'a Value),
+    /// Who it is can be said without reading it.
+    Kept(&'a Kept),
+}
 
 impl<'a> Object<'a> {
     /// Looks at `json` as an object; one that is none has no fields.
     pub fn new(json: &'a Value) -> Self {
-        Self(json)
+        Self(Source::Json(json))
+    }
+
+    pub(crate) fn kept(kept: &'a Kept) -> Self {
+        Self(Source::Kept(kept))
     }
 
     /// The JSON itself.
     pub fn json(self) -> &'a Value {
-        self.0
+        match self.0 {
+            Source::Json(json) => json,
+            Source::Kept(kept) => kept.json(),
+        }
+    }
+
+    /// The JSON as text.
+    pub fn to_text(self) -> Cow<'a, str> {
+        match self.0 {
+            Source::Json(json) => json.to_string().into(),
+            Source::Kept(kept) => (&*kept.text).into(),
+        }
     }
 
     /// `Job`, `Pod`, ...
     pub fn kind(self) -> &'a str {
-        self.text(&["kind"]).unwrap_or_default()
+        match self.0 {
+            Source::Json(_) => self.text(&["kind"]).unwrap_or_default(),
+            Source::Kept(kept) => &kept.kind,
+        }
     }
 
     /// Group and version in one, as in manifests.
@@ -48,17 +76,26 @@ impl<'a> Object<'a> {
 
     /// Its name.
     pub fn name(self) -> &'a str {
-        self.text(&["metadata", "name"]).unwrap_or_default()
+        match self.0 {
+            Source::Json(_) => self.text(&["metadata", "name"]).unwrap_or_default(),
+            Source::Kept(kept) => &kept.name,
+        }
     }
 
     /// Its namespace; empty if it has none.
     pub fn namespace(self) -> &'a str {
-        self.text(&["metadata", "namespace"]).unwrap_or_default()
+        match self.0 {
+            Source::Json(_) => self.text(&["metadata", "namespace"]).unwrap_or_default(),
+            Source::Kept(kept) => &kept.namespace,
+        }
     }
 
     /// Its unique id.
     pub fn uid(self) -> &'a str {
-        self.text(&["metadata", "uid"]).unwrap_or_default()
+        match self.0 {
+            Source::Json(_) => self.text(&["metadata", "uid"]).unwrap_or_default(),
+            Source::Kept(kept) => &kept.uid,
+        }
     }
 
     /// A label's value, unless it is empty.
@@ -73,12 +110,12 @@ impl<'a> Object<'a> {
 
     pub(crate) fn at(self, path: &[&str]) -> Option<&'a Value> {
         path.iter()
-            .try_fold(self.0, |json, key| json.get(*key))
+            .try_fold(self.json(), |json, key| json.get(*key))
             .filter(|json| !json.is_null())
     }
 
     pub(crate) fn part(self, path: &[&str]) -> Option<Object<'a>> {
-        self.at(path).map(Object)
+        self.at(path).map(Object::new)
     }
 
     pub(crate) fn text(self, path: &[&str]) -> Option<&'a str> {

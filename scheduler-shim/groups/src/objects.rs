@@ -5,49 +5,62 @@
 //! name, and changes single ones as its watches report them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
+use crate::kept::Kept;
 use crate::malformed::Malformed;
 use crate::object::Object;
 
-/// Objects by name.
-type Named = BTreeMap<String, Value>;
+/// Something by words that many have in common.
+type By<T> = BTreeMap<Arc<str>, T>;
 
 /// Objects by kind, namespace and name: one map in another, so that looking one up needs no key of its own.
 #[derive(Debug, Default)]
 pub struct Objects {
-    kinds: BTreeMap<String, BTreeMap<String, Named>>,
+    kinds: By<By<By<Kept>>>,
     /// Whether a rule looked at other pods. Written and read by one thread; nothing else hangs on it.
     counted_pods: AtomicBool,
 }
 
 impl Objects {
-    /// Enters an object, in place of the one that it is a newer version of; that one comes back.
-    pub fn insert(&mut self, json: Value) -> Option<Value> {
-        let object = Object::new(&json);
-        let (kind, namespace) = (object.kind().to_owned(), object.namespace().to_owned());
-        let name = object.name().to_owned();
-        let kinds = self.kinds.entry(kind).or_default();
-        kinds.entry(namespace).or_default().insert(name, json)
+    /// Enters an object, in place of the one that it is a newer version of.
+    pub fn insert(&mut self, json: &Value) {
+        let object = Object::new(json);
+        let (kind, within) = entry(&mut self.kinds, object.kind());
+        let (namespace, named) = entry(within, object.namespace());
+        let known = named.get_key_value(object.name());
+        let name = known.map_or_else(|| object.name().into(), |(name, _)| name.clone());
+        named.insert(name.clone(), Kept::new(json, kind, namespace, name));
     }
 
-    /// Forgets an object; what was known of it comes back.
-    pub fn remove(&mut self, object: Object<'_>) -> Option<Value> {
-        let within = self.kinds.get_mut(object.kind())?;
-        let named = within.get_mut(object.namespace())?;
-        let gone = named.remove(object.name());
+    /// Forgets an object.
+    pub fn remove(&mut self, object: Object<'_>) {
+        let Some(within) = self.kinds.get_mut(object.kind()) else {
+            return;
+        };
+        let Some(named) = within.get_mut(object.namespace()) else {
+            return;
+        };
+        named.remove(object.name());
         if named.is_empty() {
             within.remove(object.namespace());
         }
-        gone
+    }
+
+    /// Drops what was read of the objects since this was last done; whoever asks has it read again.
+    pub fn rest(&mut self) {
+        let within = self.kinds.values_mut().flat_map(BTreeMap::values_mut);
+        let all = within.flat_map(BTreeMap::values_mut);
+        all.for_each(Kept::rest);
     }
 
     /// Finds an object by name.
     pub fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Object<'_>> {
         let found = self.kinds.get(kind)?.get(namespace)?.get(name);
-        found.map(Object::new)
+        found.map(Object::kept)
     }
 
     /// Whether a rule has looked at other pods since this was last asked: then what it said may change
@@ -59,13 +72,13 @@ impl Objects {
     /// All objects of a kind, by namespace and name.
     pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = Object<'_>> {
         let within = self.kinds.get(kind).into_iter().flat_map(BTreeMap::values);
-        within.flat_map(BTreeMap::values).map(Object::new)
+        within.flat_map(BTreeMap::values).map(Object::kept)
     }
 
     /// All objects.
     pub fn iter(&self) -> impl Iterator<Item = Object<'_>> {
         let within = self.kinds.values().flat_map(BTreeMap::values);
-        within.flat_map(BTreeMap::values).map(Object::new)
+        within.flat_map(BTreeMap::values).map(Object::kept)
     }
 
     pub(crate) fn need(
@@ -86,7 +99,7 @@ impl Objects {
         self.counted_pods.store(true, Ordering::Relaxed);
         let named = self.kinds.get("Pod").and_then(|all| all.get(namespace));
         let named = named.into_iter().flat_map(BTreeMap::values);
-        named.map(Object::new)
+        named.map(Object::kept)
     }
 
     pub(crate) fn has_priority_class(&self, name: &str) -> bool {
@@ -108,8 +121,15 @@ impl FromIterator<Value> for Objects {
     fn from_iter<T: IntoIterator<Item = Value>>(objects: T) -> Self {
         let mut all = Self::default();
         for json in objects {
-            all.insert(json);
+            all.insert(&json);
         }
         all
     }
+}
+
+/// What a word leads to, and the word as all have it.
+fn entry<'m, T: Default>(map: &'m mut By<T>, word: &str) -> (Arc<str>, &'m mut T) {
+    let known = map.get_key_value(word);
+    let word: Arc<str> = known.map_or_else(|| word.into(), |(word, _)| word.clone());
+    (word.clone(), map.entry(word).or_default())
 }

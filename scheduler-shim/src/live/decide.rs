@@ -35,6 +35,7 @@ impl Model {
         let mut effects = self.reconcile_all(now);
         effects.extend(self.beats.tell(now));
         let plan = self.plan(now);
+        self.inventory.rest();
         for unit in plan.units {
             effects.extend(self.starts.begin(unit));
         }

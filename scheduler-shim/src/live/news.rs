@@ -32,6 +32,7 @@ impl Model {
             let due = statuses::due(&snapshot, &tallies, &waiting, now);
             (waiting, due, tallies.0, books.total())
         };
+        self.inventory.rest();
         let mut effects = self.report(due, now);
         let past = self.past.as_mut();
         effects.extend(past.and_then(|past| past.look(now, &queues, total)));

@@ -13,8 +13,8 @@ use super::agents::{Held, Said, Stage};
 use super::event::{Effect, PodRef};
 use super::model::Model;
 use super::seats;
-use crate::objects::cards::written;
-use crate::objects::{pods, requests};
+use crate::objects::pods;
+use crate::objects::reads::PodRead;
 
 /// How long an agent is not asked again to take in a pod that it refused.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -54,13 +54,13 @@ impl Model {
         let uid = held.uid.as_deref()?;
         let (node, id) = (node.to_owned(), held.id.clone());
         let pod = self.pods.get(uid);
-        let object = pod.and_then(|pod| self.inventory.find("Pod", &pod.namespace, &pod.name));
-        let Some((pod, object)) = pod.zip(object) else {
+        let read = pod.and_then(|pod| self.inventory.pod(&pod.namespace, &pod.name));
+        let Some((pod, read)) = pod.zip(read) else {
             // Only an allocation that was committed for a pod surely is for one.
             let is_ours = held.stage == Stage::Allocated;
             return is_ours.then_some(Effect::Release { node, id });
         };
-        let is_here = pods::node(object) == Some(node.as_str()) && !pods::is_over(object);
+        let is_here = read.is_on(&node);
         match held.stage {
             Stage::Draining => None,
             Stage::Reserved if is_here => {
@@ -78,11 +78,14 @@ impl Model {
         let mut effects = Vec::new();
         let there = only.and_then(|only| self.placed.get(only));
         let there = there.into_iter().flatten();
-        let there = there.filter_map(|(space, name)| self.inventory.find("Pod", space, name));
-        let everywhere = self.inventory.all("Pod").filter(|_| only.is_none());
-        for object in there.chain(everywhere) {
-            let node = pods::node(object).filter(|node| only.is_none_or(|only| only == *node));
-            let Some(node) = node.filter(|_| !pods::is_over(object)) else {
+        let there = there.filter_map(|(space, name)| {
+            let object = self.inventory.find("Pod", space, name)?;
+            Some((object, self.inventory.pod(space, name)?))
+        });
+        let everywhere = self.inventory.pods().filter(|_| only.is_none());
+        for (object, read) in there.chain(everywhere) {
+            let node = read.node().filter(|node| only.is_none_or(|only| only == *node));
+            let Some(node) = node.filter(|_| !read.is_over()) else {
                 continue;
             };
             let Some(agent) = self.agents.of(node).filter(|agent| agent.is_here) else {
@@ -94,7 +97,7 @@ impl Model {
             if is_recent || is_known || self.starts.get(&pod.uid).is_some() {
                 continue;
             }
-            let Some(shares) = self.shares_of(object, &agent.said) else {
+            let Some(shares) = self.shares_of(object, read, &agent.said) else {
                 continue;
             };
             self.adopted.insert(pod.uid.clone(), now);
@@ -105,20 +108,26 @@ impl Model {
     }
 
     /// The cards of a pod that runs, as they are written on it or as its labels name them, with bytes.
-    fn shares_of(&self, object: Object<'_>, said: &Said) -> Option<Vec<(String, u64)>> {
-        if let Some(written) = written(object) {
-            return Some(written);
+    fn shares_of(
+        &self,
+        object: Object<'_>,
+        read: &PodRead,
+        said: &Said,
+    ) -> Option<Vec<(String, u64)>> {
+        if let Some(written) = &read.written {
+            return Some(written.clone());
         }
-        let Ok(cards @ Cards::Shared { .. }) = requests::cards(object) else {
+        let cards = read.cards.as_ref().ok()?;
+        if !matches!(cards, Cards::Shared { .. }) {
             return None;
-        };
+        }
         let named = pods::groups(object);
         let uuids: Option<Vec<String>> = (named.iter())
             .map(|group| self.card_of_group(group))
             .collect();
         let uuids = uuids.filter(|uuids| !uuids.is_empty())?;
         let share = |uuid: String| {
-            let bytes = seats::bytes(&cards, said.card(&uuid)?);
+            let bytes = seats::bytes(cards, said.card(&uuid)?);
             Some((uuid, bytes))
         };
         uuids.into_iter().map(share).collect()
@@ -130,11 +139,10 @@ impl Model {
         if group.starts_with("GPU-") || group.starts_with("MIG-") {
             return Some(group.to_owned());
         }
-        let keeper = self.inventory.all("Pod").find(|pod| {
-            pod.annotation("run.ai/reserve_for_gpu_index").is_some()
-                && pods::groups(*pod).iter().any(|kept| kept == group)
-        });
-        let uuid = keeper?.annotation("run.ai/reserve_for_gpu_index")?;
-        Some(uuid.to_owned())
+        self.inventory.pods().find_map(|(pod, read)| {
+            let uuid = read.keeps.as_ref()?;
+            let is_keeper = pods::groups(pod).iter().any(|kept| kept == group);
+            is_keeper.then(|| uuid.to_string())
+        })
     }
 }

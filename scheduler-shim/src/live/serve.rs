@@ -6,6 +6,7 @@
 //! In a pod the address is open to every other pod. Numbers may be seen by all; objects of all namespaces are
 //! shown only to who asks from the same machine or pod, as `kubectl exec` and `kubectl port-forward` do.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +17,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, warn};
@@ -69,12 +69,15 @@ fn snapshot(model: &Model) -> String {
         object.kind() == gpu_nodes::KIND.1 && model.agents.of(object.name()).is_some()
     };
     let known = model.inventory.every().filter(|object| !is_said(object));
-    let known = known.map(|object| object.json().clone());
+    let known = known.map(Object::to_text);
     let agents = model.agents.all();
     let cards = agents.map(|(node, agent)| gpu_node(model, node, &agent.said));
     let past = model.past.iter().map(Keeper::object);
-    let objects: Vec<Value> = known.chain(cards).chain(past).collect();
-    json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()
+    let ours = cards.chain(past).map(|object| object.to_string().into());
+    let objects: Vec<Cow<'_, str>> = known.chain(ours).collect();
+    // Most are text already, and there may be many.
+    let objects = objects.join(",");
+    format!(r#"{{"apiVersion":"v1","items":[{objects}],"kind":"List"}}"#)
 }
 
 fn explain(model: &Model, pod: &str, as_json: bool) -> Result<String, String> {

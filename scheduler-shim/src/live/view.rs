@@ -17,9 +17,10 @@ use super::seats;
 use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
 use crate::objects::cards::{self, Known, add_strangers};
 use crate::objects::gpu_nodes;
+use crate::objects::reads::PodRead;
 use crate::objects::remark::Remarks;
 use crate::objects::snapshot::{self, Snapshot};
-use crate::objects::{clock, pods};
+use crate::objects::clock;
 
 const YES: &str = "yes";
 /// Longer than any cluster lives.
@@ -152,7 +153,7 @@ impl Model {
         let agent = task.node.as_deref().and_then(|node| self.agents.of(node));
         let held = agent.and_then(|agent| agent.said.of_pod(uid));
         let held = held.map(|held| held.shares.clone());
-        let written = || cards::written(self.object(task)?);
+        let written = || self.read(task)?.written.clone();
         match held.or_else(written) {
             Some(shares) => self.put(task, &shares),
             None => {
@@ -186,14 +187,18 @@ impl Model {
         self.inventory.find("Pod", namespace, name)
     }
 
+    fn read(&self, task: &Task) -> Option<&PodRead> {
+        let (namespace, name) = task.name.split_once('/')?;
+        self.inventory.pod(namespace, name)
+    }
+
     fn uid(&self, task: &Task) -> Option<String> {
         Some(self.object(task)?.uid().to_owned())
     }
 
     /// Whether a pod says that nobody may be evicted for it.
     fn is_modest(&self, task: &Task) -> bool {
-        let object = self.object(task);
-        object.is_some_and(|object| object.json()["spec"]["preemptionPolicy"] == "Never")
+        self.read(task).is_some_and(|read| read.is_modest)
     }
 
     fn is_spared(&self, now: Duration, task: &Task) -> bool {
@@ -224,8 +229,8 @@ impl Model {
     /// Whether a pod is on a node, as far as the API server knows.
     fn is_on(&self, uid: &str, node: &str) -> bool {
         let pod = self.pods.get(uid);
-        let object = pod.and_then(|pod| self.inventory.find("Pod", &pod.namespace, &pod.name));
-        object.is_some_and(|object| pods::node(object) == Some(node) && !pods::is_over(object))
+        let read = pod.and_then(|pod| self.inventory.pod(&pod.namespace, &pod.name));
+        read.is_some_and(|read| read.is_on(node))
     }
 }
 

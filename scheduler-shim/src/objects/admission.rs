@@ -44,14 +44,12 @@ impl Admission {
     /// What a pod would rather have of its node, by labels that the nodes get on the way.
     pub(crate) fn prefer(
         &mut self,
-        pod: Object<'_>,
+        preferred: &[Value],
         objects: &[Object<'_>],
         known: &mut [Node],
     ) -> Vec<Preference> {
-        let affinity = &pod.json()["spec"]["affinity"]["nodeAffinity"];
-        let terms = affinity["preferredDuringSchedulingIgnoredDuringExecution"].as_array();
         let mut preferences = Vec::new();
-        for term in terms.into_iter().flatten() {
+        for term in preferred {
             let (wanted, number) = (&term["preference"], self.preferred.len());
             let label = self.preferred.entry(wanted.to_string()).or_insert_with(|| {
                 let label = format!(" prefer-{number}");
@@ -94,6 +92,13 @@ impl Admission {
         });
         vec![(label.clone(), vec![YES.to_owned()])]
     }
+}
+
+/// What a pod says that it would rather have of its node.
+pub(crate) fn preferred(pod: Object<'_>) -> Vec<Value> {
+    let affinity = &pod.json()["spec"]["affinity"]["nodeAffinity"];
+    let terms = affinity["preferredDuringSchedulingIgnoredDuringExecution"].as_array();
+    terms.cloned().unwrap_or_default()
 }
 
 /// What a pod wishes of its node and tolerates there, as a text that pods share which wish for the same. What

@@ -36,8 +36,8 @@ pub(crate) fn tree(group: &PodGroup, inventory: &Inventory) -> Result<Group, Str
 }
 
 /// The set that a pod is in.
-pub(crate) fn set_of(pod: Object<'_>, group: &PodGroup) -> String {
-    let holds = |part: &&SubGroup| part.pods.iter().any(|name| name == pod.name());
+pub(crate) fn set_of(pod: &str, labels: &BTreeMap<String, String>, group: &PodGroup) -> String {
+    let holds = |part: &&SubGroup| part.pods.iter().any(|name| name == pod);
     if group.sub_groups.is_empty() {
         return SET.to_owned();
     }
@@ -48,7 +48,8 @@ pub(crate) fn set_of(pod: Object<'_>, group: &PodGroup) -> String {
             .any(|other| other.parent.as_ref() == Some(&part.name))
     };
     let found = group.sub_groups.iter().filter(leaf).find(holds);
-    let named = || pod.label(LABEL).unwrap_or(SET);
+    let label = labels.get(LABEL).filter(|label| !label.is_empty());
+    let named = || label.map_or(SET, String::as_str);
     found
         .map_or_else(named, |part| part.name.as_str())
         .to_owned()

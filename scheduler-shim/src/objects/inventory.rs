@@ -44,7 +44,8 @@ const CLASSES: &[(&str, i32)] = &[
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
     objects: Objects,
-    pods: BTreeMap<(String, String), PodRead>,
+    /// By namespace and name, as the objects.
+    pods: BTreeMap<String, BTreeMap<String, Box<PodRead>>>,
     nodes: BTreeMap<String, NodeRead>,
     pub(crate) ages: Ages,
     /// How many objects of which kinds were left aside.
@@ -68,7 +69,7 @@ impl Inventory {
             if self.find("PriorityClass", "", name).is_none() {
                 let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
                     "metadata": {"name": name}, "value": value});
-                self.set(class);
+                self.set(&class);
             }
         }
     }
@@ -82,17 +83,24 @@ impl Inventory {
     /// Enters an object in place of its older version.
     pub(crate) fn put(&mut self, json: Value, remarks: &mut Remarks) {
         if let Some(json) = self.sorted(json, remarks) {
-            self.set(json);
+            self.set(&json);
         }
     }
 
     /// Forgets an object.
     pub(crate) fn remove(&mut self, json: &Value) {
         let object = Object::new(json);
-        let before = self.objects.remove(object);
-        self.ages.note(before.as_ref().map(Object::new), None);
-        match object.kind() {
-            "Pod" => drop(self.pods.remove(&key(object))),
+        let (kind, namespace) = (object.kind(), object.namespace());
+        let known = self.objects.find(kind, namespace, object.name());
+        self.ages.note(known, None);
+        self.objects.remove(object);
+        match kind {
+            "Pod" => {
+                if let Some(named) = self.pods.get_mut(namespace) {
+                    named.remove(object.name());
+                }
+                self.pods.retain(|_, named| !named.is_empty());
+            }
             "Node" => drop(self.nodes.remove(object.name())),
             "PriorityClass" => self.add_classes(),
             _ => {}
@@ -100,10 +108,14 @@ impl Inventory {
     }
 
     /// Keeps an object, and what it says.
-    fn set(&mut self, json: Value) {
-        let object = Object::new(&json);
+    fn set(&mut self, json: &Value) {
+        let object = Object::new(json);
         match object.kind() {
-            "Pod" => drop(self.pods.insert(key(object), PodRead::of(object))),
+            "Pod" => {
+                let named = self.pods.entry(object.namespace().to_owned()).or_default();
+                let read = Box::new(PodRead::of(object));
+                named.insert(object.name().to_owned(), read);
+            }
             "Node" => {
                 let name = object.name().to_owned();
                 self.nodes.insert(name, NodeRead::of(object));
@@ -163,13 +175,20 @@ impl Inventory {
             remarks.note(called, message);
         }
         if known.is_none_or(|known| rank(&json) > rank(known)) {
-            self.set(json);
+            self.set(&json);
         }
     }
 
     /// All pods with what they say, by namespace and name.
     pub(crate) fn pods(&self) -> impl Iterator<Item = (Object<'_>, &PodRead)> {
-        self.all("Pod").zip(self.pods.values())
+        let read = self.pods.values().flat_map(BTreeMap::values);
+        self.all("Pod").zip(read.map(Box::as_ref))
+    }
+
+    /// What a pod says.
+    pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<&PodRead> {
+        let read = self.pods.get(namespace)?.get(name);
+        read.map(Box::as_ref)
     }
 
     /// All nodes with what they say, by name.
@@ -199,6 +218,11 @@ impl Inventory {
         }
     }
 
+    /// Drops what was read of objects and is kept in no other form, until somebody reads it again.
+    pub(crate) fn rest(&mut self) {
+        self.objects.rest();
+    }
+
     /// The objects in the form in which grouping looks things up.
     pub(crate) fn lookup(&self) -> &Objects {
         &self.objects
@@ -222,10 +246,6 @@ pub(crate) fn called(kind: &str, namespace: &str, name: &str) -> String {
         "" => format!("{kind} {name}"),
         namespace => format!("{kind} {namespace}/{name}"),
     }
-}
-
-fn key(object: Object<'_>) -> (String, String) {
-    (object.namespace().to_owned(), object.name().to_owned())
 }
 
 /// The newer one is greater; the text decides where nothing else does.

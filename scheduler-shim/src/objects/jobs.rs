@@ -9,6 +9,7 @@ use apportion_policy::cluster::{Grace, Job, Status, Task};
 use super::clock;
 use super::gang;
 use super::inventory::{Inventory, called};
+use super::reads::PodRead;
 use super::remark::Remarks;
 
 const LAST_START: &str = "kai.scheduler/last-start-timestamp";
@@ -16,6 +17,8 @@ const LAST_EVICTION: &str = "kai.scheduler/last-eviction-timestamp";
 const STALE: &str = "kai.scheduler/stale-podgroup-timestamp";
 const GRACE: &str = "kai.scheduler/staleness-grace-period";
 const DELAY: &str = "kai.scheduler/preemption-delay";
+/// The annotations of a group that are read here.
+pub(crate) const READ: [&str; 5] = [LAST_START, LAST_EVICTION, STALE, GRACE, DELAY];
 /// The priority of a group whose class nobody defines.
 const PRIORITY: i32 = 50;
 /// From here on nobody is evicted who does not say so.
@@ -32,7 +35,7 @@ impl Jobs {
     /// Adds a pod to its group.
     pub(crate) fn add(
         &mut self,
-        pod: Object<'_>,
+        (pod, read): (Object<'_>, &PodRead),
         mut task: Task,
         group: &PodGroup,
         at: &Reading<'_>,
@@ -60,12 +63,12 @@ impl Jobs {
             .find("PodGroup", &group.namespace, &group.name)
             .is_none()
         {
-            job.created = job.created.min(clock::created(pod, at.now));
+            job.created = job.created.min(read.created.unwrap_or(at.now));
         }
         if task.status.is_allocated() && !group.annotations.contains_key(LAST_START) {
-            job.last_start = job.last_start.max(clock::field(pod, "/status/startTime"));
+            job.last_start = job.last_start.max(read.started);
         }
-        task.set = gang::set_of(pod, group);
+        task.set = gang::set_of(pod.name(), &task.labels, group);
         job.tasks.push(task);
         Ok(())
     }

@@ -47,9 +47,9 @@ impl Occupancy {
     /// What pods hold that have a node, or will have: `assumed` says so by namespace and name.
     pub(crate) fn of(inventory: &Inventory, assumed: &BTreeMap<String, String>) -> Self {
         let mut occupancy = Self::default();
-        for (pod, read) in inventory.pods().filter(|(pod, _)| !pods::is_over(*pod)) {
+        for (pod, read) in inventory.pods().filter(|(_, read)| !read.is_over()) {
             let soon = || assumed.get(&pods::name(pod)).map(String::as_str);
-            if let Some(node) = pods::node(pod).or_else(soon) {
+            if let Some(node) = read.node().or_else(soon) {
                 occupancy.enter(pod, &read.holds, node);
             }
         }

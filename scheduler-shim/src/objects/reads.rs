@@ -1,22 +1,26 @@
 //! What pods and nodes say by themselves, read once and kept until they change.
 //!
 //! A round looks at every pod of the cluster, and most of them are as they were in the round before. What
-//! depends on one object alone is read when that object comes. The group of a pod depends on its owners and on
+//! depends on one object alone is read when that object comes, because the objects themselves are kept as text.
+//! The group of a pod depends on its owners and on
 //! PodGroups, too: it is kept as long as nothing of its namespace and nothing cluster-wide changes that such
 //! rules look at, and not at all where the rule counted other pods.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use apportion_groups::{Object, PodGroup, Settings};
-use apportion_policy::cluster::{Cards, Node, Task};
+use apportion_policy::cluster::{Cards, Node, Status, Task};
 use serde_json::Value;
 
 use super::inventory::Inventory;
 use super::occupancy::{self, Holds};
 use super::remark::{Remark, Remarks};
-use super::{admission, cards, groups, nodes, pods, quantity, requests, volumes};
+use super::{admission, cards, clock, groups, jobs, nodes, pods, quantity, requests, volumes};
 
+/// Who decides on pods that do not say it.
+const DEFAULT: &str = "default-scheduler";
 /// Kinds by which no pod is grouped.
 const APART: &[&str] = &[
     "Pod",
@@ -30,9 +34,30 @@ const APART: &[&str] = &[
     "CSIStorageCapacity",
 ];
 
+/// The label of the pods by which KAI keeps a card for those that share it; the sharers hold it here.
+const RESERVATION: (&str, &str) = ("app", "kai-resource-reservation");
+/// The annotation by which such a pod says which card it keeps.
+const KEPT_CARD: &str = "run.ai/reserve_for_gpu_index";
+
 /// A pod, read.
 #[derive(Debug)]
 pub(crate) struct PodRead {
+    /// Who decides on it.
+    pub(crate) scheduler: Box<str>,
+    pub(crate) status: Status,
+    /// The node that it is bound to.
+    node: Option<Box<str>>,
+    pub(crate) created: Option<Duration>,
+    pub(crate) started: Option<Duration>,
+    /// Its cards with their bytes, as they are written on it.
+    pub(crate) written: Option<Vec<(String, u64)>>,
+    /// Whether it says that nobody may be evicted for it.
+    pub(crate) is_modest: bool,
+    /// Whether it is one of KAI's that keep a card for others, and the card that it says it keeps.
+    pub(crate) is_reservation: bool,
+    pub(crate) keeps: Option<Box<str>>,
+    /// What it would rather have of its node, as it says it.
+    pub(crate) preferred: Vec<Value>,
     /// What it wants of cards.
     pub(crate) cards: Result<Cards, String>,
     /// The task that it is, without its set and its wishes about nodes; or why it may not exist.
@@ -66,7 +91,18 @@ impl PodRead {
             None => (cards.clone()).map(|cards| pods::task(pod, cards, &mut remarks)),
         };
         let is_special = occupancy::concerns(pod) || volumes::concerns(pod);
+        let spec = &pod.json()["spec"];
         Self {
+            scheduler: spec["schedulerName"].as_str().unwrap_or(DEFAULT).into(),
+            status: pods::status(pod),
+            node: pods::node(pod).map(Box::from),
+            created: clock::field(pod, "/metadata/creationTimestamp"),
+            started: clock::field(pod, "/status/startTime"),
+            written: cards::written(pod),
+            is_modest: spec["preemptionPolicy"] == "Never",
+            is_reservation: pod.label(RESERVATION.0) == Some(RESERVATION.1),
+            keeps: pod.annotation(KEPT_CARD).map(Box::from),
+            preferred: admission::preferred(pod),
             task,
             cards,
             holds: Holds::of(pod),
@@ -76,6 +112,21 @@ impl PodRead {
             notes: remarks.0.into_iter().collect(),
             group: Mutex::default(),
         }
+    }
+
+    /// The node that it is bound to.
+    pub(crate) fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        jobs::is_over(self.status)
+    }
+
+    /// Whether it is on this node, and has not ended.
+    pub(crate) fn is_on(&self, node: &str) -> bool {
+        self.node() == Some(node) && !self.is_over()
     }
 
     /// The task, or why it may not be one.
@@ -93,7 +144,13 @@ impl PodRead {
         }
         let lookup = among.lookup();
         lookup.counted_pods();
-        let group = Arc::new(groups::group_of(pod, among, lookup, settings));
+        let mut group = groups::group_of(pod, among, lookup, settings);
+        if let Ok(group) = &mut group {
+            // Most of what a group inherits is for the object that somebody else may write of it.
+            group.labels.clear();
+            group.annotations.retain(|key, _| jobs::READ.contains(&key.as_str()));
+        }
+        let group = Arc::new(group);
         let read = Grouped {
             ages,
             group: group.clone(),

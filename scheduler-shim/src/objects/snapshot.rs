@@ -13,15 +13,12 @@ use super::admission::Admission;
 use super::cards::Known;
 use super::gang::Levels;
 use super::inventory::{Inventory, called};
-use super::jobs::{Jobs, Reading, is_over};
+use super::jobs::{Jobs, Reading};
 use super::occupancy::Occupancy;
 use super::pods;
 use super::queues;
 use super::reads::PodRead;
 use super::remark::Remarks;
-
-/// The label of the pods by which KAI keeps a card for those that share it; the sharers hold it here.
-const RESERVATION: (&str, &str) = ("app", "kai-resource-reservation");
 
 /// What the files say.
 #[derive(Debug)]
@@ -69,11 +66,7 @@ pub(crate) fn snapshot<'a>(
     let mut strays = BTreeMap::new();
     let mut foreign = 0;
     for (pod, read) in inventory.pods() {
-        let scheduler = pod.json().pointer("/spec/schedulerName");
-        let scheduler = scheduler
-            .and_then(|name| name.as_str())
-            .unwrap_or("default-scheduler");
-        if !schedulers.iter().any(|name| name == scheduler) {
+        if !schedulers.iter().any(|name| **name == *read.scheduler) {
             foreign += 1;
             take_off(pod, read, &mut known, &places, cards);
             continue;
@@ -92,18 +85,18 @@ pub(crate) fn snapshot<'a>(
             if let Some(why) = overfull(&task, place.map(|place| &known[*place])) {
                 return Err(why);
             }
-            let preferences = admission.prefer(pod, &objects, &mut known);
+            let preferences = admission.prefer(&read.preferred, &objects, &mut known);
             task.prefers.extend(preferences);
             task.node_affinity = admission.wish(pod, &objects, &mut known, &read.wish, inventory);
             let group = read.group(pod, inventory, &settings);
             let group = group.as_ref().as_ref().map_err(Clone::clone)?;
-            jobs.add(pod, task, group, &reading, remarks)
+            jobs.add((pod, read), task, group, &reading, remarks)
         });
         if let Err(why) = result {
-            if pods::node(pod).is_some() {
+            if read.node().is_some() {
                 take_off(pod, read, &mut known, &places, cards);
             }
-            if !is_over(pods::status(pod)) {
+            if !read.is_over() {
                 strays.insert(pods::name(pod), why);
             }
         }
@@ -159,14 +152,14 @@ fn take_off(
     places: &Places<'_>,
     cards: &Known,
 ) {
-    let node = pods::node(pod).filter(|_| !is_over(pods::status(pod)));
+    let node = read.node().filter(|_| !read.is_over());
     let Some(node) = node.and_then(|name| known.get_mut(*places.get(name)?)) else {
         return;
     };
     node.cpu_millis -= read.cpu_millis;
     node.memory -= read.memory;
     node.pods -= 1;
-    if pod.label(RESERVATION.0) == Some(RESERVATION.1) {
+    if read.is_reservation {
         return;
     }
     match &read.cards {

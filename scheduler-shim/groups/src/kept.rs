@@ -1,0 +1,53 @@
+//! An object that is known for long and looked at now and then.
+//!
+//! JSON in maps is dear: a map of one entry has room for eleven, and a pod is a dozen maps. So an object is kept
+//! as the text that it is; who it is stands beside that. Whoever asks for more has it read, once for all who ask
+//! until [`Kept::rest`] drops what was read. That is a matter of memory alone: what an object says is the
+//! same before and after.
+
+use std::sync::{Arc, OnceLock};
+
+use serde_json::Value;
+
+use crate::object::Object;
+
+/// An object as its text, and as JSON since somebody asked.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) kind: Arc<str>,
+    pub(crate) namespace: Arc<str>,
+    pub(crate) name: Arc<str>,
+    pub(crate) uid: Box<str>,
+    pub(crate) text: Box<str>,
+    read: OnceLock<Value>,
+}
+
+impl Kept {
+    /// Keeps an object under these words for what it says itself, which many share.
+    pub(crate) fn new(
+        json: &Value,
+        kind: Arc<str>,
+        namespace: Arc<str>,
+        name: Arc<str>,
+    ) -> Self {
+        Self {
+            kind,
+            namespace,
+            name,
+            uid: Object::new(json).uid().into(),
+            text: json.to_string().into(),
+            read: OnceLock::new(),
+        }
+    }
+
+    /// All that it says.
+    pub(crate) fn json(&self) -> &Value {
+        let read = || serde_json::from_str(&self.text).expect("JSON that was written can be read");
+        self.read.get_or_init(read)
+    }
+
+    /// Drops what was read.
+    pub(crate) fn rest(&mut self) {
+        self.read = OnceLock::new();
+    }
+}
