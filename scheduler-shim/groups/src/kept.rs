@@ -19,35 +19,34 @@ pub(crate) struct Kept {
     pub(crate) name: Arc<str>,
     pub(crate) uid: Box<str>,
     pub(crate) text: Box<str>,
-    read: OnceLock<Value>,
+    parsed: OnceLock<Value>,
 }
 
 impl Kept {
     /// Keeps an object under these words for what it says itself, which many share.
-    pub(crate) fn new(
-        json: &Value,
-        kind: Arc<str>,
-        namespace: Arc<str>,
-        name: Arc<str>,
-    ) -> Self {
+    pub(crate) fn new(json: &Value, kind: Arc<str>, namespace: Arc<str>, name: Arc<str>) -> Self {
         Self {
             kind,
             namespace,
             name,
             uid: Object::new(json).uid().into(),
             text: json.to_string().into(),
-            read: OnceLock::new(),
+            parsed: OnceLock::new(),
         }
     }
 
     /// All that it says.
     pub(crate) fn json(&self) -> &Value {
-        let read = || serde_json::from_str(&self.text).expect("JSON that was written can be read");
-        self.read.get_or_init(read)
+        self.parsed.get_or_init(|| self.read())
+    }
+
+    /// All that it says, read now.
+    pub(crate) fn read(&self) -> Value {
+        serde_json::from_str(&self.text).expect("JSON that was written can be read")
     }
 
     /// Drops what was read.
     pub(crate) fn rest(&mut self) {
-        self.read = OnceLock::new();
+        self.parsed = OnceLock::new();
     }
 }

@@ -41,6 +41,14 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// The JSON read for whoever asks alone, who drops it when he likes.
+    pub fn read_apart(self) -> Cow<'a, Value> {
+        match self.0 {
+            Source::Json(json) => Cow::Borrowed(json),
+            Source::Kept(kept) => Cow::Owned(kept.read()),
+        }
+    }
+
     /// The JSON as text.
     pub fn to_text(self) -> Cow<'a, str> {
         match self.0 {

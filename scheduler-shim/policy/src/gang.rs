@@ -35,7 +35,15 @@ pub(crate) struct Tree {
 impl Tree {
     /// Flattens the tree of a job.
     pub(crate) fn of(job: &Job) -> Self {
-        let mut tree = Self::default();
+        // Most jobs are one set of one pod, and there are thousands: no more room than is needed.
+        let mut tree = Self {
+            groups: Vec::with_capacity(1),
+            sets: Vec::with_capacity(job.root.sets.len()),
+            minimums: (
+                Vec::with_capacity(1),
+                Vec::with_capacity(job.root.sets.len()),
+            ),
+        };
         tree.flatten(&job.root, None);
         tree
     }
@@ -49,7 +57,7 @@ impl Tree {
             members: Vec::new(),
         });
         self.minimums.0.push(group.min_members);
-        let mut members = Vec::new();
+        let mut members = Vec::with_capacity(group.groups.len() + group.sets.len());
         for inner in &group.groups {
             members.push(Member::Group(self.flatten(inner, Some(place))));
         }

@@ -84,7 +84,9 @@ impl Model {
         });
         let everywhere = self.inventory.pods().filter(|_| only.is_none());
         for (object, read) in there.chain(everywhere) {
-            let node = read.node().filter(|node| only.is_none_or(|only| only == *node));
+            let node = read
+                .node()
+                .filter(|node| only.is_none_or(|only| only == *node));
             let Some(node) = node.filter(|_| !read.is_over()) else {
                 continue;
             };

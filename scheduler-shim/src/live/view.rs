@@ -16,11 +16,11 @@ use super::model::Model;
 use super::seats;
 use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
 use crate::objects::cards::{self, Known, add_strangers};
+use crate::objects::clock;
 use crate::objects::gpu_nodes;
 use crate::objects::reads::PodRead;
 use crate::objects::remark::Remarks;
 use crate::objects::snapshot::{self, Snapshot};
-use crate::objects::clock;
 
 const YES: &str = "yes";
 /// Longer than any cluster lives.

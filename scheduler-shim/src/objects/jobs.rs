@@ -117,7 +117,8 @@ impl Reading<'_> {
                 .or(annotated(GRACE))
                 .and_then(grace),
             root: gang::tree(group, self.inventory)?,
-            tasks: Vec::new(),
+            // Most have one, and there are thousands.
+            tasks: Vec::with_capacity(1),
         })
     }
 

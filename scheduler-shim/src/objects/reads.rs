@@ -144,19 +144,27 @@ impl PodRead {
         }
         let lookup = among.lookup();
         lookup.counted_pods();
-        let mut group = groups::group_of(pod, among, lookup, settings);
-        if let Ok(group) = &mut group {
-            // Most of what a group inherits is for the object that somebody else may write of it.
-            group.labels.clear();
-            group.annotations.retain(|key, _| jobs::READ.contains(&key.as_str()));
-        }
-        let group = Arc::new(group);
+        // Read apart: a burst brings thousands, and what was read of each goes at once.
+        let apart = pod.read_apart();
+        let group = groups::group_of(Object::new(&apart), among, lookup, settings);
+        let group = Arc::new(group.map(without_bulk));
         let read = Grouped {
             ages,
             group: group.clone(),
         };
         *known = Some(read).filter(|_| !lookup.counted_pods());
         group
+    }
+}
+
+/// A group without most of what it inherits, which is for the object that somebody else may write of it.
+fn without_bulk(group: PodGroup) -> PodGroup {
+    let annotations = group.annotations.into_iter();
+    let is_read = |(key, _): &(String, String)| jobs::READ.contains(&key.as_str());
+    PodGroup {
+        labels: BTreeMap::new(),
+        annotations: annotations.filter(is_read).collect(),
+        ..group
     }
 }
 
