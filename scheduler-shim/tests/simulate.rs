@@ -79,6 +79,27 @@ fn what_a_pod_prefers_goes_before_how_full_nodes_are() {
 }
 
 #[test]
+fn pods_are_spread_where_that_is_only_wished_for_as_far_as_there_is_room() {
+    let report = json(&["evenly.yaml"], &[]);
+    let places = |report: &Value| {
+        let decisions = &report["decisions"];
+        assert_eq!(field(decisions, "pod"), ["default/web-1", "default/web-2"]);
+        field(decisions, "node").join(" ")
+    };
+    assert_eq!(places(&report), "b a");
+    let text = std::fs::read_to_string(file("evenly.yaml")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let packed = folder.path().join("packed.yaml");
+    std::fs::write(
+        &packed,
+        text.replace("topologySpreadConstraints", "nothing"),
+    )
+    .unwrap();
+    let report = serde_json::from_slice(&run(&[packed], &["--json"]).stdout).unwrap();
+    assert_eq!(places(&report), "a b");
+}
+
+#[test]
 fn a_gang_starts_whole_or_not_at_all() {
     let (decisions, _) = simulate(&["gang.yaml"], &[]);
     assert_eq!(decisions.lines().count(), 4, "{decisions}");

@@ -9,6 +9,7 @@ use apportion_abi::Bytes;
 
 use crate::cluster::{NumaPolicy, SharedCards, Strategy, Wish};
 use crate::session::Session;
+use crate::spread::Spreads;
 use crate::stock::{CardKey, Need, NeedOfCards, NodeStock, Shared, Taken};
 
 /// How much the fullest node gets.
@@ -58,6 +59,7 @@ impl Session<'_> {
         if is_checked && !self.has_node_quota(task, 0) {
             return Vec::new();
         }
+        let spreads = self.spreads(task);
         let rank = |&node: &usize| {
             let here = match &anywhere {
                 Some(_) => None,
@@ -69,11 +71,10 @@ impl Session<'_> {
             if !fits {
                 return None;
             }
+            let preferred = self.preference(task, node, &spreads) * PREFERRED;
             let density = self.density(wants_cards, range, node);
-            Some((
-                self.score(task, node, need) + density + closeness(node)?,
-                node,
-            ))
+            let score = self.score(task, node, need) + preferred;
+            Some((score + density + closeness(node)?, node))
         };
         let mut ranked: Vec<(f64, usize)> = nodes.iter().filter_map(rank).collect();
         ranked.sort_by(|left, right| {
@@ -83,6 +84,7 @@ impl Session<'_> {
         ranked.into_iter().map(|(_, node)| node).collect()
     }
 
+    /// What a node is worth to a task, whatever it would rather have and however full the node is.
     pub(crate) fn score(&self, task: usize, node: usize, need: &Need) -> f64 {
         let settings = self.settings;
         let stock = &self.stocks[node];
@@ -112,20 +114,23 @@ impl Session<'_> {
             + self.alignment(task, node) * ZONES
             + band(settings.prefers_free && stock.fits_now(need), AVAILABLE)
             + shared.unwrap_or(0.0) * SHARED
-            + self.preference(task, node) * PREFERRED
     }
 
     /// How much of what a pod would rather have a node gives it: from -1 to 1.
-    fn preference(&self, task: usize, node: usize) -> f64 {
+    fn preference(&self, task: usize, node: usize, spreads: &Spreads) -> f64 {
         let prefers = &self.tasks[task].task.prefers;
         let all: i64 = prefers.iter().map(|one| one.weight.abs()).sum();
-        let holds = |wish: &Wish| match wish {
-            Wish::Label(label) => self.nodes[node].labels.contains_key(label),
-            Wish::Near(wanted) => self.neighbours(task, node, wanted).next().is_some(),
+        let one_if = |holds: bool| if holds { 1.0 } else { 0.0 };
+        let part = |wish: &Wish, spread: &Option<Vec<f64>>| match wish {
+            Wish::Label(label) => one_if(self.nodes[node].labels.contains_key(label)),
+            Wish::Near(wanted) => one_if(self.neighbours(task, node, wanted).next().is_some()),
+            Wish::Even { .. } => spread.as_ref().map_or(0.0, |spread| spread[node]),
         };
-        let given = prefers.iter().filter(|one| holds(&one.wish));
-        let given: i64 = given.map(|one| one.weight).sum();
-        given as f64 / all.max(1) as f64
+        let given = prefers.iter().zip(spreads);
+        let given: f64 = given
+            .map(|(one, spread)| one.weight as f64 * part(&one.wish, spread))
+            .sum();
+        given / all.max(1) as f64
     }
 
     /// One for a node where the pod would get one zone, less for one where it would get more.

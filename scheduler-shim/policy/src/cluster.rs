@@ -290,6 +290,13 @@ pub enum Wish {
     Label(String),
     /// Pods like these.
     Near(Neighbours),
+    /// As many pods like these as other domains have.
+    Even {
+        /// Which, and over which domains.
+        like: Neighbours,
+        /// How many more than in the emptiest are no matter.
+        skew: u64,
+    },
 }
 
 /// What a pod does.

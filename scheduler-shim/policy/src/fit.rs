@@ -102,7 +102,7 @@ impl Session<'_> {
         }
     }
 
-    fn matches_labels(&self, task: usize, node: usize) -> bool {
+    pub(crate) fn matches_labels(&self, task: usize, node: usize) -> bool {
         let labels = &self.nodes[node].labels;
         let mut wanted = self.tasks[task].task.node_affinity.iter();
         wanted.all(|(label, values)| {
@@ -161,7 +161,7 @@ impl Session<'_> {
     }
 
     /// The other pods that are somewhere to stay, and where.
-    fn present(&self, task: usize) -> impl Iterator<Item = (usize, usize)> {
+    pub(crate) fn present(&self, task: usize) -> impl Iterator<Item = (usize, usize)> {
         let others = (0..self.standings.len()).filter(move |&other| other != task);
         others.filter_map(|other| Some((other, self.stays(other)?)))
     }
@@ -180,7 +180,10 @@ impl Session<'_> {
 }
 
 /// Whether labels have everything that is looked for.
-fn matches(wanted: &Neighbours, labels: &std::collections::BTreeMap<String, String>) -> bool {
+pub(crate) fn matches(
+    wanted: &Neighbours,
+    labels: &std::collections::BTreeMap<String, String>,
+) -> bool {
     let mut looked_for = wanted.labels.iter();
     looked_for.all(|(label, value)| labels.get(label) == Some(value))
 }

@@ -52,6 +52,7 @@ mod scenario;
 mod session;
 mod solve;
 mod span;
+mod spread;
 mod step;
 mod stock;
 mod topology;

@@ -111,9 +111,7 @@ impl Occupancy {
 
     /// The first rule about even spreading that the pod would break on the node.
     fn skewed(&self, pod: Object<'_>, node: Object<'_>, inventory: &Inventory) -> Option<String> {
-        let rules = pod.json()["spec"]["topologySpreadConstraints"].as_array()?;
-        let hard = |rule: &&Value| rule["whenUnsatisfiable"] != "ScheduleAnyway";
-        rules.iter().filter(hard).find_map(|rule| {
+        spread_rules(pod).find_map(|rule| {
             let key = rule["topologyKey"].as_str()?;
             let most = rule["maxSkew"].as_u64().unwrap_or(1);
             let Some(here) = node.label(key) else {
@@ -156,10 +154,14 @@ impl Occupancy {
 
 /// Whether a pod asks for anything of this.
 pub(crate) fn concerns(pod: Object<'_>) -> bool {
+    spread_rules(pod).next().is_some() || !ports(pod).is_empty() || !others(pod).is_empty()
+}
+
+/// The rules about even spreading that are more than wishes.
+fn spread_rules(pod: Object<'_>) -> impl Iterator<Item = &Value> {
     let rules = pod.json()["spec"]["topologySpreadConstraints"].as_array();
-    rules.is_some_and(|rules| !rules.is_empty())
-        || !ports(pod).is_empty()
-        || !others(pod).is_empty()
+    let rules = rules.into_iter().flatten();
+    rules.filter(|rule| rule["whenUnsatisfiable"] != "ScheduleAnyway")
 }
 
 /// The ports of its host that a pod takes, with their protocol.

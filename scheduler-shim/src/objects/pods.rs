@@ -142,7 +142,10 @@ pub(crate) fn claim(pod: Object<'_>, entry: &Value) -> Option<String> {
     }
 }
 
-/// The pods near which a pod would rather be, or rather not.
+/// How much it counts that pods are spread evenly where that is only wished for: as the dearest affinity.
+const EVENLY: i64 = 100;
+
+/// The pods near which a pod would rather be, or rather not, and among which it would rather be spread.
 fn preferences(pod: Object<'_>) -> Vec<Preference> {
     let kinds = [("podAffinity", 1), ("podAntiAffinity", -1)].into_iter();
     let all = kinds.flat_map(|(kind, sign)| {
@@ -156,7 +159,24 @@ fn preferences(pod: Object<'_>) -> Vec<Preference> {
             })
         })
     });
-    all.collect()
+    all.chain(spreads(pod)).collect()
+}
+
+/// The rules about even spreading that are only wishes.
+fn spreads(pod: Object<'_>) -> impl Iterator<Item = Preference> {
+    let rules = pod.json()["spec"]["topologySpreadConstraints"].as_array();
+    let soft = |rule: &&Value| {
+        rule["whenUnsatisfiable"] == "ScheduleAnyway" && rule["labelSelector"].is_object()
+    };
+    let soft = rules.into_iter().flatten().filter(soft);
+    soft.filter_map(move |rule| {
+        let like = wanted(pod, rule)?;
+        let skew = rule["maxSkew"].as_u64().unwrap_or(1);
+        Some(Preference {
+            wish: Wish::Even { like, skew },
+            weight: EVENLY,
+        })
+    })
 }
 
 fn neighbours(pod: Object<'_>, kind: &str, remarks: &mut Remarks) -> Vec<Neighbours> {
