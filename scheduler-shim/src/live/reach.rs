@@ -4,35 +4,37 @@
 //! request carries the term of this scheduler, so that an agent that heard of a later one refuses it. A
 //! connection whose other end vanished without a word is noticed, because agents are quiet for long.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apportion_proto::identity;
 use apportion_proto::v1::agent_client::AgentClient;
-use apportion_proto::{channel, identity};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::Uri;
 use tonic::{Request, Status};
-use tower::service_fn;
 
 use super::authority::Tls;
 use super::nodes::chain;
 
+mod wire;
+
+use wire::Wire;
+
 /// How long connecting may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a quiet connection is tried, and how long the answer may take.
-const TRIED: Duration = Duration::from_secs(10);
 
 /// A client of one agent.
-pub(crate) type Client = AgentClient<InterceptedService<Channel, Term>>;
+pub(crate) type Client = AgentClient<InterceptedService<Wire, Term>>;
 
 /// Adds the term to each request.
 #[derive(Clone, Debug)]
@@ -98,18 +100,23 @@ impl Agent {
     }
 
     async fn connect(&self) -> Result<Client, String> {
-        let channel = match self.address.strip_prefix("unix:") {
-            Some(path) => channel(Path::new(path)).await,
-            None => self.over_tcp().await?,
+        let wire = match self.address.strip_prefix("unix:") {
+            Some(path) => {
+                let stream = UnixStream::connect(path).await;
+                Wire::over(TokioIo::new(stream.map_err(|error| unreached(&error))?)).await
+            }
+            None => Wire::over(TokioIo::new(self.over_tcp().await?)).await,
         };
-        let channel = channel.map_err(|error| hinted(chain(&error)))?;
-        Ok(AgentClient::with_interceptor(
-            channel,
-            self.reach.term.clone(),
+        let wire = wire.map_err(|error| unreached(&error))?;
+        let wire = InterceptedService::new(wire, self.reach.term.clone());
+        // HTTP/2 asks for an address; who listens is known already.
+        Ok(AgentClient::with_origin(
+            wire,
+            Uri::from_static("http://agent"),
         ))
     }
 
-    async fn over_tcp(&self) -> Result<Result<Channel, tonic::transport::Error>, String> {
+    async fn over_tcp(&self) -> Result<TlsStream<TcpStream>, String> {
         let tls = self.reach.tls.borrow().clone();
         let tls = tls.ok_or_else(|| {
             "the scheduler has no certificate yet; hint: its log says why".to_owned()
@@ -117,18 +124,10 @@ impl Agent {
         let name = identity::agent(&self.node);
         let name = ServerName::try_from(name);
         let name = name.map_err(|error| format!("{} can't be verified: {error}", self.node))?;
-        let address = self.address.clone();
-        let connect = service_fn(move |_: Uri| {
-            let (tls, name, address) = (tls.clone(), name.clone(), address.clone());
-            async move { connect(tls, name, &address).await }
-        });
-        // The address is a placeholder that HTTP/2 asks for: the connector above does not look at it.
-        let endpoint = Endpoint::from_static("http://agent")
-            .connect_timeout(PATIENCE)
-            .http2_keep_alive_interval(TRIED)
-            .keep_alive_timeout(TRIED)
-            .keep_alive_while_idle(true);
-        Ok(endpoint.connect_with_connector(connect).await)
+        let stream = connect(tls, name, &self.address);
+        let stream = timeout(PATIENCE, stream).await;
+        let stream = stream.map_err(|_| format!("no connection to it within {PATIENCE:?}"))?;
+        stream.map_err(|error| unreached(&error))
     }
 }
 
@@ -136,11 +135,15 @@ async fn connect(
     tls: Arc<ClientConfig>,
     name: ServerName<'static>,
     address: &str,
-) -> std::io::Result<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>> {
+) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    let stream = TlsConnector::from(tls).connect(name, stream).await?;
-    Ok(TokioIo::new(stream))
+    TlsConnector::from(tls).connect(name, stream).await
+}
+
+/// Why there is no connection.
+fn unreached(error: &dyn std::error::Error) -> String {
+    hinted(format!("transport error: {}", chain(error)))
 }
 
 /// What an agent, or the way to it, says is wrong.
