@@ -60,3 +60,12 @@ proptest! {
         prop_assert_eq!(objects.iter().count(), 0);
     }
 }
+
+#[test]
+fn an_object_that_is_nested_too_deep_has_a_name_and_says_nothing() {
+    let deep = (0..200).fold(Value::Null, |inner, _| json!([inner]));
+    let json = json!({"kind": "Pod", "metadata": {"namespace": "a", "name": "b"}, "spec": deep});
+    let objects: Objects = [json].into_iter().collect();
+    let found = objects.find("Pod", "a", "b").unwrap();
+    assert_eq!((found.name(), found.json()), ("b", &Value::Null));
+}
