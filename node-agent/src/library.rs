@@ -5,8 +5,8 @@
 //! it is on the host, also for an agent that runs in a container, and because programs may be run from
 //! there, also on nodes where most of the disk is mounted without that.
 
-use std::fs::{self, DirBuilder, Permissions};
-use std::io;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -132,13 +132,30 @@ impl Libraries {
 
 /// Writes the file under its name in one step: a file that has the name is whole.
 fn place(path: &Path, content: &[u8]) -> io::Result<()> {
-    if fs::read(path).is_ok_and(|present| present == content) {
+    if is_same(path, content).unwrap_or(false) {
         return Ok(());
     }
     let new = path.with_extension("new");
     fs::write(&new, content)?;
     fs::set_permissions(&new, Permissions::from_mode(0o755))?;
     fs::rename(&new, path)
+}
+
+/// Compares piece by piece: the allocator would keep the room of a whole library for as long as the agent runs.
+fn is_same(path: &Path, content: &[u8]) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    if file.metadata()?.len() != content.len() as u64 {
+        return Ok(false);
+    }
+    let mut piece = [0; 8192];
+    for wanted in content.chunks(piece.len()) {
+        let found = &mut piece[..wanted.len()];
+        file.read_exact(found)?;
+        if found != wanted {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -172,5 +189,26 @@ mod tests {
         let installed = library.folder().join("lib.so");
         fs::write(&installed, "").unwrap();
         assert_eq!(library.fault(), Some((installed, Fault::Damaged)));
+    }
+
+    #[test]
+    fn what_is_damaged_is_put_in_place_again_and_what_is_whole_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("lib.so");
+        let whole: Vec<u8> = (0..20_000_u32).map(|byte| byte as u8).collect();
+        fs::write(&source, &whole).unwrap();
+        let install = || Libraries::install(dir.path(), std::slice::from_ref(&source)).unwrap();
+        let installed = install().folder().join("lib.so");
+        let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(&installed).unwrap());
+        let first = inode();
+        install();
+        assert_eq!(inode(), first);
+        let mut other = whole.clone();
+        other[19_999] ^= 1;
+        for damaged in [other, whole[..9000].to_vec(), [&whole[..], &whole].concat()] {
+            fs::write(&installed, &damaged).unwrap();
+            install();
+            assert_eq!(fs::read(&installed).unwrap(), whole);
+        }
     }
 }
