@@ -65,7 +65,8 @@ pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     })
 }
 
-/// Runs the benches against an optimised tree: pairs in processes first, then single functions. With `api` as the first argument, those of the scheduler on an API server instead.
+/// Runs the benches against an optimised tree: pairs in processes first, then single functions. With `api` as the
+/// first argument, those of the scheduler on an API server instead.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     let staged = stage::build(workspace, true)?;
     if let [section, args @ ..] = args

@@ -2,7 +2,8 @@
 //!
 //! Pure: objects and agents come as [`Event`]s, what is to be done leaves as [`Effect`]s, time is an
 //! argument. Nothing is remembered that a scheduler which starts now could not learn from the API server
-//! and the agents, but for pods on their way, waits, and the last minute of what queues used; so a crash at any point loses no pod and no card.
+//! and the agents, but for pods on their way, waits, and the last minute of what queues used; so a crash at any
+//! point loses no pod and no card.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
