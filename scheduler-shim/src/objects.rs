@@ -19,10 +19,13 @@ pub(crate) mod requests;
 
 pub(crate) mod occupancy;
 
+mod bystanders;
 mod capacity;
+mod company;
 mod gang;
 mod groups;
 mod jobs;
+mod namespaces;
 mod nodes;
 mod owners;
 mod queues;

@@ -8,8 +8,9 @@ use std::cmp::Ordering;
 use apportion_abi::Bytes;
 
 use crate::cluster::{NumaPolicy, SharedCards, Strategy, Wish};
+use crate::company::Presence;
 use crate::session::Session;
-use crate::spread::Spreads;
+use crate::spread::Evenness;
 use crate::stock::{CardKey, Need, NeedOfCards, NodeStock, Shared, Taken};
 
 /// How much the fullest node gets.
@@ -59,7 +60,7 @@ impl Session<'_> {
         if is_checked && !self.has_node_quota(task, 0) {
             return Vec::new();
         }
-        let spreads = self.spreads(task);
+        let evenness = self.evenness(task);
         let rank = |&node: &usize| {
             let here = match &anywhere {
                 Some(_) => None,
@@ -71,7 +72,7 @@ impl Session<'_> {
             if !fits {
                 return None;
             }
-            let preferred = self.preference(task, node, &spreads) * PREFERRED;
+            let preferred = self.preference(task, node, evenness.as_deref()) * PREFERRED;
             let density = self.density(wants_cards, range, node);
             let score = self.score(task, node, need) + preferred;
             Some((score + density + closeness(node)?, node))
@@ -117,18 +118,23 @@ impl Session<'_> {
     }
 
     /// How much of what a pod would rather have a node gives it: from -1 to 1.
-    fn preference(&self, task: usize, node: usize, spreads: &Spreads) -> f64 {
+    fn preference(&self, task: usize, node: usize, evenness: Option<&Evenness>) -> f64 {
         let prefers = &self.tasks[task].task.prefers;
         let all: i64 = prefers.iter().map(|one| one.weight.abs()).sum();
         let one_if = |holds: bool| if holds { 1.0 } else { 0.0 };
-        let part = |wish: &Wish, spread: &Option<Vec<f64>>| match wish {
-            Wish::Label(label) => one_if(self.nodes[node].labels.contains_key(label)),
-            Wish::Near(wanted) => one_if(self.neighbours(task, node, wanted).next().is_some()),
-            Wish::Even { .. } => spread.as_ref().map_or(0.0, |spread| spread[node]),
+        let searches = self.company.part(task).map(|part| &part.prefers);
+        let is_near = |place: usize| {
+            let search = searches.and_then(|searches| searches[place]);
+            let others = |search| self.others(task, search, node, Presence::Stays);
+            search.is_some_and(|search| others(search) > 0)
         };
-        let given = prefers.iter().zip(spreads);
-        let given: f64 = given
-            .map(|(one, spread)| one.weight as f64 * part(&one.wish, spread))
+        let part = |place: usize, wish: &Wish| match wish {
+            Wish::Label(label) => one_if(self.nodes[node].labels.contains_key(label)),
+            Wish::Near(_) => one_if(is_near(place)),
+            Wish::Even(_) => self.spread(evenness, place, node),
+        };
+        let given: f64 = (prefers.iter().enumerate())
+            .map(|(place, one)| one.weight as f64 * part(place, &one.wish))
             .sum();
         given / all.max(1) as f64
     }
@@ -216,7 +222,8 @@ impl Session<'_> {
         need: &Need,
         only_wait: bool,
     ) -> Option<ChosenCards> {
-        let must_wait = only_wait || !self.stocks[node].fits_now(need);
+        let must_wait =
+            only_wait || !self.stocks[node].fits_now(need) || self.waits_for_company(task, node);
         match need.share {
             Some(share) => self.shared_cards(task, node, share, must_wait),
             None => {

@@ -29,9 +29,7 @@ impl Session<'_> {
     /// Why the pod may not have what it claims on that node, if so.
     #[must_use]
     pub fn claim_refusal(&self, task: &str, node: &str) -> Option<ClaimRefusal> {
-        let mut tasks = self.tasks.iter();
-        let task = tasks.position(|facts| facts.task.name == task)?;
-        let node = self.nodes.iter().position(|known| known.name == node)?;
+        let (task, node) = self.named(task, node)?;
         self.refused_claim(task, node)
     }
 

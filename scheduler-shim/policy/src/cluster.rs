@@ -11,9 +11,11 @@ use apportion_abi::{Bytes, Share as CardShare};
 
 use crate::amounts::UNLIMITED;
 
+mod company;
 mod devices;
 mod settings;
 
+pub use company::{Bystander, Neighbours, Preference, Requirement, Spread, Wish};
 pub use devices::{Claim, ListedCard, NumaPolicy, Zone, ZoneAmounts};
 pub use settings::{Settings, SharedCards, Strategy};
 
@@ -26,6 +28,8 @@ pub struct Cluster {
     pub queues: Vec<Queue>,
     /// The pod groups with their pods.
     pub jobs: Vec<Job>,
+    /// The pods of other schedulers that have a node.
+    pub bystanders: Vec<Bystander>,
     /// The topologies that jobs may name.
     pub topologies: Vec<Topology>,
     /// The claims on devices that pods may name.
@@ -259,44 +263,12 @@ pub struct Task {
     pub near: Vec<Neighbours>,
     /// Pods near which it must not be.
     pub apart: Vec<Neighbours>,
+    /// How it must be spread.
+    pub even: Vec<Spread>,
     /// What it would rather have of its node.
     pub prefers: Vec<Preference>,
     /// Whether it is of an old kind that can't be placed and that keeps partitions from its node.
     pub is_legacy_mig: bool,
-}
-
-/// Pods with these labels in the same domain of the node label `domain`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Neighbours {
-    /// The labels, all of them.
-    pub labels: BTreeMap<String, String>,
-    /// The node label whose values are the domains.
-    pub domain: String,
-}
-
-/// What a pod would rather have of its node, and how much that counts; below zero what it would rather not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Preference {
-    /// What.
-    pub wish: Wish,
-    /// How much.
-    pub weight: i64,
-}
-
-/// What a node may have that a pod likes or dislikes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// A label.
-    Label(String),
-    /// Pods like these.
-    Near(Neighbours),
-    /// As many pods like these as other domains have.
-    Even {
-        /// Which, and over which domains.
-        like: Neighbours,
-        /// How many more than in the emptiest are no matter.
-        skew: u64,
-    },
 }
 
 /// What a pod does.

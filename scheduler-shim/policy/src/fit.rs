@@ -3,7 +3,7 @@
 //! Free resources first, then what the pod, the node and the queue say about each other.
 
 use crate::amounts::Amounts;
-use crate::cluster::{Cards, MigStrategy, Neighbours, Status};
+use crate::cluster::{Cards, MigStrategy, Status};
 use crate::session::Session;
 use crate::stock::Need;
 
@@ -111,79 +111,10 @@ impl Session<'_> {
         })
     }
 
-    fn matches_neighbours(&self, task: usize, node: usize) -> bool {
-        let facts = self.tasks[task].task;
-        let is_near = facts.near.iter().all(|wanted| {
-            self.neighbours(task, node, wanted).next().is_some()
-                || (matches(wanted, &facts.labels) && !self.exists_anywhere(task, wanted))
-        });
-        let is_apart = || {
-            let mut unwanted = facts.apart.iter();
-            unwanted.all(|unwanted| self.neighbours(task, node, unwanted).next().is_none())
-        };
-        is_near && is_apart() && self.is_welcome(task, node)
-    }
-
-    /// Whether no pod that is there wants to be apart from this one.
-    fn is_welcome(&self, task: usize, node: usize) -> bool {
-        let labels = &self.tasks[task].task.labels;
-        if labels.is_empty() {
-            return true;
-        }
-        let shy = self.shy.iter().filter(|&&other| other != task);
-        let mut present = shy.filter_map(|&other| Some((other, self.stays(other)?)));
-        present.all(|(other, place)| {
-            let mut unwanted = self.tasks[other].task.apart.iter();
-            unwanted.all(|unwanted| {
-                !matches(unwanted, labels) || !self.share_domain(place, node, &unwanted.domain)
-            })
-        })
-    }
-
-    pub(crate) fn neighbours<'s>(
-        &'s self,
-        task: usize,
-        node: usize,
-        wanted: &'s Neighbours,
-    ) -> impl Iterator<Item = usize> + 's {
-        let present = self.present(task);
-        present
-            .filter(move |&(other, place)| {
-                matches(wanted, &self.tasks[other].task.labels)
-                    && self.share_domain(place, node, &wanted.domain)
-            })
-            .map(|(other, _)| other)
-    }
-
-    fn exists_anywhere(&self, task: usize, wanted: &Neighbours) -> bool {
-        let mut present = self.present(task);
-        present.any(|(other, _)| matches(wanted, &self.tasks[other].task.labels))
-    }
-
-    /// The other pods that are somewhere to stay, and where.
-    pub(crate) fn present(&self, task: usize) -> impl Iterator<Item = (usize, usize)> {
-        let others = (0..self.standings.len()).filter(move |&other| other != task);
-        others.filter_map(|other| Some((other, self.stays(other)?)))
-    }
-
     /// The node where a pod is to stay.
-    fn stays(&self, task: usize) -> Option<usize> {
+    pub(crate) fn stays(&self, task: usize) -> Option<usize> {
         let standing = &self.standings[task];
         let stays = standing.status.is_active() && standing.status != Status::Releasing;
         standing.node.filter(|_| stays)
     }
-
-    fn share_domain(&self, left: usize, right: usize, label: &str) -> bool {
-        let value = |node: usize| self.nodes[node].labels.get(label);
-        value(left).is_some() && value(left) == value(right)
-    }
-}
-
-/// Whether labels have everything that is looked for.
-pub(crate) fn matches(
-    wanted: &Neighbours,
-    labels: &std::collections::BTreeMap<String, String>,
-) -> bool {
-    let mut looked_for = wanted.labels.iter();
-    looked_for.all(|(label, value)| labels.get(label) == Some(value))
 }

@@ -189,6 +189,7 @@ impl Session<'_> {
                     && one.labels == other.labels
                     && one.near == other.near
                     && one.apart == other.apart
+                    && one.even == other.even
                     && one.prefers == other.prefers
             })
     }

@@ -212,11 +212,11 @@ impl Session<'_> {
     /// Whether nothing but a node's own books decides what it is worth to the task.
     fn is_alone(&self, task: usize) -> bool {
         let facts = self.tasks[task].task;
-        let is_welcome = self.shy.is_empty() || facts.labels.is_empty();
         self.most_zones == 0
-            && is_welcome
+            && !self.company.is_dreaded(task)
             && facts.near.is_empty()
             && facts.apart.is_empty()
+            && facts.even.is_empty()
             && facts.prefers.is_empty()
     }
 

@@ -18,6 +18,7 @@ use crate::amounts::Amounts;
 use crate::cluster::{
     Cards, Claim, Cluster, Job, Node, Queue, Settings, Status, Task, Topology, ZoneAmounts,
 };
+use crate::company::{self, Company};
 use crate::fragments::Mix;
 use crate::gang::{Gang, Standings, Tree, View};
 use crate::numa::Zones;
@@ -111,8 +112,8 @@ pub struct Session<'a> {
     pub(crate) most_zones: usize,
     /// Jobs that may not make others leave.
     pub(crate) barred: BTreeSet<usize>,
-    /// The tasks that want to be apart from others.
-    pub(crate) shy: Vec<usize>,
+    /// Who is where, for those that look for others.
+    pub(crate) company: Company,
     /// What others were evicted for.
     pub(crate) promises: Vec<Promise>,
     profiles: Vec<String>,
@@ -130,6 +131,8 @@ pub struct Session<'a> {
     pub(crate) rankings: RefCell<Rankings>,
     /// The kinds of pods that there are.
     pub(crate) mix: OnceCell<Mix>,
+    /// The tasks by name, once somebody asks for one.
+    names: OnceCell<BTreeMap<&'a str, usize>>,
 }
 
 impl Standings for Session<'_> {
@@ -166,6 +169,13 @@ impl<'a> Session<'a> {
 
     pub(crate) fn spend(&self, effort: usize) {
         self.effort.set(self.effort.get() + effort as u64);
+    }
+
+    /// A task and a node by their names.
+    pub(crate) fn named(&self, task: &str, node: &str) -> Option<(usize, usize)> {
+        let tasks = || self.tasks.iter().map(|facts| facts.task.name.as_str());
+        let names = self.names.get_or_init(|| tasks().zip(0..).collect());
+        Some((*names.get(task)?, open::find(&self.nodes, node)?))
     }
 
     /// A job as a gang of all its tasks.
@@ -312,6 +322,9 @@ impl<'a> Session<'a> {
     /// Enters what a task takes (`count` 1) or takes it out (-1).
     fn book(&mut self, task: usize, count: i64) {
         let standing = self.standings[task].clone();
+        for (node, presence) in company::places(&standing) {
+            self.company.note(task, node, presence, count > 0);
+        }
         if let Some((node, cards)) = &standing.leaves {
             let need = self.need(task, *node);
             self.stocks[*node].book(&need, cards, Hold::Releasing, count);

@@ -207,7 +207,12 @@ impl Session<'_> {
         if evicted.is_empty() || !self.place_again(search.waiting, view, &batches, &nodes) {
             return None;
         }
-        if !(search.is_fair)(self, tasks, &batches) {
+        // Whoever got the old place back may be one of too many around the job.
+        let keeps_apart = |&task: &usize| {
+            let node = self.standings[task].node;
+            node.is_none_or(|node| self.matches_neighbours(task, node))
+        };
+        if !tasks.iter().all(keeps_apart) || !(search.is_fair)(self, tasks, &batches) {
             return None;
         }
         let moves = |task: &usize| {

@@ -1,53 +1,149 @@
-//! Pods that are to be spread evenly over domains of nodes, where that is a wish and not a rule.
+//! Pods that are to be spread evenly over domains of nodes: those that must be, and those that would rather be.
 //!
-//! A node keeps the wish whole where the pod would make its domain no fuller than the emptiest, but for the skew that
-//! is allowed; the fuller, the less. What each domain has is counted once for a pod, not once for each node.
+//! As Kubernetes' filter `PodTopologySpread` has it: what counts are the domains of nodes where the pod may be, with
+//! the pods of the kind that are on those nodes. A domain may have so many more than the emptiest as the skew says.
+//! Where that is only a wish, a node keeps it whole up to there; the fuller, the less. What the domains have is counted
+//! once for a pod, not once for each node, and again when a pod came or went.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
-use crate::cluster::{Neighbours, Wish};
-use crate::fit::matches;
+use crate::cluster::{Spread, Wish};
 use crate::session::Session;
 
-/// How well a pod would be spread on each node, from 0 to 1, for each thing that it would rather have; nothing for
-/// those that are not about that.
-pub(crate) type Spreads = Vec<Option<Vec<f64>>>;
+/// How full the domains are over which a task is to be spread.
+#[derive(Debug)]
+pub(crate) struct Evenness {
+    task: usize,
+    /// What had moved when this was counted.
+    moves: u64,
+    /// One for each rule that must be kept.
+    pub(crate) must: Vec<Levels>,
+    /// One for each wish; none for those that are about something else.
+    would: Vec<Option<Levels>>,
+}
 
-impl Session<'_> {
-    /// How well a pod would be spread.
-    pub(crate) fn spreads(&self, task: usize) -> Spreads {
-        let spread = |wish: &Wish| match wish {
-            Wish::Even { like, skew } => Some(self.spread(task, like, *skew)),
-            Wish::Label(_) | Wish::Near(_) => None,
-        };
-        let prefers = self.tasks[task].task.prefers.iter();
-        prefers.map(|one| spread(&one.wish)).collect()
+/// How full the domains of one rule are.
+#[derive(Debug)]
+pub(crate) struct Levels {
+    /// By domain; none where the pod may not be.
+    counts: Vec<Option<u64>>,
+    /// What the emptiest has.
+    pub(crate) least: u64,
+    /// One, if the pod itself is of the kind.
+    own: u64,
+    pub(crate) skew: u64,
+}
+
+impl Levels {
+    /// How many a domain would have with the pod.
+    pub(crate) fn with(&self, domain: usize) -> u64 {
+        self.own + self.counts[domain].unwrap_or(0)
     }
 
-    fn spread(&self, task: usize, like: &Neighbours, skew: u64) -> Vec<f64> {
-        let mut on = vec![0; self.nodes.len()];
-        for (other, place) in self.present(task) {
-            if matches(like, &self.tasks[other].task.labels) {
-                on[place] += 1;
-            }
+    /// Whether the rule would be kept.
+    pub(crate) fn has_room(&self, domain: usize) -> bool {
+        self.counts[domain].is_some() && self.with(domain) <= self.least.saturating_add(self.skew)
+    }
+
+    /// How well a wish would be kept, from 0 to 1.
+    fn kept(&self, domain: usize) -> f64 {
+        match self.counts[domain] {
+            Some(_) => kept(self.with(domain).saturating_sub(self.least), self.skew),
+            None => 0.0,
         }
-        let nodes = self.nodes.iter();
-        let domains: Vec<Option<&str>> = nodes
-            .map(|node| node.labels.get(&like.domain).map(String::as_str))
+    }
+}
+
+impl Session<'_> {
+    /// How full the domains are over which a task is to be spread; none when it does not matter to it.
+    pub(crate) fn evenness(&self, task: usize) -> Option<Rc<Evenness>> {
+        let facts = self.tasks[task].task;
+        let minds = |wish: &Wish| matches!(wish, Wish::Even(_));
+        if facts.even.is_empty() && !facts.prefers.iter().any(|one| minds(&one.wish)) {
+            return None;
+        }
+        let mut known = self.company.evenness.borrow_mut();
+        let moves = self.company.moves;
+        if let Some(known) = known
+            .as_ref()
+            .filter(|one| (one.task, one.moves) == (task, moves))
+        {
+            return Some(Rc::clone(known));
+        }
+        let part = self.company.part(task)?;
+        let may_be: Vec<usize> = (0..self.nodes.len())
+            .filter(|&node| self.matches_labels(task, node))
             .collect();
-        let may_be = (0..on.len()).filter(|&node| self.matches_labels(task, node));
-        let may_be = may_be.filter_map(|node| domains[node]);
-        let mut counts: BTreeMap<&str, u64> = may_be.map(|domain| (domain, 0)).collect();
-        for (domain, count) in domains.iter().zip(on).filter(|(_, count)| *count > 0) {
-            if let Some(sum) = domain.and_then(|domain| counts.get_mut(domain)) {
-                *sum += count;
+        let with_all = |node: &usize| {
+            let mut searches = part.even.iter();
+            searches.all(|&search| self.company.search(search).domains[*node].is_some())
+        };
+        let in_all: Vec<usize> = may_be.iter().copied().filter(with_all).collect();
+        let must = facts.even.iter().zip(&part.even);
+        let would = facts.prefers.iter().zip(&part.prefers);
+        let evenness = Rc::new(Evenness {
+            task,
+            moves,
+            must: must
+                .map(|(rule, &search)| self.levels(task, rule, search, &in_all))
+                .collect(),
+            would: would
+                .map(|(one, search)| match (&one.wish, search) {
+                    (Wish::Even(rule), Some(search)) => {
+                        Some(self.levels(task, rule, *search, &may_be))
+                    }
+                    _ => None,
+                })
+                .collect(),
+        });
+        Some(Rc::clone(known.insert(evenness)))
+    }
+
+    fn levels(&self, task: usize, rule: &Spread, search: usize, may_be: &[usize]) -> Levels {
+        let is_of_kind = self.is_found(task, search);
+        let search = self.company.search(search);
+        let domains = search
+            .domains
+            .iter()
+            .flatten()
+            .max()
+            .map_or(0, |last| last + 1);
+        let mut counts = vec![None; domains];
+        let own = self.stays(task).filter(|_| is_of_kind);
+        for &node in may_be {
+            if let Some(domain) = search.domains[node] {
+                let here = search.by_node().get(&node).copied().unwrap_or(0);
+                *counts[domain].get_or_insert(0) += here - u64::from(own == Some(node));
             }
         }
-        let least = counts.values().copied().min().unwrap_or(0);
-        let own = u64::from(matches(like, &self.tasks[task].task.labels));
-        let kept = |here: &u64| kept(here + own - least, skew.max(1));
-        let here = domains.into_iter().map(|domain| counts.get(domain?));
-        here.map(|here| here.map_or(0.0, kept)).collect()
+        let distinct: BTreeSet<usize> = may_be
+            .iter()
+            .filter_map(|&node| search.domains[node])
+            .collect();
+        let is_narrow = (distinct.len() as u64) < rule.least_domains;
+        let least = counts
+            .iter()
+            .flatten()
+            .copied()
+            .min()
+            .filter(|_| !is_narrow);
+        Levels {
+            counts,
+            least: least.unwrap_or(0),
+            own: u64::from(is_of_kind),
+            skew: rule.skew.max(1),
+        }
+    }
+
+    /// How well a task would be spread on a node as one of its wishes has it, from 0 to 1.
+    pub(crate) fn spread(&self, evenness: Option<&Evenness>, wish: usize, node: usize) -> f64 {
+        let levels = evenness.and_then(|evenness| evenness.would[wish].as_ref());
+        let search = evenness.and_then(|one| self.company.part(one.task)?.prefers[wish]);
+        let domain = search.and_then(|search| self.company.search(search).domains[node]);
+        levels
+            .zip(domain)
+            .map_or(0.0, |(levels, domain)| levels.kept(domain))
     }
 }
 

@@ -142,10 +142,8 @@ fn lonely(name: &str) -> Job {
     let mut job = waits("all", 50, Cards::Whole(8), 1);
     name.clone_into(&mut job.name);
     name.clone_into(&mut job.tasks[0].name);
-    job.tasks[0].near = vec![Neighbours {
-        labels: [("app".to_owned(), "none".to_owned())].into(),
-        domain: "zone".to_owned(),
-    }];
+    let none = [("app".to_owned(), "none".to_owned())].into();
+    job.tasks[0].near = vec![Neighbours::with(&none, "zone")];
     job
 }
 

@@ -15,7 +15,7 @@ use super::model::Model;
 use super::seats::Seats;
 use super::starts::Start;
 use crate::objects::cards::{FRACTION, REGULAR};
-use crate::objects::occupancy::{self, Occupancy};
+use crate::objects::occupancy::Occupancy;
 use crate::objects::volumes::{self, Binding};
 
 /// KAI's word for what a pod got, beside those for cards.
@@ -85,13 +85,16 @@ impl Model {
 
     /// Whether a pod may still be on a node, after those that were decided before it; puts it there.
     fn enters(&self, occupancy: &mut Occupancy, pod: &str, node: &str) -> bool {
-        let pod = pod.split_once('/');
-        let pod = pod.and_then(|(namespace, name)| self.inventory.find("Pod", namespace, name));
-        let found = pod.zip(self.inventory.find("Node", "", node));
-        let Some((pod, node)) = found.filter(|(pod, _)| occupancy::concerns(*pod)) else {
+        let (namespace, name) = pod.split_once('/').unwrap_or_default();
+        let read = self.inventory.pod(namespace, name);
+        if read.is_none_or(|read| read.holds.is_empty()) {
+            return true;
+        }
+        let pod = self.inventory.find("Pod", namespace, name);
+        let Some((pod, node)) = pod.zip(self.inventory.find("Node", "", node)) else {
             return true;
         };
-        let is_admitted = occupancy.refusal(pod, node, &self.inventory).is_none();
+        let is_admitted = occupancy.refusal(pod, node).is_none();
         if is_admitted {
             occupancy.add(pod, node.name());
         }

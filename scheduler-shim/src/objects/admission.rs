@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::inventory::Inventory;
 use super::nodes;
-use super::occupancy::Occupancy;
+use super::occupancy::{Holds, Occupancy};
 use super::quantity;
 use super::volumes;
 
@@ -101,18 +101,21 @@ pub(crate) fn preferred(pod: Object<'_>) -> Vec<Value> {
     terms.cloned().unwrap_or_default()
 }
 
-/// What a pod wishes of its node and tolerates there, as a text that pods share which wish for the same. What
-/// a special pod wants depends on more than its own words, so it shares with nobody.
-pub(crate) fn key(pod: Object<'_>, is_special: bool) -> String {
+/// What a pod wishes of its node, tolerates there and holds of it, as a text that pods share which wish for the
+/// same. What one with volumes wants depends on more than its own words, so it shares with nobody.
+pub(crate) fn key(pod: Object<'_>, holds: &Holds, has_volumes: bool) -> String {
     let spec = &pod.json()["spec"];
     let affinity =
         &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    let own = match is_special {
-        true => super::pods::name(pod),
-        false => String::new(),
-    };
     let (selector, tolerations) = (&spec["nodeSelector"], &spec["tolerations"]);
-    format!("{selector}{affinity}{tolerations}{own}")
+    let mut key = format!("{selector}{affinity}{tolerations}");
+    if !holds.is_empty() {
+        key.push_str(&format!("{holds:?}"));
+    }
+    if has_volumes {
+        key.push_str(&super::pods::name(pod));
+    }
+    key
 }
 
 impl Occupancy {
@@ -125,7 +128,7 @@ impl Occupancy {
     ) -> Option<String> {
         refusal(pod, node)
             .or_else(|| volumes::refusal(pod, node, inventory))
-            .or_else(|| self.refusal(pod, node, inventory))
+            .or_else(|| self.refusal(pod, node))
     }
 }
 
@@ -156,7 +159,7 @@ fn refusal(pod: Object<'_>, node: Object<'_>) -> Option<String> {
 }
 
 /// Whether a node has the labels that a pod wants of its node.
-pub(crate) fn is_wanted(pod: Object<'_>, node: Object<'_>) -> bool {
+fn is_wanted(pod: Object<'_>, node: Object<'_>) -> bool {
     let spec = &pod.json()["spec"];
     let mut selector = spec["nodeSelector"].as_object().into_iter().flatten();
     let affinity =
@@ -206,5 +209,27 @@ fn holds(expression: &Value, found: Option<&str>) -> bool {
             .zip(bound())
             .is_some_and(|(found, bound)| found < bound),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pods_that_hold_the_same_share_a_key() {
+        let key_of = |name: &str, port: u16, nics: u64, has_volumes: bool| {
+            let pod = json!({"metadata": {"name": name, "namespace": "default"},
+                "spec": {"containers": [{"ports": [{"hostPort": port}],
+                    "resources": {"limits": {"example.com/nic": nics}}}]}});
+            let pod = Object::new(&pod);
+            key(pod, &Holds::of(pod), has_volumes)
+        };
+        assert_eq!(key_of("a", 80, 1, false), key_of("b", 80, 1, false));
+        assert_ne!(key_of("a", 80, 1, false), key_of("a", 81, 1, false));
+        assert_ne!(key_of("a", 80, 1, false), key_of("a", 80, 2, false));
+        assert_ne!(key_of("a", 80, 1, true), key_of("b", 80, 1, true));
     }
 }

@@ -15,6 +15,7 @@ use super::remark::Remarks;
 /// Kinds that are read here and belong to no namespace, by API group.
 const CLUSTER_WIDE: &[(&str, &str)] = &[
     ("", "Node"),
+    super::namespaces::KIND,
     ("scheduling.run.ai", "Queue"),
     ("scheduling.k8s.io", "PriorityClass"),
     ("kai.scheduler", "Topology"),

@@ -1,5 +1,4 @@
-//! What pods hold of their nodes beside processors, memory and cards: ports, resources by any other name,
-//! and places in the domains over which pods are to be spread.
+//! What pods hold of their nodes beside processors, memory and cards: ports, and resources by any other name.
 //!
 //! Pods of every scheduler count. The policy does not know these things: a pod that asks for one of them is
 //! kept from nodes that can't give it, and whoever starts several pods at once asks again for each.
@@ -9,12 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use apportion_groups::Object;
 use serde_json::Value;
 
-use super::admission;
 use super::inventory::Inventory;
 use super::pods;
 use super::quantity;
 use super::requests::{self, PARTITION, WHOLE};
-use super::selector;
 
 /// What one pod holds.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +27,11 @@ impl Holds {
             others: others(pod),
         }
     }
+
+    /// Whether it is nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.others.is_empty()
+    }
 }
 
 /// Who holds what.
@@ -39,18 +41,17 @@ pub(crate) struct Occupancy {
     ports: BTreeMap<String, BTreeSet<String>>,
     /// Amounts by node and resource.
     amounts: BTreeMap<(String, String), f64>,
-    /// Pods by node, for domains: namespace and name.
-    present: BTreeMap<String, BTreeSet<(String, String)>>,
 }
 
 impl Occupancy {
     /// What pods hold that have a node, or will have: `assumed` says so by namespace and name.
     pub(crate) fn of(inventory: &Inventory, assumed: &BTreeMap<String, String>) -> Self {
         let mut occupancy = Self::default();
-        for (pod, read) in inventory.pods().filter(|(_, read)| !read.is_over()) {
+        let all = inventory.pods();
+        for (pod, read) in all.filter(|(_, read)| !read.holds.is_empty() && !read.is_over()) {
             let soon = || assumed.get(&pods::name(pod)).map(String::as_str);
             if let Some(node) = read.node().or_else(soon) {
-                occupancy.enter(pod, &read.holds, node);
+                occupancy.enter(&read.holds, node);
             }
         }
         occupancy
@@ -58,10 +59,10 @@ impl Occupancy {
 
     /// Puts a pod on a node.
     pub(crate) fn add(&mut self, pod: Object<'_>, node: &str) {
-        self.enter(pod, &Holds::of(pod), node);
+        self.enter(&Holds::of(pod), node);
     }
 
-    fn enter(&mut self, pod: Object<'_>, holds: &Holds, node: &str) {
+    fn enter(&mut self, holds: &Holds, node: &str) {
         if !holds.ports.is_empty() {
             let ports = self.ports.entry(node.to_owned()).or_default();
             ports.extend(holds.ports.iter().cloned());
@@ -70,27 +71,12 @@ impl Occupancy {
             let key = (node.to_owned(), name.clone());
             *self.amounts.entry(key).or_default() += amount;
         }
-        let name = (pod.namespace().to_owned(), pod.name().to_owned());
-        match self.present.get_mut(node) {
-            Some(present) => present.insert(name),
-            None => self
-                .present
-                .entry(node.to_owned())
-                .or_default()
-                .insert(name),
-        };
     }
 
     /// Why a pod can't be on a node.
-    pub(crate) fn refusal(
-        &self,
-        pod: Object<'_>,
-        node: Object<'_>,
-        inventory: &Inventory,
-    ) -> Option<String> {
+    pub(crate) fn refusal(&self, pod: Object<'_>, node: Object<'_>) -> Option<String> {
         self.taken_port(pod, node)
             .or_else(|| self.lacking(pod, node))
-            .or_else(|| self.skewed(pod, node, inventory))
     }
 
     fn taken_port(&self, pod: Object<'_>, node: Object<'_>) -> Option<String> {
@@ -108,60 +94,6 @@ impl Occupancy {
             (asked > free).then(|| format!("asked {asked} of {name}; {free} free of {given}"))
         })
     }
-
-    /// The first rule about even spreading that the pod would break on the node.
-    fn skewed(&self, pod: Object<'_>, node: Object<'_>, inventory: &Inventory) -> Option<String> {
-        spread_rules(pod).find_map(|rule| {
-            let key = rule["topologyKey"].as_str()?;
-            let most = rule["maxSkew"].as_u64().unwrap_or(1);
-            let Some(here) = node.label(key) else {
-                return Some(format!("has no label {key}, over which the pod is to be spread"));
-            };
-            let counts = self.counts(pod, rule, key, inventory);
-            let least = counts.values().copied().min().unwrap_or(0);
-            let own = u64::from(selector::matches(&rule["labelSelector"], pod));
-            let there = counts.get(here).copied().unwrap_or(0) + own;
-            (there > least + most).then(|| {
-                format!("would have {there} such pods in {key}={here}, where another has {least} and the skew may be {most}")
-            })
-        })
-    }
-
-    /// How many pods that a rule counts are in each domain where the pod may be.
-    fn counts<'a>(
-        &self,
-        pod: Object<'_>,
-        rule: &Value,
-        key: &str,
-        inventory: &'a Inventory,
-    ) -> BTreeMap<&'a str, u64> {
-        let mut counts = BTreeMap::new();
-        for node in inventory.all("Node") {
-            let Some(domain) = node.label(key).filter(|_| admission::is_wanted(pod, node)) else {
-                continue;
-            };
-            let present = self.present.get(node.name()).into_iter().flatten();
-            let counted = present.filter(|(namespace, name)| {
-                let other = inventory.find("Pod", namespace, name);
-                namespace == pod.namespace()
-                    && other.is_some_and(|other| selector::matches(&rule["labelSelector"], other))
-            });
-            *counts.entry(domain).or_default() += counted.count() as u64;
-        }
-        counts
-    }
-}
-
-/// Whether a pod asks for anything of this.
-pub(crate) fn concerns(pod: Object<'_>) -> bool {
-    spread_rules(pod).next().is_some() || !ports(pod).is_empty() || !others(pod).is_empty()
-}
-
-/// The rules about even spreading that are more than wishes.
-fn spread_rules(pod: Object<'_>) -> impl Iterator<Item = &Value> {
-    let rules = pod.json()["spec"]["topologySpreadConstraints"].as_array();
-    let rules = rules.into_iter().flatten();
-    rules.filter(|rule| rule["whenUnsatisfiable"] != "ScheduleAnyway")
 }
 
 /// The ports of its host that a pod takes, with their protocol.
@@ -238,7 +170,7 @@ mod tests {
             occupancy.add(Object::new(pod), node);
         }
         let nodes = inventory.all("Node");
-        let refusal = |node| occupancy.refusal(Object::new(pod), node, inventory);
+        let refusal = |node| occupancy.refusal(Object::new(pod), node);
         nodes.filter_map(refusal).collect()
     }
 
@@ -271,27 +203,6 @@ mod tests {
         assert_eq!(
             refusals(&inventory, &[(&two, "a")], &two),
             ["asked 2 of example.com/nic; 0 free of 2"]
-        );
-    }
-
-    #[test]
-    fn pods_are_spread_over_domains() {
-        let rule = json!([{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": {"matchLabels": {"app": "web"}}}]);
-        let web = |name: &str| {
-            pod(
-                name,
-                json!({"topologySpreadConstraints": rule, "containers": []}),
-            )
-        };
-        let mut inventory = cluster(&[("a", "x"), ("b", "y")]);
-        let first = web("first");
-        inventory.put(first.clone(), &mut Remarks::default());
-        let refused = refusals(&inventory, &[(&first, "a")], &web("next"));
-        assert_eq!(refused.len(), 1, "{refused:?}");
-        assert!(
-            refused[0].starts_with("would have 2 such pods in zone=x"),
-            "{refused:?}"
         );
     }
 }

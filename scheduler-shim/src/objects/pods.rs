@@ -1,14 +1,11 @@
-//! Pod objects to tasks: what a pod does, where, and near whom it may be.
-
-use std::collections::BTreeMap;
+//! Pod objects to tasks: what a pod does, where, and with whom.
 
 use apportion_groups::Object;
-use apportion_policy::cluster::{Cards, Neighbours, Preference, Status, Task, Wish};
+use apportion_policy::cluster::{Cards, Status, Task};
 use serde_json::Value;
 
-use super::inventory::called;
-use super::nodes::{HOSTNAME, texts};
-use super::occupancy;
+use super::company;
+use super::nodes::texts;
 use super::quantity;
 use super::remark::Remarks;
 use super::requests;
@@ -21,8 +18,6 @@ const LEADERS: &[(&str, &str)] = &[
     ("training.kubeflow.org/job-role", "launcher"),
     ("ray.io/node-type", "head"),
 ];
-/// The namespace of a pod, as a label that no pod can have.
-const NAMESPACE: &str = " namespace";
 
 /// Namespace and name.
 pub(crate) fn name(pod: Object<'_>) -> String {
@@ -31,18 +26,7 @@ pub(crate) fn name(pod: Object<'_>) -> String {
 
 /// The task of a pod, without its set and its wishes about nodes.
 pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task {
-    let mut labels = texts(&pod.json()["metadata"]["labels"]);
-    labels.insert(NAMESPACE.to_owned(), pod.namespace().to_owned());
-    let mut neighbours = |kind: &str| neighbours(pod, kind, remarks);
-    // Two pods that take one port of their host are kept apart.
-    let ports: Vec<Neighbours> = (occupancy::ports(pod).into_iter())
-        .map(|port| Neighbours {
-            labels: [(format!(" port {port}"), String::new())].into(),
-            domain: HOSTNAME.to_owned(),
-        })
-        .collect();
-    labels.extend(ports.iter().flat_map(|port| port.labels.clone()));
-    Task {
+    let mut task = Task {
         name: name(pod),
         status: status(pod),
         node: node(pod).map(str::to_owned),
@@ -55,15 +39,10 @@ pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task
             .iter()
             .any(|(label, value)| pod.label(label) == Some(value)),
         order: pod.label(ORDER).and_then(|text| text.parse().ok()),
-        near: neighbours("podAffinity"),
-        apart: neighbours("podAntiAffinity")
-            .into_iter()
-            .chain(ports)
-            .collect(),
-        labels,
-        prefers: preferences(pod),
         ..Task::default()
-    }
+    };
+    company::enter(pod, &mut task, remarks);
+    task
 }
 
 /// The node that a pod is bound to.
@@ -140,88 +119,4 @@ pub(crate) fn claim(pod: Object<'_>, entry: &Value) -> Option<String> {
             Some(format!("{}-{entry}", pod.name()))
         }
     }
-}
-
-/// How much it counts that pods are spread evenly where that is only wished for: as the dearest affinity.
-const EVENLY: i64 = 100;
-
-/// The pods near which a pod would rather be, or rather not, and among which it would rather be spread.
-fn preferences(pod: Object<'_>) -> Vec<Preference> {
-    let kinds = [("podAffinity", 1), ("podAntiAffinity", -1)].into_iter();
-    let all = kinds.flat_map(|(kind, sign)| {
-        let terms = &pod.json()["spec"]["affinity"][kind];
-        let terms = &terms["preferredDuringSchedulingIgnoredDuringExecution"];
-        let terms = terms.as_array().into_iter().flatten();
-        terms.filter_map(move |term| {
-            Some(Preference {
-                wish: Wish::Near(wanted(pod, &term["podAffinityTerm"])?),
-                weight: sign * term["weight"].as_i64()?,
-            })
-        })
-    });
-    all.chain(spreads(pod)).collect()
-}
-
-/// The rules about even spreading that are only wishes.
-fn spreads(pod: Object<'_>) -> impl Iterator<Item = Preference> {
-    let rules = pod.json()["spec"]["topologySpreadConstraints"].as_array();
-    let soft = |rule: &&Value| {
-        rule["whenUnsatisfiable"] == "ScheduleAnyway" && rule["labelSelector"].is_object()
-    };
-    let soft = rules.into_iter().flatten().filter(soft);
-    soft.filter_map(move |rule| {
-        let like = wanted(pod, rule)?;
-        let skew = rule["maxSkew"].as_u64().unwrap_or(1);
-        Some(Preference {
-            wish: Wish::Even { like, skew },
-            weight: EVENLY,
-        })
-    })
-}
-
-fn neighbours(pod: Object<'_>, kind: &str, remarks: &mut Remarks) -> Vec<Neighbours> {
-    let terms =
-        &pod.json()["spec"]["affinity"][kind]["requiredDuringSchedulingIgnoredDuringExecution"];
-    let mut all = Vec::new();
-    for term in terms.as_array().into_iter().flatten() {
-        match wanted(pod, term) {
-            Some(wanted) => all.push(wanted),
-            None => remarks.note(
-                called("Pod", pod.namespace(), pod.name()),
-                format!(
-                    "one term of its {kind} is not simulated: only labels in one namespace are"
-                ),
-            ),
-        }
-    }
-    all
-}
-
-/// A term, if it is about labels with one value each, of pods of one namespace.
-fn wanted(pod: Object<'_>, term: &Value) -> Option<Neighbours> {
-    let selector = &term["labelSelector"];
-    let mut labels: BTreeMap<String, String> = texts(&selector["matchLabels"]);
-    for one in selector["matchExpressions"]
-        .as_array()
-        .into_iter()
-        .flatten()
-    {
-        let values = one["values"].as_array()?;
-        let [value] = values.as_slice() else {
-            return None;
-        };
-        (one["operator"] == "In").then_some(())?;
-        labels.insert(one["key"].as_str()?.to_owned(), value.as_str()?.to_owned());
-    }
-    let namespaces = term["namespaces"].as_array().map_or(&[][..], Vec::as_slice);
-    let namespace = match namespaces {
-        [] if term["namespaceSelector"].is_null() => pod.namespace(),
-        [one] if term["namespaceSelector"].is_null() => one.as_str()?,
-        _ => return None,
-    };
-    labels.insert(NAMESPACE.to_owned(), namespace.to_owned());
-    Some(Neighbours {
-        labels,
-        domain: term["topologyKey"].as_str()?.to_owned(),
-    })
 }

@@ -15,7 +15,7 @@ use apportion_policy::cluster::{Cards, Node, Status, Task};
 use serde_json::Value;
 
 use super::inventory::Inventory;
-use super::occupancy::{self, Holds};
+use super::occupancy::Holds;
 use super::remark::{Remark, Remarks};
 use super::{admission, cards, clock, groups, jobs, nodes, pods, quantity, requests, volumes};
 
@@ -25,6 +25,7 @@ const DEFAULT: &str = "default-scheduler";
 const APART: &[&str] = &[
     "Pod",
     "Node",
+    "Namespace",
     "GpuNode",
     "Queue",
     "PersistentVolume",
@@ -90,7 +91,7 @@ impl PodRead {
             Some(why) => Err(why),
             None => (cards.clone()).map(|cards| pods::task(pod, cards, &mut remarks)),
         };
-        let is_special = occupancy::concerns(pod) || volumes::concerns(pod);
+        let holds = Holds::of(pod);
         let spec = &pod.json()["spec"];
         Self {
             scheduler: spec["schedulerName"].as_str().unwrap_or(DEFAULT).into(),
@@ -105,10 +106,10 @@ impl PodRead {
             preferred: admission::preferred(pod),
             task,
             cards,
-            holds: Holds::of(pod),
             cpu_millis: quantity::whole(requests::total(pod, "cpu") * 1000.0),
             memory: quantity::whole(requests::total(pod, "memory")),
-            wish: admission::key(pod, is_special),
+            wish: admission::key(pod, &holds, volumes::concerns(pod)),
+            holds,
             notes: remarks.0.into_iter().collect(),
             group: Mutex::default(),
         }
@@ -133,6 +134,11 @@ impl PodRead {
     pub(crate) fn task(&self, remarks: &mut Remarks) -> Result<Task, String> {
         remarks.0.extend(self.notes.iter().cloned());
         self.task.clone()
+    }
+
+    /// What others see of it; none where it makes no sense.
+    pub(crate) fn seen(&self) -> Option<&Task> {
+        self.task.as_ref().ok()
     }
 
     /// The group that the pod is in.

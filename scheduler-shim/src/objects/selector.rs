@@ -1,32 +1,53 @@
 //! Label selectors, as Kubernetes reads them: all that is asked must hold, and nothing asked holds for all.
 
+use std::collections::BTreeSet;
+
 use apportion_groups::Object;
+use apportion_policy::cluster::Requirement;
 use serde_json::Value;
 
-/// Whether a selector chooses an object; a selector that is not there chooses nothing.
+use super::nodes::texts;
+
+/// Whether a selector chooses an object; one that is not there, or makes no sense, chooses nothing.
 pub(crate) fn matches(selector: &Value, object: Object<'_>) -> bool {
-    if !selector.is_object() {
-        return false;
-    }
-    let mut labels = selector["matchLabels"].as_object().into_iter().flatten();
-    let mut expressions = selector["matchExpressions"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    let found = |key: &str| object.json()["metadata"]["labels"][key].as_str();
-    labels.all(|(key, value)| found(key) == value.as_str())
-        && expressions.all(|one| {
-            let found = found(one["key"].as_str().unwrap_or_default());
-            let mut values = one["values"].as_array().into_iter().flatten();
-            let is_in = found.is_some() && values.any(|value| value.as_str() == found);
-            match one["operator"].as_str().unwrap_or_default() {
-                "In" => is_in,
-                "NotIn" => !is_in,
-                "Exists" => found.is_some(),
-                "DoesNotExist" => found.is_none(),
-                _ => false,
-            }
-        })
+    let asked = Some(selector).filter(|selector| selector.is_object());
+    let asked = asked.and_then(|selector| requirements(selector).ok());
+    asked.is_some_and(|asked| {
+        let mut asked = asked.iter();
+        asked.all(|(label, requirement)| requirement.holds(object.label(label)))
+    })
+}
+
+/// What a selector asks of labels, or why it makes no sense.
+pub(crate) fn requirements(selector: &Value) -> Result<Vec<(String, Requirement)>, String> {
+    let labels = texts(&selector["matchLabels"]).into_iter();
+    let labels = labels.map(|(label, value)| Ok((label, Requirement::In([value].into()))));
+    let expressions = selector["matchExpressions"].as_array();
+    labels
+        .chain(expressions.into_iter().flatten().map(requirement))
+        .collect()
+}
+
+fn requirement(expression: &Value) -> Result<(String, Requirement), String> {
+    let label = expression["key"].as_str();
+    let label = label.ok_or("an expression of its selector has no key")?;
+    let values = || {
+        let values = expression["values"].as_array().into_iter().flatten();
+        let values = values.filter_map(Value::as_str);
+        values.map(str::to_owned).collect::<BTreeSet<String>>()
+    };
+    let requirement = match expression["operator"].as_str().unwrap_or_default() {
+        "In" => Requirement::In(values()),
+        "NotIn" => Requirement::NotIn(values()),
+        "Exists" => Requirement::Exists,
+        "DoesNotExist" => Requirement::DoesNotExist,
+        unknown => {
+            return Err(format!(
+                "its selector has the operator \"{unknown}\", which is none"
+            ));
+        }
+    };
+    Ok((label.to_owned(), requirement))
 }
 
 #[cfg(test)]

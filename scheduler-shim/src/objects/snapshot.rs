@@ -1,6 +1,7 @@
 //! All objects together: the cluster that the policy decides on, and what is left of the objects.
 //!
-//! Pods of other schedulers are not decided on; what they hold is taken off their nodes.
+//! Pods of other schedulers are not decided on; what they hold is taken off their nodes, and who has to be near
+//! them or apart from them is told that they are there.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,10 +11,12 @@ use apportion_policy::Cluster;
 use apportion_policy::cluster::{Cards, Node, Task};
 
 use super::admission::Admission;
+use super::bystanders;
 use super::cards::Known;
 use super::gang::Levels;
 use super::inventory::{Inventory, called};
 use super::jobs::{Jobs, Reading};
+use super::namespaces::Namespaces;
 use super::occupancy::Occupancy;
 use super::pods;
 use super::queues;
@@ -65,13 +68,17 @@ pub(crate) fn snapshot<'a>(
     let mut jobs = Jobs::default();
     let mut strays = BTreeMap::new();
     let mut foreign = 0;
+    let mut namespaces = Namespaces::of(inventory);
+    let mut others: Vec<&PodRead> = Vec::new();
     for (pod, read) in inventory.pods() {
         if !schedulers.iter().any(|name| **name == *read.scheduler) {
             foreign += 1;
             take_off(pod, read, &mut known, &places, cards);
+            others.push(read);
             continue;
         }
         let result = read.task(remarks).and_then(|mut task| {
+            namespaces.name_all(&mut task, remarks);
             if let Some(on) = cards.on.get(&task.name).filter(|_| task.status.is_active()) {
                 task.on.clone_from(on);
             }
@@ -94,6 +101,7 @@ pub(crate) fn snapshot<'a>(
         });
         if let Err(why) = result {
             if read.node().is_some() {
+                others.push(read);
                 take_off(pod, read, &mut known, &places, cards);
             }
             if !read.is_over() {
@@ -102,10 +110,15 @@ pub(crate) fn snapshot<'a>(
         }
     }
     let queues = queues::queues(inventory, now, remarks);
+    let jobs = jobs.finish();
+    others.retain(|read| {
+        !read.is_over() && read.node().is_some_and(|node| places.contains_key(node))
+    });
     let cluster = Cluster {
+        bystanders: bystanders::bystanders(&others, &jobs, &mut namespaces, remarks),
         nodes: known,
         queues: queues.usable.into_values().collect(),
-        jobs: jobs.finish(),
+        jobs,
         topologies: Levels(inventory).topologies(),
         ..Cluster::default()
     };

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use apportion_abi::{Bytes, Holder};
+use apportion_policy::CompanyRefusal;
 use apportion_policy::cluster::{Cards, MigStrategy, Node, Task};
 use serde::Serialize;
 
@@ -33,10 +34,18 @@ pub(crate) enum Lack {
     Gpus,
     /// Memory of cards.
     GpuMemory,
+    /// Pods that the pod must be near.
+    Affinity,
+    /// Distance from pods that the pod must be apart from.
+    AntiAffinity,
+    /// Distance from pods that must be apart from the pod.
+    Welcome,
+    /// A domain in which the pod would be spread evenly enough.
+    Evenness,
 }
 
 impl Lack {
-    /// What a summary says of nodes that lack it; where KAI has words for it, these.
+    /// What a summary says of nodes that lack it; where KAI or Kubernetes has words for it, these.
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::Admission => "didn't admit the pod",
@@ -47,6 +56,10 @@ impl Lack {
             Self::Claims => "didn't have what is claimed",
             Self::Gpus => "didn't have enough resources: GPUs",
             Self::GpuMemory => "didn't have enough resources: GPU memory",
+            Self::Affinity => "didn't match pod affinity rules",
+            Self::AntiAffinity => "didn't match pod anti-affinity rules",
+            Self::Welcome => "didn't satisfy existing pods anti-affinity rules",
+            Self::Evenness => "didn't match pod topology spread constraints",
         }
     }
 }
@@ -81,11 +94,39 @@ pub(crate) struct NodeView {
 
 /// All nodes as a pod sees them after the decisions, by name.
 pub(crate) fn nodes(snapshot: &Snapshot<'_>, books: &Books<'_>, task: &Task) -> Vec<NodeView> {
+    let mut views = without_company(snapshot, books, task);
+    for view in views.iter_mut().filter(|view| view.lacks.is_none()) {
+        if let Some((lack, message)) = company(books, task, &view.node) {
+            view.lacks = Some(lack);
+            view.message = message;
+        }
+    }
+    views
+}
+
+/// All nodes, whoever is around them: the same for all pods that ask for the same.
+pub(crate) fn without_company(
+    snapshot: &Snapshot<'_>,
+    books: &Books<'_>,
+    task: &Task,
+) -> Vec<NodeView> {
     let mut views: Vec<NodeView> = (books.cluster.nodes.iter())
         .map(|node| view(snapshot, books, task, node))
         .collect();
     views.sort_by(|left, right| left.node.cmp(&right.node));
     views
+}
+
+/// What keeps a pod from a node with room: the pods around it.
+pub(crate) fn company(books: &Books<'_>, task: &Task, node: &str) -> Option<(Lack, String)> {
+    let refusal = books.session.company_refusal(&task.name, node)?;
+    let lack = match refusal {
+        CompanyRefusal::Lonely { .. } => Lack::Affinity,
+        CompanyRefusal::Crowded { .. } => Lack::AntiAffinity,
+        CompanyRefusal::Unwelcome { .. } => Lack::Welcome,
+        CompanyRefusal::Uneven { .. } => Lack::Evenness,
+    };
+    Some((lack, words::company(&refusal)))
 }
 
 fn view(snapshot: &Snapshot<'_>, books: &Books<'_>, task: &Task, node: &Node) -> NodeView {

@@ -1,5 +1,6 @@
 //! Why a pod waits: the first reason that would still hold if all later ones were gone.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use apportion_policy::amounts::{Amounts, Resource};
@@ -83,14 +84,14 @@ pub(crate) fn all(snapshot: &Snapshot<'_>, books: &Books<'_>) -> Vec<Waiting> {
 }
 
 /// The question why, asked about many pods.
-struct Inquiry<'a> {
+struct Inquiry<'a, 'c> {
     snapshot: &'a Snapshot<'a>,
-    books: &'a Books<'a>,
-    /// The nodes as pods see them that ask for the same.
+    books: &'a Books<'c>,
+    /// The nodes as pods see them that ask for the same, whoever is around.
     views: BTreeMap<String, Vec<NodeView>>,
 }
 
-impl Inquiry<'_> {
+impl Inquiry<'_, '_> {
     fn why(&mut self, job: &Job, task: &Task, together: &Together<'_>) -> (Reason, String) {
         if task.status == Status::Gated {
             return (Reason::Gated, "it has scheduling gates".to_owned());
@@ -115,7 +116,11 @@ impl Inquiry<'_> {
         }
         let message = match too_large(self.books, next.len(), more) {
             Some(message) => message,
-            None => no_room(self.views(task), next.len()),
+            None => {
+                let books = self.books;
+                let company = |node: &str| room::company(books, task, node);
+                no_room(self.views(task), company, next.len())
+            }
         };
         (Reason::Unschedulable, message)
     }
@@ -152,7 +157,7 @@ impl Inquiry<'_> {
         let key = format!("{cards:?} {cpu_millis} {memory} {node_affinity:?} {claims:?}");
         let (snapshot, books) = (self.snapshot, self.books);
         let views = self.views.entry(key);
-        views.or_insert_with(|| room::nodes(snapshot, books, task))
+        views.or_insert_with(|| room::without_company(snapshot, books, task))
     }
 }
 
@@ -222,40 +227,56 @@ fn too_large(books: &Books<'_>, together: usize, more: Amounts) -> Option<String
     ))
 }
 
-/// What all nodes together lack, and which of them came closest.
-fn no_room(views: &[NodeView], together: usize) -> String {
+/// What all nodes together lack, and which of them came closest. Those that have room may lack `company`.
+fn no_room(
+    views: &[NodeView],
+    company: impl Fn(&str) -> Option<(Lack, String)>,
+    together: usize,
+) -> String {
     if views.is_empty() {
         return "there are no nodes".to_owned();
     }
-    if let Some(view) = views.iter().find(|view| view.lacks.is_none()) {
-        return match together {
-            1 => format!(
-                "{} has room for it alone, and something else keeps it away: topology, pod affinity, NUMA zones or its turn",
-                view.node
-            ),
-            many => format!(
-                "the {many} pods that have to start together do not fit at once; one alone would, on {}",
-                view.node
-            ),
+    let mut lacking: Vec<(Lack, &NodeView, Cow<'_, str>)> = Vec::new();
+    for view in views {
+        let found = match view.lacks {
+            Some(lack) => Some((lack, Cow::Borrowed(view.message.as_str()))),
+            None => company(&view.node).map(|(lack, message)| (lack, Cow::Owned(message))),
         };
+        let Some((lack, message)) = found else {
+            return room_for_one(&view.node, together);
+        };
+        lacking.push((lack, view, message));
     }
     let mut counts: BTreeMap<Lack, usize> = BTreeMap::new();
-    for lack in views.iter().filter_map(|view| view.lacks) {
-        *counts.entry(lack).or_default() += 1;
+    for (lack, ..) in &lacking {
+        *counts.entry(*lack).or_default() += 1;
     }
     let counts: Vec<String> = counts
         .iter()
         .map(|(lack, count)| format!("{count} node(s) {}", lack.words()))
         .collect();
-    let free = |view: &&NodeView| view.cards.iter().map(|card| card.free_bytes).max();
-    let closest = views
+    let free = |view: &NodeView| view.cards.iter().map(|card| card.free_bytes).max();
+    let closest = lacking
         .iter()
         .rev()
-        .max_by_key(|view| (view.lacks, free(view)));
-    let closest = closest.map(|view| format!("; closest is {}: {}", view.node, view.message));
+        .max_by_key(|(lack, view, _)| (*lack, free(view)));
+    let closest =
+        closest.map(|(_, view, message)| format!("; closest is {}: {message}", view.node));
     format!(
         "no nodes with enough resources were found: {}{}",
         counts.join(", "),
         closest.unwrap_or_default()
     )
+}
+
+/// What is said where a node has room for one pod, and it waits all the same.
+fn room_for_one(node: &str, together: usize) -> String {
+    match together {
+        1 => format!(
+            "{node} has room for it alone, and something else keeps it away: topology, NUMA zones or its turn"
+        ),
+        many => format!(
+            "the {many} pods that have to start together do not fit at once; one alone would, on {node}"
+        ),
+    }
 }

@@ -3,7 +3,7 @@
 use apportion_abi::Bytes;
 use apportion_policy::amounts::{Resource, UNLIMITED};
 use apportion_policy::cluster::{Cards, Task};
-use apportion_policy::{Action, ClaimRefusal};
+use apportion_policy::{Action, ClaimRefusal, CompanyRefusal};
 
 /// An amount of a resource that queues divide.
 pub(crate) fn amount(resource: Resource, amount: f64) -> String {
@@ -78,6 +78,41 @@ pub(crate) fn claim(refusal: &ClaimRefusal) -> String {
         ClaimRefusal::TooFewDevices(class, asked, free) => {
             format!("claimed {asked} of {class}; {} free", free.max(&0))
         }
+    }
+}
+
+/// Why the pods around a node keep a pod away.
+pub(crate) fn company(refusal: &CompanyRefusal) -> String {
+    let outside = |domain: &str, what: &str| format!("has no label {domain}, {what}");
+    match refusal {
+        CompanyRefusal::Lonely {
+            domain,
+            value: Some(value),
+        } => format!("has no pod that it must be near in {domain}={value}"),
+        CompanyRefusal::Lonely {
+            domain,
+            value: None,
+        } => outside(domain, "by which the pod must be near others"),
+        CompanyRefusal::Crowded { domain, value } => {
+            format!("has pods that it must be apart from in {domain}={value}")
+        }
+        CompanyRefusal::Unwelcome { domain, value } => {
+            format!("has a pod that must be apart from it in {domain}={value}")
+        }
+        CompanyRefusal::Uneven {
+            domain,
+            value: Some(value),
+            here,
+            least,
+            skew,
+        } => format!(
+            "would have {here} such pods in {domain}={value}, where another domain has {least} and the skew may be {skew}"
+        ),
+        CompanyRefusal::Uneven {
+            domain,
+            value: None,
+            ..
+        } => outside(domain, "over which the pod is to be spread"),
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) fn cluster(scenario: &format::Scenario) -> Result<Cluster> {
             .collect(),
         queues: scenario.queues.iter().map(queue).collect(),
         jobs: all_jobs.map(job).collect::<Result<_>>()?,
+        bystanders: Vec::new(),
         topologies: (scenario.topologies.iter())
             .map(|topology| Topology {
                 name: topology.name.clone(),
@@ -284,10 +285,9 @@ fn task(task: &format::Task) -> Result<Task> {
     let affinity = task.pod_affinity.as_ref();
     let neighbours = |key: fn(&format::PodAffinity) -> &Option<String>| {
         let wanted = affinity.and_then(|affinity| {
-            key(affinity).as_ref().map(|domain| Neighbours {
-                labels: affinity.labels.clone(),
-                domain: domain.clone(),
-            })
+            key(affinity)
+                .as_ref()
+                .map(|domain| Neighbours::with(&affinity.labels, domain))
         });
         wanted.into_iter().collect()
     };
@@ -311,6 +311,7 @@ fn task(task: &format::Task) -> Result<Task> {
             .unwrap_or_default(),
         near: neighbours(|affinity| &affinity.affinity_topology_key),
         apart: neighbours(|affinity| &affinity.anti_affinity_topology_key),
+        even: Vec::new(),
         prefers: Vec::new(),
         is_legacy_mig: task.legacy_mig,
         claims: task.resource_claims.clone(),

@@ -9,6 +9,7 @@ use apportion_abi::{Bytes, Share as CardShare};
 
 use crate::amounts::{Amounts, Resource};
 use crate::cluster::{Cards, Claim, Cluster, Job, Node, Task};
+use crate::company::Company;
 use crate::gang::{Tree, View};
 use crate::numa::ZoneStock;
 use crate::session::{ClaimFacts, JobFacts, Session, Standing, TaskFacts, seat};
@@ -62,7 +63,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         card_names: BTreeMap::new(),
         claims: Vec::new(),
         barred: BTreeSet::new(),
-        shy: Vec::new(),
+        company: Company::default(),
         promises: Vec::new(),
         profiles,
         next_card: 0,
@@ -74,6 +75,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         places: RefCell::default(),
         rankings: RefCell::default(),
         mix: OnceCell::new(),
+        names: OnceCell::new(),
     };
     add_claims(&mut session, cluster);
     let mut jobs: Vec<&Job> = cluster.jobs.iter().collect();
@@ -81,6 +83,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
     for job in jobs {
         add_job(&mut session, job);
     }
+    session.company = Company::of(&session.nodes, &session.tasks, &cluster.bystanders);
     seat::seat(&mut session);
     session.opening = session.standings.clone();
     session
@@ -277,9 +280,6 @@ fn add_job<'a>(session: &mut Session<'a>, job: &'a Job) {
             session.claims[claim].users.push(session.tasks.len());
         }
         by_set[set].push(session.tasks.len());
-        if !task.apart.is_empty() {
-            session.shy.push(session.tasks.len());
-        }
         session.tasks.push(TaskFacts {
             task,
             job: place,

@@ -25,7 +25,13 @@ fn pod(name: u8, way: u8) -> Value {
         "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main"}]},
         "status": {"phase": "Pending"}});
     match way % MAKERS {
-        0 => {}
+        0 => {
+            let chosen = json!({"matchLabels": {"env": "prod"}});
+            let term =
+                json!({"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": chosen});
+            pod["spec"]["affinity"]["podAffinity"] =
+                json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
+        }
         1 => pod["metadata"]["annotations"]["pod-group-name"] = "g".into(),
         2 => pod["metadata"]["ownerReferences"] = owned("Job", "batch/v1"),
         3 => {
@@ -78,6 +84,11 @@ fn object(which: u8, way: u8) -> Value {
             class["metadata"]["namespace"] = Value::Null;
             class
         }
+        8 => {
+            let env = ["prod", "test"][usize::from(way % 2)];
+            json!({"apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": "space", "labels": {"env": env}}})
+        }
         _ => {
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("n{}", which % 2),
                 "labels": {"nvidia.com/gpu.count": way.to_string()}}})
@@ -97,7 +108,7 @@ fn says(inventory: &Inventory) -> String {
 proptest! {
     #[test]
     fn what_is_kept_is_what_reading_anew_says(
-        steps in prop::collection::vec((0_u8..10, 0..2 * MAKERS, prop::bool::weighted(0.25)), 1..40)
+        steps in prop::collection::vec((0_u8..11, 0..2 * MAKERS, prop::bool::weighted(0.25)), 1..40)
     ) {
         let mut remarks = Remarks::default();
         let mut kept = Inventory::of(Vec::new(), &mut remarks);

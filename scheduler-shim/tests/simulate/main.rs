@@ -6,6 +6,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+mod choices;
+mod company;
+
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/files")
@@ -79,27 +82,6 @@ fn what_a_pod_prefers_goes_before_how_full_nodes_are() {
 }
 
 #[test]
-fn pods_are_spread_where_that_is_only_wished_for_as_far_as_there_is_room() {
-    let report = json(&["evenly.yaml"], &[]);
-    let places = |report: &Value| {
-        let decisions = &report["decisions"];
-        assert_eq!(field(decisions, "pod"), ["default/web-1", "default/web-2"]);
-        field(decisions, "node").join(" ")
-    };
-    assert_eq!(places(&report), "b a");
-    let text = std::fs::read_to_string(file("evenly.yaml")).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let packed = folder.path().join("packed.yaml");
-    std::fs::write(
-        &packed,
-        text.replace("topologySpreadConstraints", "nothing"),
-    )
-    .unwrap();
-    let report = serde_json::from_slice(&run(&[packed], &["--json"]).stdout).unwrap();
-    assert_eq!(places(&report), "a b");
-}
-
-#[test]
 fn a_gang_starts_whole_or_not_at_all() {
     let (decisions, _) = simulate(&["gang.yaml"], &[]);
     assert_eq!(decisions.lines().count(), 4, "{decisions}");
@@ -148,32 +130,6 @@ fn a_queue_that_has_less_than_its_quota_takes_a_card_back() {
         "evict default/second from node (reclaim)\n\
          reserve node for default/claimant 1 whole card (reclaim)\n"
     );
-}
-
-#[test]
-fn a_queue_that_used_everything_goes_after_one_that_used_nothing() {
-    let (decisions, remarks) = simulate(&["over-time.yaml"], &[]);
-    let bound: Vec<&str> = (decisions.lines())
-        .filter_map(|line| line.strip_prefix("bind default/")?.split_once(' '))
-        .map(|(pod, _)| pod)
-        .collect();
-    assert_eq!(bound, ["late-1", "late-2"], "{decisions}");
-    assert!(!remarks.contains("ConfigMap"), "{remarks}");
-    let (explained, _) = simulate(&["over-time.yaml"], &["--explain", "early-1"]);
-    let used = "fair share 0 GPUs, used 100.0 % in the past";
-    assert!(explained.contains(used), "{explained}");
-    let queues = &json(&["over-time.yaml"], &[])["queues"];
-    assert_eq!(queues[0]["resources"][0]["usage"], 1.0, "{queues}");
-    // Nothing is left of it a week later.
-    let later = ["--now", "2026-01-09T01:00:00Z"];
-    let output = Command::new(env!("CARGO_BIN_EXE_apportion-scheduler"))
-        .arg("simulate")
-        .args(later)
-        .arg(file("over-time.yaml"))
-        .output()
-        .unwrap();
-    let decisions = String::from_utf8(output.stdout).unwrap();
-    assert!(decisions.contains("bind default/early-1"), "{decisions}");
 }
 
 #[test]
@@ -388,39 +344,6 @@ fn workloads_without_pods_get_those_that_they_would_have_at_first() {
         "{waiting:?}"
     );
     assert_eq!(field(&report["decisions"], "decision").len(), 14);
-}
-
-#[test]
-fn only_the_first_jobs_of_a_queue_are_looked_at_if_so_asked() {
-    let starts = |options: &[&str]| {
-        let (decisions, _) = simulate(&["packing.yaml"], options);
-        decisions
-            .lines()
-            .filter(|line| line.starts_with("bind"))
-            .count()
-    };
-    assert_eq!(starts(&["--queue-depth", "allocate=5"]), 5);
-    assert_eq!(starts(&["--queue-depth", "reclaim=5"]), 23);
-    let wrong = run(&[file("packing.yaml")], &["--queue-depth", "allocate"]);
-    assert_eq!(wrong.status.code(), Some(64));
-}
-
-#[test]
-fn pods_are_spread_or_packed_as_somebody_chooses() {
-    let nodes = |way: &str| {
-        let report = json(&["spreading.yaml"], &["--placement", way]);
-        let places = field(&report["decisions"], "node");
-        let mut places: Vec<String> = places.into_iter().map(str::to_owned).collect();
-        places.sort();
-        places.dedup();
-        places.len()
-    };
-    assert_eq!(nodes("best-fit"), 1);
-    assert_eq!(nodes("binpack"), 1);
-    assert_eq!(nodes("least-fragments"), 1);
-    assert_eq!(nodes("spread"), 2);
-    let wrong = run(&[file("spreading.yaml")], &["--placement", "anywhere"]);
-    assert_eq!(wrong.status.code(), Some(64));
 }
 
 #[test]

@@ -1,0 +1,339 @@
+//! Who is where, for pods that look for others.
+//!
+//! What pods look for is numbered when a session opens: each different wish is a [`Search`], and each pod knows
+//! which searches find it. From then on a pod that comes or goes moves a few counts, and whether a domain has
+//! pods of some kind is one look-up, however many pods and nodes there are.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use crate::cluster::{Bystander, Neighbours, Node, Status, Wish};
+use crate::session::{Standing, TaskFacts};
+use crate::spread::Evenness;
+
+mod finder;
+
+use finder::Finder;
+
+/// What pods look for, and where there is how much of it.
+#[derive(Debug, Default)]
+pub(crate) struct Company {
+    searches: Vec<Search>,
+    /// By task.
+    parts: Vec<Part>,
+    /// How often a count moved.
+    pub(crate) moves: u64,
+    /// The evenness that somebody asked for last.
+    pub(crate) evenness: RefCell<Option<Rc<Evenness>>>,
+}
+
+/// What a task looks for, by number, and which searches find it.
+#[derive(Debug, Default)]
+pub(crate) struct Part {
+    pub(crate) found_by: Vec<usize>,
+    pub(crate) near: Vec<usize>,
+    pub(crate) apart: Vec<usize>,
+    /// The same, each once.
+    averse_to: Vec<usize>,
+    pub(crate) even: Vec<usize>,
+    /// One for each of its wishes; none for those that are about nodes alone.
+    pub(crate) prefers: Vec<Option<usize>>,
+}
+
+/// Pods of one kind, in domains of one kind.
+#[derive(Debug)]
+pub(crate) struct Search {
+    /// The node label whose values are the domains.
+    pub(crate) label: String,
+    /// The domain of each node, by number; none where a node is in none.
+    pub(crate) domains: Rc<Vec<Option<usize>>>,
+    /// Whether anybody wants to be apart from such pods.
+    is_dreaded: bool,
+    /// Such pods that stay where they are.
+    stay: Counts,
+    /// Such pods that are about to leave.
+    leave: Counts,
+    /// Pods that stay and want to be apart from such pods.
+    averse: Counts,
+    /// The same, of those about to leave.
+    averse_leave: Counts,
+}
+
+/// How many, where; places without any are not listed.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    all: u64,
+    by_domain: BTreeMap<usize, u64>,
+    by_node: BTreeMap<usize, u64>,
+}
+
+impl Counts {
+    fn note(&mut self, node: usize, domain: Option<usize>, is_more: bool) {
+        let step = |count: &mut u64| {
+            *count = if is_more { *count + 1 } else { *count - 1 };
+            *count > 0
+        };
+        step(&mut self.all);
+        let listed = [
+            (&mut self.by_node, Some(node)),
+            (&mut self.by_domain, domain),
+        ];
+        for (counts, place) in listed {
+            let Some(place) = place else { continue };
+            if !step(counts.entry(place).or_default()) {
+                counts.remove(&place);
+            }
+        }
+    }
+
+    fn around(&self, domain: Option<usize>) -> u64 {
+        let count = domain.and_then(|domain| self.by_domain.get(&domain));
+        count.copied().unwrap_or(0)
+    }
+}
+
+/// Whether a pod is to stay on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    Stays,
+    Leaves,
+}
+
+impl Company {
+    pub(crate) fn of(nodes: &[&Node], tasks: &[TaskFacts<'_>], bystanders: &[Bystander]) -> Self {
+        let mut numbers = Numbers::default();
+        let mut parts: Vec<Part> = tasks.iter().map(|task| numbers.part(task)).collect();
+        let others = bystanders.iter().map(|one| numbers.each(&one.apart));
+        let others: Vec<Vec<usize>> = others.collect();
+        if numbers.0.is_empty() {
+            return Self::default();
+        }
+        let wanted = numbers.in_order();
+        let finder = Finder::of(&wanted);
+        for (part, task) in parts.iter_mut().zip(tasks) {
+            part.found_by = finder.finding(&task.task.labels);
+        }
+        let mut company = Self {
+            searches: searches(nodes, &wanted),
+            ..Self::default()
+        };
+        let dreaded = parts.iter().map(|part| &part.apart).chain(&others);
+        for &search in dreaded.flatten() {
+            company.searches[search].is_dreaded = true;
+        }
+        for (one, apart) in bystanders.iter().zip(others) {
+            let place = nodes.binary_search_by(|node| node.name.cmp(&one.node));
+            let part = Part {
+                found_by: finder.finding(&one.labels),
+                averse_to: each_once(&apart),
+                ..Part::default()
+            };
+            if let Ok(node) = place {
+                note(&mut company.searches, &part, (node, Presence::Stays), true);
+            }
+        }
+        company.parts = parts;
+        company
+    }
+
+    /// Counts a task that comes to a node or goes from it.
+    pub(crate) fn note(&mut self, task: usize, node: usize, presence: Presence, is_more: bool) {
+        let Some(part) = self.parts.get(task) else {
+            return;
+        };
+        if !part.found_by.is_empty() || !part.averse_to.is_empty() {
+            self.moves += 1;
+            note(&mut self.searches, part, (node, presence), is_more);
+        }
+    }
+
+    pub(crate) fn part(&self, task: usize) -> Option<&Part> {
+        self.parts.get(task)
+    }
+
+    pub(crate) fn search(&self, search: usize) -> &Search {
+        &self.searches[search]
+    }
+
+    /// Whether anybody might want to be apart from a task.
+    pub(crate) fn is_dreaded(&self, task: usize) -> bool {
+        let searches = self.parts.get(task).map(|part| &part.found_by);
+        let mut searches = searches.into_iter().flatten();
+        searches.any(|&search| self.searches[search].is_dreaded)
+    }
+
+    /// The searches by which somebody might want to be apart from a task.
+    pub(crate) fn dreading(&self, part: &Part) -> impl Iterator<Item = usize> {
+        let searches = part.found_by.iter().copied();
+        searches.filter(|&search| self.searches[search].is_dreaded)
+    }
+}
+
+impl Search {
+    /// How many such pods there are in the node's domain.
+    pub(crate) fn found(&self, node: usize, presence: Presence) -> u64 {
+        match presence {
+            Presence::Stays => self.stay.around(self.domains[node]),
+            Presence::Leaves => self.leave.around(self.domains[node]),
+        }
+    }
+
+    /// How many pods there are that want to be apart from such pods.
+    pub(crate) fn averse(&self, node: usize, presence: Presence) -> u64 {
+        match presence {
+            Presence::Stays => self.averse.around(self.domains[node]),
+            Presence::Leaves => self.averse_leave.around(self.domains[node]),
+        }
+    }
+
+    /// How many such pods stay anywhere.
+    pub(crate) fn anywhere(&self) -> u64 {
+        self.stay.all
+    }
+
+    /// How many such pods stay on which nodes.
+    pub(crate) fn by_node(&self) -> &BTreeMap<usize, u64> {
+        &self.stay.by_node
+    }
+
+    /// How many of these places with that presence are in the node's domain.
+    pub(crate) fn count(&self, standing: &Standing, node: usize, presence: Presence) -> u64 {
+        let domain = self.domains[node];
+        let here = places(standing).filter(|&(place, its)| {
+            its == presence && domain.is_some() && self.domains[place] == domain
+        });
+        here.count() as u64
+    }
+}
+
+/// Where a standing puts its task: on the node that it has, and on the one that it has yet to leave.
+pub(crate) fn places(standing: &Standing) -> impl Iterator<Item = (usize, Presence)> {
+    let leaves = standing
+        .leaves
+        .as_ref()
+        .map(|(node, _)| (*node, Presence::Leaves));
+    let node = standing.node.filter(|_| standing.status.is_active());
+    let presence = match standing.status {
+        Status::Releasing => Presence::Leaves,
+        _ => Presence::Stays,
+    };
+    leaves.into_iter().chain(node.map(|node| (node, presence)))
+}
+
+fn note(searches: &mut [Search], part: &Part, place: (usize, Presence), is_more: bool) {
+    let (node, presence) = place;
+    let is_staying = presence == Presence::Stays;
+    for &search in &part.found_by {
+        let search = &mut searches[search];
+        let counts = if is_staying {
+            &mut search.stay
+        } else {
+            &mut search.leave
+        };
+        counts.note(node, search.domains[node], is_more);
+    }
+    for &search in &part.averse_to {
+        let search = &mut searches[search];
+        let counts = if is_staying {
+            &mut search.averse
+        } else {
+            &mut search.averse_leave
+        };
+        counts.note(node, search.domains[node], is_more);
+    }
+}
+
+fn searches<'w>(nodes: &[&Node], wanted: &'w [Cow<'_, Neighbours>]) -> Vec<Search> {
+    let mut known: BTreeMap<&'w str, Rc<Vec<Option<usize>>>> = BTreeMap::new();
+    let search = |wanted: &'w Cow<'_, Neighbours>| {
+        let label = wanted.domain.as_str();
+        let domains = known
+            .entry(label)
+            .or_insert_with(|| Rc::new(domains_of(nodes, label)));
+        Search {
+            label: label.to_owned(),
+            domains: Rc::clone(domains),
+            is_dreaded: false,
+            stay: Counts::default(),
+            leave: Counts::default(),
+            averse: Counts::default(),
+            averse_leave: Counts::default(),
+        }
+    };
+    wanted.iter().map(search).collect()
+}
+
+/// The domains of nodes, numbered by the values of a label.
+fn domains_of(nodes: &[&Node], label: &str) -> Vec<Option<usize>> {
+    let labels = nodes.iter().map(|node| node.labels.get(label));
+    let values: BTreeSet<&String> = labels.clone().flatten().collect();
+    let values: Vec<&String> = values.into_iter().collect();
+    let number = |value| values.binary_search(&value).ok();
+    labels.map(|value| number(value?)).collect()
+}
+
+fn each_once(searches: &[usize]) -> Vec<usize> {
+    let all: BTreeSet<usize> = searches.iter().copied().collect();
+    all.into_iter().collect()
+}
+
+/// The numbers of searches, each different one once.
+#[derive(Default)]
+struct Numbers<'a>(BTreeMap<Cow<'a, Neighbours>, usize>);
+
+impl<'a> Numbers<'a> {
+    fn of(&mut self, wanted: Cow<'a, Neighbours>) -> usize {
+        let next = self.0.len();
+        *self.0.entry(wanted).or_insert(next)
+    }
+
+    fn each(&mut self, wanted: &'a [Neighbours]) -> Vec<usize> {
+        let wanted = wanted.iter();
+        wanted.map(|one| self.of(Cow::Borrowed(one))).collect()
+    }
+
+    fn part(&mut self, facts: &TaskFacts<'a>) -> Part {
+        let task = facts.task;
+        let apart = self.each(&task.apart);
+        Part {
+            found_by: Vec::new(),
+            near: self.near(&task.near),
+            averse_to: each_once(&apart),
+            apart,
+            even: (task.even.iter())
+                .map(|spread| self.of(Cow::Borrowed(&spread.like)))
+                .collect(),
+            prefers: (task.prefers.iter())
+                .map(|one| match &one.wish {
+                    Wish::Label(_) => None,
+                    Wish::Near(wanted) => Some(self.of(Cow::Borrowed(wanted))),
+                    Wish::Even(spread) => Some(self.of(Cow::Borrowed(&spread.like))),
+                })
+                .collect(),
+        }
+    }
+
+    /// A pod that must be near several kinds of pods looks for those that are of all the kinds at once, as in
+    /// Kubernetes' filter `InterPodAffinity`.
+    fn near(&mut self, wanted: &'a [Neighbours]) -> Vec<usize> {
+        if let [_] | [] = wanted {
+            return self.each(wanted);
+        }
+        let mut labels: Vec<_> = wanted.iter().flat_map(|one| &one.labels).cloned().collect();
+        labels.sort();
+        labels.dedup();
+        let each = wanted.iter().map(|one| Neighbours {
+            labels: labels.clone(),
+            domain: one.domain.clone(),
+        });
+        each.map(|one| self.of(Cow::Owned(one))).collect()
+    }
+
+    fn in_order(self) -> Vec<Cow<'a, Neighbours>> {
+        let mut all: Vec<_> = self.0.into_iter().collect();
+        all.sort_unstable_by_key(|(_, number)| *number);
+        all.into_iter().map(|(wanted, _)| wanted).collect()
+    }
+}

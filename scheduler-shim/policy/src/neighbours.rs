@@ -1,0 +1,197 @@
+//! Whether a task may be where others are, or are not.
+//!
+//! Kubernetes' rules of required affinities and spread constraints. Pods that are about to leave are no company any
+//! more, but a pod that wants to be apart from them waits until they have gone.
+
+use crate::company::{Part, Presence};
+use crate::session::Session;
+
+/// Why a pod may not be on a node because of the pods around it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CompanyRefusal {
+    /// No pod that it must be near is in that domain; without a value the node is in no such domain.
+    Lonely {
+        /// The node's label.
+        domain: String,
+        /// Its value.
+        value: Option<String>,
+    },
+    /// Pods from which it must be apart are there.
+    Crowded {
+        /// The node's label.
+        domain: String,
+        /// Its value.
+        value: String,
+    },
+    /// A pod that must be apart from it is there.
+    Unwelcome {
+        /// The node's label.
+        domain: String,
+        /// Its value.
+        value: String,
+    },
+    /// The domain would have too many pods of a kind; without a value the node is in no such domain.
+    Uneven {
+        /// The node's label.
+        domain: String,
+        /// Its value.
+        value: Option<String>,
+        /// How many there would be.
+        here: u64,
+        /// How many the emptiest domain has.
+        least: u64,
+        /// How many more there may be.
+        skew: u64,
+    },
+}
+
+/// The same, by the place of the wish in its list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refused {
+    Lonely(usize),
+    Crowded(usize),
+    /// By number of the search.
+    Unwelcome(usize),
+    Uneven(usize),
+}
+
+impl Session<'_> {
+    /// Why the pod may not be on that node because of the pods around it, if so.
+    #[must_use]
+    pub fn company_refusal(&self, task: &str, node: &str) -> Option<CompanyRefusal> {
+        let (task, node) = self.named(task, node)?;
+        let facts = self.tasks[task].task;
+        let refused = self.refused_company(task, node)?;
+        let label = |domain: &str| self.nodes[node].labels.get(domain).cloned();
+        Some(match refused {
+            Refused::Lonely(place) => {
+                let domain = facts.near[place].domain.clone();
+                CompanyRefusal::Lonely {
+                    value: label(&domain),
+                    domain,
+                }
+            }
+            Refused::Crowded(place) => {
+                let domain = facts.apart[place].domain.clone();
+                CompanyRefusal::Crowded {
+                    value: label(&domain).unwrap_or_default(),
+                    domain,
+                }
+            }
+            Refused::Unwelcome(search) => {
+                let domain = self.company.search(search).label.clone();
+                CompanyRefusal::Unwelcome {
+                    value: label(&domain).unwrap_or_default(),
+                    domain,
+                }
+            }
+            Refused::Uneven(place) => {
+                let domain = facts.even[place].like.domain.clone();
+                let evenness = self.evenness(task)?;
+                let levels = &evenness.must[place];
+                let search = self.company.part(task)?.even[place];
+                let here = self.company.search(search).domains[node];
+                CompanyRefusal::Uneven {
+                    value: label(&domain),
+                    domain,
+                    here: here.map_or(0, |domain| levels.with(domain)),
+                    least: levels.least,
+                    skew: levels.skew,
+                }
+            }
+        })
+    }
+
+    /// Whether a task may be on a node, as far as the pods around it matter.
+    pub(crate) fn matches_neighbours(&self, task: usize, node: usize) -> bool {
+        self.refused_company(task, node).is_none()
+    }
+
+    /// Whether pods from which the task is to be apart have yet to leave.
+    pub(crate) fn waits_for_company(&self, task: usize, node: usize) -> bool {
+        let Some(part) = self.company.part(task) else {
+            return false;
+        };
+        let leaves = |search: &usize| self.others(task, *search, node, Presence::Leaves) > 0;
+        let mut dreading = self.company.dreading(part);
+        part.apart.iter().any(leaves)
+            || dreading.any(|search| self.averse(task, search, node, Presence::Leaves) > 0)
+    }
+
+    fn refused_company(&self, task: usize, node: usize) -> Option<Refused> {
+        let part = self.company.part(task)?;
+        let lonely = part.near.iter().position(|&search| {
+            let others = self.others(task, search, node, Presence::Stays);
+            let is_somewhere = self.company.search(search).domains[node].is_some();
+            others == 0 && !(is_somewhere && self.is_first(task, search))
+        });
+        let stay = |search: &usize| self.others(task, *search, node, Presence::Stays) > 0;
+        let crowded = || part.apart.iter().position(stay);
+        let unwelcome = || {
+            let mut dreading = self.company.dreading(part);
+            dreading.find(|&search| self.averse(task, search, node, Presence::Stays) > 0)
+        };
+        let uneven = || self.uneven(task, part, node);
+        lonely
+            .map(Refused::Lonely)
+            .or_else(|| crowded().map(Refused::Crowded))
+            .or_else(|| unwelcome().map(Refused::Unwelcome))
+            .or_else(|| uneven().map(Refused::Uneven))
+    }
+
+    /// Whether the task itself is what it looks for, and there is no other: then it may be the first.
+    fn is_first(&self, task: usize, search: usize) -> bool {
+        let own = u64::from(self.stays(task).is_some());
+        self.is_found(task, search) && self.company.search(search).anywhere() == own
+    }
+
+    /// The first rule about even spreading that the task would break.
+    fn uneven(&self, task: usize, part: &Part, node: usize) -> Option<usize> {
+        let evenness = self.evenness(task).filter(|_| !part.even.is_empty())?;
+        let mut rules = part.even.iter().zip(&evenness.must);
+        rules.position(|(&search, levels)| {
+            let domain = self.company.search(search).domains[node];
+            !domain.is_some_and(|domain| levels.has_room(domain))
+        })
+    }
+
+    /// How many other pods that a search finds are in the node's domain.
+    pub(crate) fn others(
+        &self,
+        task: usize,
+        search: usize,
+        node: usize,
+        presence: Presence,
+    ) -> u64 {
+        let all = self.company.search(search).found(node, presence);
+        match self.is_found(task, search) {
+            true => all - self.own(task, search, node, presence),
+            false => all,
+        }
+    }
+
+    /// How many other pods that want to be apart from what a search finds are in the node's domain.
+    fn averse(&self, task: usize, search: usize, node: usize, presence: Presence) -> u64 {
+        let all = self.company.search(search).averse(node, presence);
+        let part = self.company.part(task);
+        match part.is_some_and(|part| part.apart.contains(&search)) {
+            true => all - self.own(task, search, node, presence),
+            false => all,
+        }
+    }
+
+    /// How often the task itself is in the node's domain.
+    fn own(&self, task: usize, search: usize, node: usize, presence: Presence) -> u64 {
+        let search = self.company.search(search);
+        search.count(&self.standings[task], node, presence)
+    }
+
+    /// Whether a search finds the task.
+    pub(crate) fn is_found(&self, task: usize, search: usize) -> bool {
+        let part = self.company.part(task);
+        part.is_some_and(|part| part.found_by.contains(&search))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! Which namespaces pods mean that choose them by labels.
+//!
+//! A namespace that is not given has no label but its name, which Kubernetes gives to each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apportion_policy::cluster::{Neighbours, Requirement, Task, Wish};
+
+use super::company::{NAMESPACE, OF_NAMESPACE};
+use super::inventory::{Inventory, called};
+use super::nodes::texts;
+use super::remark::Remarks;
+
+/// The kind, as `Inventory` knows it.
+pub(crate) const KIND: (&str, &str) = ("", "Namespace");
+/// The label by which every namespace has its name.
+const NAME: &str = "kubernetes.io/metadata.name";
+
+type Labels = BTreeMap<String, String>;
+
+/// The namespaces, and who means which.
+#[derive(Debug)]
+pub(crate) struct Namespaces<'a> {
+    inventory: &'a Inventory,
+    /// The labels of all, once somebody asks.
+    all: Option<BTreeMap<String, Labels>>,
+    chosen: BTreeMap<Vec<(String, Requirement)>, BTreeSet<String>>,
+}
+
+impl<'a> Namespaces<'a> {
+    pub(crate) const fn of(inventory: &'a Inventory) -> Self {
+        Self {
+            inventory,
+            all: None,
+            chosen: BTreeMap::new(),
+        }
+    }
+
+    /// Names those that a task means.
+    pub(crate) fn name_all(&mut self, task: &mut Task, remarks: &mut Remarks) {
+        let Task {
+            near,
+            apart,
+            even,
+            prefers,
+            ..
+        } = task;
+        let wishes = prefers.iter_mut().filter_map(|one| match &mut one.wish {
+            Wish::Near(like) => Some(like),
+            Wish::Even(spread) => Some(&mut spread.like),
+            Wish::Label(_) => None,
+        });
+        let spreads = even.iter_mut().map(|spread| &mut spread.like);
+        for neighbours in near.iter_mut().chain(apart).chain(spreads).chain(wishes) {
+            self.name(neighbours, remarks);
+        }
+    }
+
+    /// Names those that one term means.
+    pub(crate) fn name(&mut self, neighbours: &mut Neighbours, remarks: &mut Remarks) {
+        let labels = &mut neighbours.labels;
+        let of_namespace = |(label, _): &(String, Requirement)| label.starts_with(OF_NAMESPACE);
+        if !labels.iter().any(of_namespace) {
+            return;
+        }
+        let (asked, mut rest): (Vec<_>, Vec<_>) = labels.drain(..).partition(of_namespace);
+        let mut chosen = self.chosen(asked, remarks);
+        for (label, requirement) in &rest {
+            if let (NAMESPACE, Requirement::In(named)) = (label.as_str(), requirement) {
+                chosen.extend(named.iter().cloned());
+            }
+        }
+        rest.retain(|(label, _)| label != NAMESPACE);
+        rest.push((NAMESPACE.to_owned(), Requirement::In(chosen)));
+        rest.sort();
+        *labels = rest;
+    }
+
+    /// The names of those that have labels as asked.
+    fn chosen(
+        &mut self,
+        asked: Vec<(String, Requirement)>,
+        remarks: &mut Remarks,
+    ) -> BTreeSet<String> {
+        if let Some(known) = self.chosen.get(&asked) {
+            return known.clone();
+        }
+        let all = (self.all).get_or_insert_with(|| labels(self.inventory, remarks));
+        let has_all = |has: &Labels| {
+            asked.iter().all(|(label, requirement)| {
+                let label = label.strip_prefix(OF_NAMESPACE).unwrap_or(label);
+                requirement.holds(has.get(label).map(String::as_str))
+            })
+        };
+        let chosen = all.iter().filter(|(_, has)| has_all(has));
+        let chosen: BTreeSet<String> = chosen.map(|(name, _)| name.clone()).collect();
+        self.chosen.insert(asked, chosen.clone());
+        chosen
+    }
+}
+
+/// The labels of each namespace that is given, or that a pod is in.
+fn labels(inventory: &Inventory, remarks: &mut Remarks) -> BTreeMap<String, Labels> {
+    let given = inventory.all(KIND.1);
+    let mut all: BTreeMap<String, Labels> = given
+        .map(|one| {
+            (
+                one.name().to_owned(),
+                texts(&one.json()["metadata"]["labels"]),
+            )
+        })
+        .collect();
+    for (pod, _) in inventory.pods() {
+        if !all.contains_key(pod.namespace()) {
+            all.insert(pod.namespace().to_owned(), Labels::new());
+            remarks.note(
+                called(KIND.1, "", pod.namespace()),
+                "it is not given, and pods choose namespaces by their labels: it is taken to have none but its name",
+            );
+        }
+    }
+    for (name, labels) in &mut all {
+        labels.insert(NAME.to_owned(), name.clone());
+    }
+    all
+}
