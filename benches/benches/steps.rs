@@ -10,13 +10,16 @@ use std::time::{Duration, Instant};
 
 use apportion_abi::Bytes;
 use apportion_policy::cluster::{
-    Cards, Group, Job, ListedCard, Node, PodSet, Queue, Quota, Status, Task,
+    Cards, Group, Job, ListedCard, Neighbours, Node, PodSet, Preference, Queue, Quota, Spread,
+    Status, Task, Wish,
 };
 use apportion_policy::{Action, Cluster, Session, plan};
 use criterion::{BenchmarkId, Criterion, criterion_group};
 
 const NOW: Duration = Duration::from_secs(1_000_000);
 const CARDS: usize = 8;
+/// Each pod that looks for others is held against each node, so the largest cluster would take minutes.
+const MOST_SPREAD: usize = 500;
 
 /// Jobs of one kind: how many, of how many pods with how many cards each.
 #[derive(Clone, Copy)]
@@ -154,7 +157,33 @@ fn with_known_cards(mut cluster: Cluster) -> Cluster {
     cluster
 }
 
-fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 7] {
+/// The same where each pod is one of forty of its application, which are to be spread over nodes: it must not be on
+/// a node with too many of them, and would rather be where none is.
+fn with_company(mut cluster: Cluster) -> Cluster {
+    const HOST: &str = "kubernetes.io/hostname";
+    const REPLICAS: usize = 40;
+    for node in &mut cluster.nodes {
+        node.labels.insert(HOST.to_owned(), node.name.clone());
+    }
+    let tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+    for (number, task) in tasks.enumerate() {
+        let app = format!("app-{}", number / REPLICAS);
+        task.labels.insert("app".to_owned(), app);
+        let like = Neighbours::with(&task.labels, HOST);
+        task.prefers = vec![Preference {
+            wish: Wish::Near(like.clone()),
+            weight: -100,
+        }];
+        task.even = vec![Spread {
+            like,
+            skew: 2,
+            least_domains: 1,
+        }];
+    }
+    cluster
+}
+
+fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 8] {
     let all = nodes * CARDS;
     let one_card = |count| Jobs { count, ..WAITING };
     let preemptors = Jobs {
@@ -177,6 +206,11 @@ fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 7] {
             "allocate",
             Some(Action::Allocate),
             cluster(nodes, 0, one_card(all)),
+        ),
+        (
+            "allocate-spread",
+            Some(Action::Allocate),
+            with_company(cluster(nodes, 0, one_card(all))),
         ),
         (
             "reclaim",
@@ -214,6 +248,9 @@ fn steps(criterion: &mut Criterion) {
     group.sample_size(10);
     for nodes in sizes() {
         for (name, action, cluster) in shapes(nodes) {
+            if name == "allocate-spread" && nodes > MOST_SPREAD {
+                continue;
+            }
             group.bench_function(BenchmarkId::new(name, nodes), |bencher| {
                 bencher.iter(|| {
                     let session = match action {
