@@ -81,8 +81,7 @@ def conformance(machine, name, limit=None):
     result, goes_on = _began(name, outcome, limit)
     if goes_on:
         result.remark = f"({outcome.last_words})"
-        if outcome.status != 0:
-            result.trouble.append(outcome.last_words)
+        _judge_facts(result, outcome)
     return result
 
 
@@ -99,8 +98,7 @@ def simulated_conformance(machine, name):
         (machine.out / "conformance-simulated.out").write_text(outcome.output)
         result.peak = None
         result.remark = f"({outcome.last_words})"
-        if outcome.status != 0:
-            result.trouble.append(outcome.last_words)
+        _judge_facts(result, outcome)
     return result
 
 
@@ -171,6 +169,20 @@ def framework(program, environment):
         return result
 
     return row
+
+
+def _judge_facts(result, outcome):
+    """Each documented fact that does not hold is named, with what was seen instead of what."""
+    if outcome.status == 0:
+        return
+    # A program that was ended may have left half a line.
+    lines = [line for line in outcome.output.splitlines() if line.startswith("{") and line.endswith("}")]
+    for record in map(json.loads, lines):
+        if not record["holds"]:
+            wanted = f" instead of {json.dumps(record['wanted'])}" if "wanted" in record else ""
+            seen = f"{json.dumps(record['seen'])}{wanted}"
+            result.trouble.append(f"{record['case']}: {record['fact']}: {seen}")
+    result.trouble.append(outcome.last_words)
 
 
 def _judge(result, refusal):
