@@ -8,8 +8,9 @@ use core::ffi::CStr;
 use core::str::FromStr;
 
 use apportion_abi::CardUuid;
+use apportion_gate::Card;
 
-use crate::account::View;
+use crate::account::{Account, View};
 use crate::driver;
 use crate::foreign::{Device, NvmlDevice, NvmlMemory, NvmlMemoryV2, SUCCESS, Status};
 use crate::process::{self, Ground};
@@ -68,18 +69,25 @@ unsafe fn write<N: Number>(place: *mut N, value: u64) {
     }
 }
 
+/// A card without what nobody holds any more: whoever asks after a process ended is shown its memory as
+/// free, as by the driver alone, however late the agent hears of that end.
+fn settled(account: &Account, card: Card, total: u64, free: u64) -> View {
+    super::pool::settle_all();
+    account.retire_the_dead();
+    account.view(card, total, free)
+}
+
 /// # Safety
 /// Both must be null or point to what the driver wrote.
 unsafe fn shrink<N: Number>(free: *mut N, total: *mut N) {
     let Ground::Charged(site) = process::ground() else {
         return;
     };
-    super::pool::settle_all();
     // SAFETY: passed on from the caller.
     let card_total = unsafe { read(total) };
     // SAFETY: passed on from the caller.
     let card_free = unsafe { read(free) };
-    let view = site.account.view(site.card, card_total, card_free);
+    let view = settled(site.account, site.card, card_total, card_free);
     // SAFETY: passed on from the caller.
     unsafe { write(free, view.free) };
     // SAFETY: passed on from the caller.
@@ -155,8 +163,7 @@ fn nvml_view(device: NvmlDevice, total: u64, free: u64) -> Option<View> {
     }
     let text = CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
     let card = account.card(CardUuid::from_str(text).ok()?)?;
-    super::pool::settle_all();
-    Some(account.view(card, total, free))
+    Some(settled(account, card, total, free))
 }
 
 pub(crate) unsafe fn nvml_memory(

@@ -46,6 +46,24 @@ fn two_processes_share_one_limit() {
 }
 
 #[test]
+fn what_a_process_held_is_seen_free_as_soon_as_it_is_gone() {
+    const NAME: &str = "shared::what_a_process_held_is_seen_free_as_soon_as_it_is_gone";
+    limited(&[2000], |cuda, account| {
+        if role().is_some() {
+            cuda.alloc(700 * MIB).expect("it fits");
+            return;
+        }
+        let (free, _) = cuda.info();
+        let status = beside(NAME, "other").status().expect("it starts");
+        assert!(status.success());
+        // No agent is here that could have taken it out.
+        assert_eq!(account.claimed(0), 2 * CONTEXT + 700 * MIB);
+        assert_eq!(cuda.info().0, free);
+        assert_eq!(account.claimed(0), CONTEXT);
+    });
+}
+
+#[test]
 fn threads_and_processes_together_stay_below_the_limit() {
     const NAME: &str = "shared::threads_and_processes_together_stay_below_the_limit";
     limited(&[3000], |cuda, account| {
