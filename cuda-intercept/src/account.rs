@@ -189,9 +189,9 @@ impl Account {
     pub(crate) fn retire_the_dead(&self) -> bool {
         let _kept = errno::Kept::now();
         let usage = self.usage.usage();
-        let own = self.slot.lock().owner;
+        let (own, here) = (self.slot.lock().owner, peers::namespace());
         let others = usage.processes().filter(|other| Some(other.owner) != own);
-        let dead = others.filter(|other| peers::is_dead(other.registration));
+        let dead = others.filter(|other| peers::is_dead(other.registration, here));
         let freed = dead.map(|process| usage.retire(process.owner));
         freed.sum::<Bytes>() > Bytes::ZERO
     }

@@ -26,9 +26,9 @@ pub(super) fn is_same(one: Registration, other: Registration) -> bool {
     one == other && one.start_time != 0
 }
 
-/// Whether a process is gone for certain.
-pub(super) fn is_dead(process: Registration) -> bool {
-    if process.pid_namespace == 0 || process.pid_namespace != namespace() {
+/// Whether a process is gone for certain, as far as that is seen from the pid namespace `here`.
+pub(super) fn is_dead(process: Registration, here: u64) -> bool {
+    if process.pid_namespace == 0 || process.pid_namespace != here {
         return false;
     }
     let Ok(pid) = i32::try_from(process.pid) else {
@@ -75,7 +75,8 @@ fn parse(stat: &[u8]) -> Option<Seen> {
     })
 }
 
-fn namespace() -> u64 {
+/// The pid namespace of this process; 0 when that cannot be told.
+pub(super) fn namespace() -> u64 {
     let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the path is a string and the buffer a `stat`.
     if unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), status.as_mut_ptr()) } != 0 {
@@ -137,14 +138,14 @@ mod tests {
         let own = own();
         assert_eq!(own.pid, std::process::id());
         assert!(own.start_time > 0 && own.pid_namespace > 0);
-        assert!(!is_dead(own));
+        assert!(!is_dead(own, namespace()));
     }
 
     #[test]
     fn a_pid_that_was_used_again_is_dead() {
         let mut earlier = own();
         earlier.start_time -= 1;
-        assert!(is_dead(earlier));
+        assert!(is_dead(earlier, namespace()));
     }
 
     #[test]
@@ -152,7 +153,7 @@ mod tests {
         let mut elsewhere = own();
         elsewhere.pid_namespace += 1;
         elsewhere.start_time -= 1;
-        assert!(!is_dead(elsewhere));
+        assert!(!is_dead(elsewhere, namespace()));
     }
 
     #[test]
@@ -168,14 +169,14 @@ mod tests {
         };
         let dead = (0..2000).any(|_| {
             std::thread::yield_now();
-            is_dead(who) || {
+            is_dead(who, namespace()) || {
                 std::thread::park_timeout(std::time::Duration::from_millis(1));
                 false
             }
         });
         assert!(dead);
         child.wait().expect("it ended");
-        assert!(is_dead(who));
+        assert!(is_dead(who, namespace()));
     }
 
     #[test]
