@@ -51,14 +51,33 @@ pub(crate) struct Search {
     pub(crate) domains: Rc<Vec<Option<usize>>>,
     /// Whether anybody wants to be apart from such pods.
     is_dreaded: bool,
-    /// Such pods that stay where they are.
+    /// Such pods.
+    found: ByPresence,
+    /// Pods that want to be apart from such pods.
+    averse: ByPresence,
+}
+
+/// Those that stay where they are, and those that are about to leave.
+#[derive(Debug, Default)]
+struct ByPresence {
     stay: Counts,
-    /// Such pods that are about to leave.
     leave: Counts,
-    /// Pods that stay and want to be apart from such pods.
-    averse: Counts,
-    /// The same, of those about to leave.
-    averse_leave: Counts,
+}
+
+impl ByPresence {
+    const fn of(&self, presence: Presence) -> &Counts {
+        match presence {
+            Presence::Stays => &self.stay,
+            Presence::Leaves => &self.leave,
+        }
+    }
+
+    const fn of_mut(&mut self, presence: Presence) -> &mut Counts {
+        match presence {
+            Presence::Stays => &mut self.stay,
+            Presence::Leaves => &mut self.leave,
+        }
+    }
 }
 
 /// How many, where; places without any are not listed.
@@ -174,28 +193,22 @@ impl Company {
 impl Search {
     /// How many such pods there are in the node's domain.
     pub(crate) fn found(&self, node: usize, presence: Presence) -> u64 {
-        match presence {
-            Presence::Stays => self.stay.around(self.domains[node]),
-            Presence::Leaves => self.leave.around(self.domains[node]),
-        }
+        self.found.of(presence).around(self.domains[node])
     }
 
     /// How many pods there are that want to be apart from such pods.
     pub(crate) fn averse(&self, node: usize, presence: Presence) -> u64 {
-        match presence {
-            Presence::Stays => self.averse.around(self.domains[node]),
-            Presence::Leaves => self.averse_leave.around(self.domains[node]),
-        }
+        self.averse.of(presence).around(self.domains[node])
     }
 
     /// How many such pods stay anywhere.
     pub(crate) fn anywhere(&self) -> u64 {
-        self.stay.all
+        self.found.stay.all
     }
 
     /// How many such pods stay on which nodes.
     pub(crate) fn by_node(&self) -> &BTreeMap<usize, u64> {
-        &self.stay.by_node
+        &self.found.stay.by_node
     }
 
     /// How many of these places with that presence are in the node's domain.
@@ -224,23 +237,14 @@ pub(crate) fn places(standing: &Standing) -> impl Iterator<Item = (usize, Presen
 
 fn note(searches: &mut [Search], part: &Part, place: (usize, Presence), is_more: bool) {
     let (node, presence) = place;
-    let is_staying = presence == Presence::Stays;
     for &search in &part.found_by {
         let search = &mut searches[search];
-        let counts = if is_staying {
-            &mut search.stay
-        } else {
-            &mut search.leave
-        };
+        let counts = search.found.of_mut(presence);
         counts.note(node, search.domains[node], is_more);
     }
     for &search in &part.averse_to {
         let search = &mut searches[search];
-        let counts = if is_staying {
-            &mut search.averse
-        } else {
-            &mut search.averse_leave
-        };
+        let counts = search.averse.of_mut(presence);
         counts.note(node, search.domains[node], is_more);
     }
 }
@@ -256,10 +260,8 @@ fn searches<'w>(nodes: &[&Node], wanted: &'w [Cow<'_, Neighbours>]) -> Vec<Searc
             label: label.to_owned(),
             domains: Rc::clone(domains),
             is_dreaded: false,
-            stay: Counts::default(),
-            leave: Counts::default(),
-            averse: Counts::default(),
-            averse_leave: Counts::default(),
+            found: ByPresence::default(),
+            averse: ByPresence::default(),
         }
     };
     wanted.iter().map(search).collect()

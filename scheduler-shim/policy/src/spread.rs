@@ -5,7 +5,6 @@
 //! Where that is only a wish, a node keeps it whole up to there; the fuller, the less. What the domains have is counted
 //! once for a pod, not once for each node, and again when a pod came or went.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::cluster::{Spread, Wish};
@@ -117,11 +116,7 @@ impl Session<'_> {
                 *counts[domain].get_or_insert(0) += here - u64::from(own == Some(node));
             }
         }
-        let distinct: BTreeSet<usize> = may_be
-            .iter()
-            .filter_map(|&node| search.domains[node])
-            .collect();
-        let is_narrow = (distinct.len() as u64) < rule.least_domains;
+        let is_narrow = (counts.iter().flatten().count() as u64) < rule.least_domains;
         let least = counts
             .iter()
             .flatten()
