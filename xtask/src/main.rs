@@ -24,6 +24,7 @@ mod stage;
 mod steps;
 mod suites;
 mod tally;
+mod test_programs;
 mod workspace;
 
 use deviations::Deviations;
@@ -37,7 +38,7 @@ const DEVIATIONS: &str = "scheduler-shim/policy/deviations.json";
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", version, disable_help_subcommand = true)]
 enum Task {
-    /// Build everything and stage it under target/apportion.
+    /// Build everything and stage it under target/apportion, or target/apportion-release.
     Build {
         /// Optimise; the preloaded library always is.
         #[arg(long)]
@@ -54,6 +55,13 @@ enum Task {
     Cluster(cluster::Task),
     /// Run every test that needs neither a GPU nor a cluster.
     Test {
+        /// Only what a pull request needs: without the long suites, the account pages under loom and the clients
+        /// from PyPI.
+        #[arg(long)]
+        quick: bool,
+        /// How many test programs run at once [default: as many as the machine has processors].
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+        jobs: Option<u32>,
         /// Arguments for the tests themselves, such as a name to look for.
         #[arg(last = true)]
         args: Vec<String>,
@@ -149,7 +157,9 @@ fn perform(task: Task) -> Result<ExitCode> {
                 .args(args))?;
         }
         Task::Cluster(task) => return cluster::perform(&workspace, task),
-        Task::Test { args } => return suites::test(&workspace, &args),
+        Task::Test { quick, jobs, args } => {
+            return suites::test(&workspace, quick, jobs, &args);
+        }
         Task::Lint => lint::check(&workspace)?,
         Task::Chart { update } => chart::check(&workspace, update)?,
         Task::Soak {
