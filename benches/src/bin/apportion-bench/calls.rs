@@ -46,7 +46,7 @@ const ROWS: &[Row] = &[
         budget: Some(50.0),
     },
     Row {
-        what: "dlopen+dlclose of a small library",
+        what: "dlopen+dlclose of a library that is loaded",
         work: Work::Open,
         budget: Some(1e3),
     },

@@ -28,7 +28,7 @@ pub(crate) enum Work {
     MemoryInfo,
     /// Launching a kernel that does nothing
     Launch,
-    /// Opening and closing a library
+    /// Opening and closing a library that stays loaded
     Open,
     /// The same for one that is to look at itself first
     OpenDeep,
@@ -108,7 +108,7 @@ pub(crate) fn measure(work: Work) -> Result<()> {
     Ok(())
 }
 
-/// Loads and unloads a library of glibc's that nothing else needs; not zero if that fails.
+/// Opens and closes a library of glibc that stays loaded; not zero if that fails.
 fn open_and_close(flags: i32) -> i32 {
     // SAFETY: the library runs nothing at load.
     let opened = unsafe { Library::open(Some("librt.so.1"), flags) };
