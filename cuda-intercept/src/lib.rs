@@ -9,7 +9,7 @@
 //! This code runs inside other people's programs, in every thread, after `fork`, without an agent,
 //! without a driver. So it never panics, prints, blocks on another process or holds a lock while the
 //! driver runs; it needs no standard library; and it does nothing at all until the first `cu*` or
-//! `nvml*` function is used.
+//! `nvml*` function is used, or a library is opened out of the hooks' reach.
 //!
 //! # Decision: open or closed
 //! A program is under a limit if a container's account stands at its fixed path, or if the environment
