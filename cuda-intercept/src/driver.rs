@@ -50,8 +50,10 @@ pub(crate) fn is_in(library: Library, address: usize) -> bool {
 
 /// A function of the library whose functions are hooked, hooked or not.
 pub(crate) fn function(library: Library, name: &CStr) -> Option<usize> {
-    let of_this_driver = |object: &Object| is_in(library, object.span().start);
-    elf::for_each(|object| match of_this_driver(object) {
+    load(library);
+    let [start, _] = SPANS.get(library as usize)?;
+    let start = start.load(Acquire);
+    elf::for_each(|object| match object.span().start == start {
         true => ControlFlow::Break(object.symbol(name)),
         false => ControlFlow::Continue(()),
     })?
