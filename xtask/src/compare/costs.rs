@@ -123,6 +123,7 @@ pub(crate) fn compare_calls(setting: &Setting, report: &mut Report) -> Result<()
     let mut real = OsString::from("APPORTION_COMPARE_DRIVER=");
     real.push(driver.join("libcuda.so.1"));
     for (what, call, processes) in CALLS {
+        eprintln!("costs: {what}");
         let program = setting.programs.named("costs").into_os_string();
         // The program that comes before (`env`) takes the settings.
         let words = [
@@ -163,6 +164,7 @@ pub(crate) fn compare_starts(setting: &Setting, report: &mut Report) -> Result<(
     );
     let mut table = Table::new("Starts", &words, columns);
     for (what, name, number, position) in STARTS {
+        eprintln!("costs: {what}");
         let program = setting.programs.named("costs").into_os_string();
         let words = [program, name.into(), number.to_string().into()];
         let numbers = medians(&machines, ROUNDS, &words, position)?;

@@ -95,6 +95,7 @@ pub(crate) fn compare(setting: &Setting, report: &mut Report) -> Result<()> {
     let mut table = Table::new("Nonsense arguments", &words, columns);
     let mut listed = Vec::new();
     for (how, what) in HOWS {
+        eprintln!("nonsense: {what}");
         let plain = answers(setting, &Contender::Plain, &names, how)?;
         let (mut harmed, mut others) = (Vec::new(), Vec::new());
         for contender in limited() {

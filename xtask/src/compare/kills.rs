@@ -47,6 +47,7 @@ pub(crate) fn compare(setting: &Setting, report: &mut Report) -> Result<()> {
     let mut table = Table::new("Kills", &words, columns);
     for kill in &KILLS {
         let times = kill.times[usize::from(!setting.is_quick)];
+        eprintln!("kills: {}", kill.what);
         let mut cells = Vec::new();
         for contender in &setting.contenders {
             let machine = Machine::start(setting, contender, CARD_GIB)?;

@@ -142,6 +142,7 @@ pub(crate) fn compare(setting: &Setting, report: &mut Report) -> Result<()> {
     );
     let mut table = Table::new("Races", &words, columns.into_iter().chain(names));
     for race in &RACES {
+        eprintln!("races: {}", race.what);
         let mut cells = vec![race.limit.to_string()];
         for contender in limited() {
             let rounds = race.held(setting, contender, rounds)?;

@@ -318,6 +318,7 @@ pub(crate) fn compare(setting: &Setting, report: &mut Report) -> Result<()> {
     let mut table = Table::new("Ways round a limit", &words, columns);
     let (mut played, mut passed) = (0, vec![0; machines.len()]);
     for way in WAYS {
+        eprintln!("ways: {}", way.what);
         let mut cells = Vec::new();
         let mut is_played = true;
         for ((machine, contender), passed) in
