@@ -35,6 +35,28 @@ static REAL: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
 /// Written by: [`load`], after `REAL`. Read by: every look-up. Release/Acquire.
 static FOUND: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
+/// Where each library lies; zeroes until it was found.
+/// Written by: [`load`], always with the same values. Read by: every look-up. Release/Acquire.
+static SPANS: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
+
+/// Whether an address lies in the library whose functions are hooked.
+pub(crate) fn is_in(library: Library, address: usize) -> bool {
+    load(library);
+    let Some([start, end]) = SPANS.get(library as usize) else {
+        return false;
+    };
+    (start.load(Acquire)..end.load(Acquire)).contains(&address)
+}
+
+/// A function of the library whose functions are hooked, hooked or not.
+pub(crate) fn function(library: Library, name: &CStr) -> Option<usize> {
+    let of_this_driver = |object: &Object| is_in(library, object.span().start);
+    elf::for_each(|object| match of_this_driver(object) {
+        true => ControlFlow::Break(object.symbol(name)),
+        false => ControlFlow::Continue(()),
+    })?
+}
+
 /// The real function of a row, if the library is in the process and has it.
 #[inline]
 pub(crate) fn real(place: usize, library: Library) -> Option<usize> {
@@ -76,6 +98,10 @@ fn load(library: Library) {
 }
 
 fn fill(library: Library, object: &Object) {
+    if let Some([start, end]) = SPANS.get(library as usize) {
+        start.store(object.span().start, Release);
+        end.store(object.span().end, Release);
+    }
     for (row, real) in ROWS.iter().zip(&REAL) {
         if row.library == library {
             real.store(object.symbol(row.symbol).unwrap_or(0), Release);

@@ -2,7 +2,8 @@
 //!
 //! A program reaches the driver through three doors: a linked symbol, `dlsym` (and `dlvsym`), or
 //! `cuGetProcAddress`. One table ([`table`]) names every function that stands in the way, and
-//! all three doors read it. A hook charges the account before it asks the driver and gives back what
+//! all three doors read it. The loader's own doors, `dlopen` and `dlmopen`, are kept where the hooks are found
+//! (`door/open.rs`). A hook charges the account before it asks the driver and gives back what
 //! the driver did not take; what it cannot decide it forwards.
 //!
 //! This code runs inside other people's programs, in every thread, after `fork`, without an agent,
@@ -44,11 +45,12 @@ mod hooks;
 mod image;
 pub mod left_alone;
 mod process;
+mod reach;
 mod seen;
 mod spin;
 pub mod table;
 
-pub use door::{dlsym, dlvsym};
+pub use door::{dlmopen, dlopen, dlsym, dlvsym};
 pub use foreign::{
     AllocationNode, AllocationProperties, Context, Device, DevicePointer, Event, Handle, NvmlDevice,
 };

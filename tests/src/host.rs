@@ -230,7 +230,7 @@ impl Host {
         self.victim_through("dlsym", options)
     }
 
-    /// The same, by the way to the driver that is named: `dlsym`, `getproc`, `perthread` or `linked`.
+    /// The same, by the way to the driver that is named: `linked`, or one of those in `victims/doors.rs`.
     #[must_use]
     pub fn victim_through(&self, door: &str, options: &[&str]) -> Victim {
         let program = if door == "linked" {

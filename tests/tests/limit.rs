@@ -8,7 +8,16 @@ const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
 
 /// The ways of a program to the driver.
-const DOORS: [&str; 4] = ["dlsym", "getproc", "perthread", "linked"];
+const DOORS: [&str; 8] = [
+    "dlsym",
+    "getproc",
+    "perthread",
+    "linked",
+    "deepbind",
+    "namespace",
+    "plugin",
+    "plugin-apart",
+];
 
 /// What is free under the limit for a program that has one context.
 const FREE: u64 = LIMIT - CONTEXT;

@@ -18,6 +18,7 @@ mod library;
 mod linear;
 mod lookup;
 mod nonsense;
+mod opening;
 mod pools;
 mod queries;
 mod shared;

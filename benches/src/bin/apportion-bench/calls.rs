@@ -45,6 +45,16 @@ const ROWS: &[Row] = &[
         work: Work::Launch,
         budget: Some(50.0),
     },
+    Row {
+        what: "dlopen+dlclose of a small library",
+        work: Work::Open,
+        budget: Some(1e3),
+    },
+    Row {
+        what: "the same with RTLD_DEEPBIND",
+        work: Work::OpenDeep,
+        budget: Some(50e3),
+    },
 ];
 
 /// Prints every pair on both drivers.

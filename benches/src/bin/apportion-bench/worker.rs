@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use libloading::os::unix::{Library, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 
 use crate::cuda::{Cuda, must};
@@ -27,6 +28,10 @@ pub(crate) enum Work {
     MemoryInfo,
     /// Launching a kernel that does nothing
     Launch,
+    /// Opening and closing a library
+    Open,
+    /// The same for one that is to look at itself first
+    OpenDeep,
     /// Allocating and freeing 2 MiB for a second from when the input ends
     Contend,
     /// The same in eight threads
@@ -53,6 +58,8 @@ pub(crate) enum Answer {
     Card([u8; 16]),
 }
 
+/// `RTLD_DEEPBIND` of glibc.
+const RTLD_DEEPBIND: i32 = 8;
 /// How long one worker measures.
 const PERIOD: Duration = Duration::from_millis(250);
 /// How long it contends.
@@ -94,9 +101,18 @@ pub(crate) fn measure(work: Work) -> Result<()> {
             let kernel = cuda.kernel()?;
             batches(&cuda, || cuda.launch(kernel))?
         }
+        Work::Open => batches(&cuda, || open_and_close(RTLD_NOW))?,
+        Work::OpenDeep => batches(&cuda, || open_and_close(RTLD_NOW | RTLD_DEEPBIND))?,
     };
     println!("{}", serde_json::to_string(&answer)?);
     Ok(())
+}
+
+/// Loads and unloads a library of glibc's that nothing else needs; not zero if that fails.
+fn open_and_close(flags: i32) -> i32 {
+    // SAFETY: the library runs nothing at load.
+    let opened = unsafe { Library::open(Some("librt.so.1"), flags) };
+    i32::from(opened.and_then(Library::close).is_err())
 }
 
 fn nanoseconds(time: Duration) -> f64 {
