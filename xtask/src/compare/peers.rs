@@ -22,6 +22,9 @@ const UNSHARE: [&[&str]; 2] = [
     &["unshare", "--mount"],
 ];
 
+/// Behind the version of a checkout that is not as its commit.
+const CHANGED: &str = ", changed";
+
 /// HAMi-core as its `build.sh` builds it: without optimisation, as it is shipped. Its tests need nvcc.
 pub(crate) fn hami_core(
     workspace: &Workspace,
@@ -29,6 +32,12 @@ pub(crate) fn hami_core(
     checkout: &Path,
     folder: &Path,
 ) -> Result<Contender> {
+    let library = folder.join("hami-core/build/libvgpu.so");
+    let version = version(checkout);
+    println!("HAMi-core {version}");
+    if is_built(&library, &version) {
+        return Ok(Contender::HamiCore { library });
+    }
     let copy = copied(checkout, &folder.join("hami-core"))?;
     fs::write(copy.join("test/CMakeLists.txt"), "").context("this is no checkout of HAMi-core")?;
     let options = [
@@ -40,8 +49,7 @@ pub(crate) fn hami_core(
         "-DTEST_DEVICE_ID=0",
     ];
     cmake(workspace, staged, &copy, &options, "vgpu")?;
-    let library = copy.join("build/libvgpu.so");
-    println!("HAMi-core {}", version(checkout));
+    note_built(&library, &version)?;
     Ok(Contender::HamiCore { library })
 }
 
@@ -57,9 +65,15 @@ pub(crate) fn vgpu_manager(
         .iter()
         .find(|words| succeeds(Command::new(words[0]).args(&words[1..]).arg("true")))
         .context("vgpu-manager wants files in /etc, and this machine lets nobody mount them for one program")?;
-    let copy = copied(&checkout.join("library"), &folder.join("vgpu-manager"))?;
-    let options = ["-DCMAKE_BUILD_TYPE=Release"];
-    cmake(workspace, staged, &copy, &options, "vgpu-control")?;
+    let built = folder.join("vgpu-manager/build/libvgpu-control.so");
+    let version = version(checkout);
+    println!("vgpu-manager {version}");
+    if !is_built(&built, &version) {
+        let copy = copied(&checkout.join("library"), &folder.join("vgpu-manager"))?;
+        let options = ["-DCMAKE_BUILD_TYPE=Release"];
+        cmake(workspace, staged, &copy, &options, "vgpu-control")?;
+        note_built(&built, &version)?;
+    }
     let etc = folder.join("vgpu-manager-etc");
     if !etc.exists() {
         // What cannot be read is missed by nobody who runs here.
@@ -69,26 +83,47 @@ pub(crate) fn vgpu_manager(
     let place = library.parent().context("the library has a folder")?;
     fs::create_dir_all(place).with_context(|| format!("failed to make {}", place.display()))?;
     fs::create_dir_all(etc.join("vgpu-manager/config"))?;
-    fs::copy(copy.join("build/libvgpu-control.so"), &library)
-        .context("vgpu-manager's build made no library")?;
-    println!("vgpu-manager {}", version(checkout));
+    fs::copy(&built, &library).context("vgpu-manager's build made no library")?;
     Ok(Contender::VgpuManager {
         etc,
         unshare: unshare.to_vec(),
     })
 }
 
-/// The commit of a checkout.
+/// The commit of a checkout, and whether something was changed since.
 fn version(checkout: &Path) -> String {
-    let asked = Command::new("git")
-        .arg("-C")
-        .arg(checkout)
-        .args(["log", "-1", "--format=%h (%cs)"])
-        .output();
-    asked.map_or_else(
-        |_| String::new(),
-        |said| String::from_utf8_lossy(&said.stdout).trim().to_owned(),
-    )
+    let git = |words: &[&str]| {
+        let asked = Command::new("git")
+            .arg("-C")
+            .arg(checkout)
+            .args(words)
+            .output();
+        asked.map_or_else(
+            |_| String::new(),
+            |said| String::from_utf8_lossy(&said.stdout).trim().to_owned(),
+        )
+    };
+    let changed = if git(&["status", "--porcelain"]).is_empty() {
+        ""
+    } else {
+        CHANGED
+    };
+    git(&["log", "-1", "--format=%h (%cs)"]) + changed
+}
+
+/// Whether the library is there from an earlier run, of the same commit.
+fn is_built(library: &Path, version: &str) -> bool {
+    let is_known = !version.is_empty() && !version.ends_with(CHANGED);
+    is_known && fs::read_to_string(note(library)).is_ok_and(|built| built == version)
+}
+
+/// Remembers what the library was built of.
+fn note_built(library: &Path, version: &str) -> Result<()> {
+    fs::write(note(library), version).context("the build made no library")
+}
+
+fn note(library: &Path) -> PathBuf {
+    library.with_extension("commit")
 }
 
 /// A copy of a folder; the one that was there before goes.

@@ -222,22 +222,18 @@ const WAYS: &[Way] = &[
         ..way("a static program", "cuMemAlloc", LetsThrough)
     },
     way("a copy of the driver's file", "own-copy", Holds),
-    way("the same beside the driver", "second-copy", LetsThrough),
+    way("the same beside the driver", "second-copy", Holds),
     way(
         "a library opened with `RTLD_DEEPBIND` that calls `dlsym`",
         "deepbind",
-        LetsThrough,
+        Holds,
     ),
     way(
         "a library opened with `RTLD_DEEPBIND` that is linked with the driver",
         "deepbind-linked",
-        LetsThrough,
+        Holds,
     ),
-    way(
-        "a namespace of its own (`dlmopen`)",
-        "namespace",
-        LetsThrough,
-    ),
+    way("a namespace of its own (`dlmopen`)", "namespace", Holds),
     way(
         "the driver's symbol table, read by hand",
         "symbol-table",
