@@ -98,6 +98,12 @@ impl Contender {
         }
     }
 
+    /// Whether the first program writes what the others read, and keeps them waiting while it lives: on a node the
+    /// agent has written it before.
+    pub(crate) fn is_set_up_by_first_program(&self) -> bool {
+        matches!(self, Self::VgpuManager { .. })
+    }
+
     /// Forgets what earlier programs left, so that the next one begins anew.
     pub(crate) fn forget(&self, folder: &Path) {
         // What is not there needs no removal.

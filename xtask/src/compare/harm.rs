@@ -53,7 +53,7 @@ type Answers = BTreeMap<String, String>;
 
 fn answers(setting: &Setting, contender: &Contender, names: &Path, how: &str) -> Result<Answers> {
     let machine = Machine::start(setting, contender, CARD_GIB)?;
-    machine.settle()?;
+    machine.settle(LIMIT)?;
     let program = setting.programs.named("harm").into_os_string();
     let words = [program, names.as_os_str().to_owned(), how.into()];
     let outcome = machine.run(LIMIT, TIME, &words)?;

@@ -51,7 +51,7 @@ pub(crate) fn compare(setting: &Setting, report: &mut Report) -> Result<()> {
         let mut cells = Vec::new();
         for contender in &setting.contenders {
             let machine = Machine::start(setting, contender, CARD_GIB)?;
-            machine.settle()?;
+            machine.settle(LIMIT)?;
             let words = [
                 setting.programs.named("kill").into_os_string(),
                 kill.name.into(),

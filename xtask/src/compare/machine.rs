@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::Setting;
+use super::build::Programs;
 use super::contender::Contender;
 use super::timed::{self, Outcome};
 
@@ -40,6 +41,7 @@ static MACHINES: AtomicU32 = AtomicU32::new(0);
 #[derive(Debug)]
 pub(crate) struct Machine<'a> {
     contender: &'a Contender,
+    programs: &'a Programs,
     staged: &'a Path,
     folder: PathBuf,
     uuid: String,
@@ -56,6 +58,7 @@ impl<'a> Machine<'a> {
             .with_context(|| format!("failed to make {}", folder.display()))?;
         let mut machine = Self {
             contender,
+            programs: &setting.programs,
             staged: &setting.staged,
             folder,
             uuid: String::new(),
@@ -136,20 +139,30 @@ impl<'a> Machine<'a> {
             .div_ceil(MIB))
     }
 
-    /// Waits until the card is empty, and forgets what was before.
-    pub(crate) fn settle(&self) -> Result<()> {
+    /// Makes the machine ready for programs under a limit of so many MiB: nothing is left of earlier ones.
+    pub(crate) fn settle(&self, limit: u64) -> Result<()> {
+        self.await_empty()?;
+        self.contender.forget(&self.folder);
+        if self.contender.is_set_up_by_first_program() {
+            let program = self.programs.named("ways").into_os_string();
+            let words = [program, "cuMemAlloc".into(), "1".into(), "1".into()];
+            self.run(limit, PATIENCE, &words)?;
+            self.await_empty()?;
+        }
+        self.high_water().map(drop)
+    }
+
+    fn await_empty(&self) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         loop {
             let snapshot = self.ask(r#"{"Nvml":"Snapshot"}"#)?;
             let used = snapshot.pointer("/Nvml/Snapshot/cards/0/used");
             if used.and_then(Value::as_u64) == Some(0) {
-                break;
+                return Ok(());
             }
             ensure!(Instant::now() < end, "the card does not become empty");
             thread::sleep(Duration::from_millis(5));
         }
-        self.contender.forget(&self.folder);
-        self.high_water().map(drop)
     }
 
     /// Runs a program under a limit of so many MiB, for at most so long. What it is given on the way (`NAME=value`) stands

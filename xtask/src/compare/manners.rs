@@ -37,7 +37,7 @@ const ROWS: [(&str, &str); 11] = [
 
 fn manners(setting: &Setting, contender: &Contender) -> Result<BTreeMap<String, String>> {
     let machine = Machine::start(setting, contender, CARD_GIB)?;
-    machine.settle()?;
+    machine.settle(LIMIT)?;
     let program = setting.programs.named("manners").into_os_string();
     let outcome = machine.run(LIMIT, TIME, &[program])?;
     let lines = outcome.output.lines();

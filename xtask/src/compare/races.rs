@@ -109,14 +109,19 @@ impl Race {
         words.extend(numbers.map(|number| OsString::from(number.to_string())));
         let mut all = Vec::new();
         for _ in 0..rounds {
-            machine.settle()?;
+            machine.settle(self.limit)?;
             let outcome = machine.run(self.limit, TIME, &words)?;
             let held = machine.high_water()?;
-            all.push(if outcome.is_done() {
+            let is_done = outcome.is_done();
+            all.push(if is_done {
                 Ok(held)
             } else {
                 Err(outcome.failure())
             });
+            // What hung once is not waited for again.
+            if !is_done {
+                break;
+            }
         }
         Ok(all)
     }

@@ -259,7 +259,7 @@ enum Came {
 
 impl Way {
     fn try_on(&self, setting: &Setting, machine: &Machine<'_>) -> Result<Came> {
-        machine.settle()?;
+        machine.settle(self.load.limit)?;
         let load = &self.load;
         let numbers = [load.target, load.block, load.processes, load.threads];
         let mut words = vec![setting.programs.named(self.program).into_os_string()];
