@@ -14,6 +14,7 @@ use clap::Parser;
 mod chart;
 mod clients;
 mod cluster;
+mod compare;
 mod deviations;
 mod lint;
 mod oracle_pod_groups;
@@ -88,6 +89,8 @@ enum Task {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Compare Apportion with other libraries that limit GPU memory, on the simulated driver.
+    Compare(compare::Options),
     /// Run scheduling scenarios.
     Scenarios {
         /// The folder with the scenarios.
@@ -160,6 +163,7 @@ fn perform(task: Task) -> Result<ExitCode> {
         Task::Test { quick, jobs, args } => {
             return suites::test(&workspace, quick, jobs, &args);
         }
+        Task::Compare(options) => compare::run(&workspace, &options)?,
         Task::Lint => lint::check(&workspace)?,
         Task::Chart { update } => chart::check(&workspace, update)?,
         Task::Soak {
