@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Result, anyhow};
 
 use crate::clients;
+use crate::gpu_pack::{self, Profile};
 use crate::stage;
 use crate::steps::run;
 use crate::tally::{Tally, count};
@@ -20,12 +21,16 @@ const STAGED: &str = "APPORTION_STAGED";
 const PYTHON: &str = "APPORTION_PYTHON";
 /// The folder that has the driver's headers.
 const HEADERS: &str = "APPORTION_CUDA_HEADERS";
+/// The pack for a machine with a card.
+const GPU_PACK: &str = "APPORTION_GPU_PACK";
 /// The feature that builds the suite of the third-party clients.
 const CLIENTS: &str = "apportion-tests/clients";
 
 /// Runs all suites, then prints what was left out and how many tests passed and failed.
 pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
-    let staged = stage::build(workspace, false)?;
+    let staged = workspace.staged();
+    let pack = workspace.target.join("gpu-pack-debug");
+    gpu_pack::make(workspace, Profile::Debug, &pack)?;
     let python = clients::python(workspace);
     let headers = match &python {
         Ok(python) => clients::headers(workspace, python),
@@ -36,7 +41,8 @@ pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     let mut cargo = workspace.cargo();
     cargo
         .args(["test", "--workspace", "--no-fail-fast"])
-        .env(STAGED, &staged);
+        .env(STAGED, &staged)
+        .env(GPU_PACK, &pack);
     if let Ok(python) = &python {
         cargo.args(["--features", CLIENTS]).env(PYTHON, python);
     }
