@@ -1,16 +1,17 @@
 """What the tier says of what it saw: verdicts, last words, samples, differences. Run by `cargo xtask test`."""
 
-import json
+import os
 import pathlib
 import sys
 import tarfile
 import tempfile
+import time
 import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from tier import facts, sampler, table
+from tier import facts, sampler, table, watch
 from tier.program import last_words, slug
 from tier.record import Record
 
@@ -89,15 +90,8 @@ class LastWords(unittest.TestCase):
         self.assertEqual(last_words("left\nout\n"), "out")
 
 
-class FakeNvml:
-    def __init__(self, used):
-        self.used = used
-
-
 class Samples(unittest.TestCase):
     def watched(self, limit=None):
-        import os
-
         watched = sampler.Watched({"pid": os.getpid(), "limit": limit}, before=100 * MIB)
         return os.getpid(), watched
 
@@ -141,6 +135,30 @@ class Samples(unittest.TestCase):
         self.assertEqual(watched.peak, 5 * MIB)
 
 
+class Hanging(unittest.TestCase):
+    """A driver whose management library stops answering."""
+
+    def test_a_sampler_that_hangs_costs_little_and_is_said(self):
+        usual = watch.SAMPLER, watch.PATIENCE
+        with tempfile.TemporaryDirectory() as folder:
+            hangs = pathlib.Path(folder, "hangs.py")
+            hangs.write_text("import time\nprint('{}', flush=True)\ntime.sleep(999)\n")
+            watch.SAMPLER, watch.PATIENCE = hangs, 0.3
+            try:
+                watched = watch.Watch("none", dict(os.environ))
+                begun = time.monotonic()
+                for _ in range(50):
+                    watched.look()
+                self.assertEqual(watched.end("a program"), {})
+                self.assertLess(time.monotonic() - begun, 10)
+            finally:
+                watched.stop()
+                watch.SAMPLER, watch.PATIENCE = usual
+        result = table.Result("a row")
+        result.note({}, True)
+        self.assertEqual(result.trouble, ["NVML did not answer"])
+
+
 class Differences(unittest.TestCase):
     def test_each_fact_that_differs_is_one_sentence(self):
         def fact(name, value, case="pools"):
@@ -179,8 +197,6 @@ class Records(unittest.TestCase):
             self.assertEqual(len(whole), 1 << 20)
 
     def test_noise_does_not_make_an_archive_too_large(self):
-        import os
-
         with tempfile.TemporaryDirectory() as folder:
             out, files = pathlib.Path(folder, "out"), pathlib.Path(folder, "rows")
             out.mkdir(), files.mkdir()

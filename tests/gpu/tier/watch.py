@@ -10,6 +10,8 @@ import time
 SAMPLER = pathlib.Path(__file__).with_name("sampler.py")
 # A sampler that takes longer than that hangs in the driver.
 PATIENCE = 10.0
+# So many are started anew; after that programs run unseen, which fails their rows.
+RESTARTS = 2
 
 
 class Silent(Exception):
@@ -23,6 +25,7 @@ class Watch:
         self.library = library
         self.environment = environment
         self.process = None
+        self.lost = 0
         self.facts = self._start()
         if "error" in self.facts:
             self.stop()
@@ -42,8 +45,8 @@ class Watch:
         except Silent:
             return {"error": "NVML did not answer"}
 
-    def _answer(self, patience=PATIENCE):
-        end = time.monotonic() + patience
+    def _answer(self, patience=None):
+        end = time.monotonic() + (PATIENCE if patience is None else patience)
         while b"\n" not in self.buffer:
             left = end - time.monotonic()
             ready = left > 0 and select.select([self.process.stdout], [], [], left)[0]
@@ -55,6 +58,8 @@ class Watch:
         return json.loads(line)
 
     def _order(self, **order):
+        if self.lost > RESTARTS:
+            raise Silent()
         try:
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
             self.process.stdin.flush()
@@ -87,8 +92,10 @@ class Watch:
 
     def _again(self):
         """A sampler that hangs is left to its fate, and another one started."""
-        self.stop()
-        self._start()
+        self.lost += 1
+        if self.lost <= RESTARTS:
+            self.stop()
+            self._start()
 
     def stop(self):
         if self.process:

@@ -18,6 +18,9 @@ use crate::machine::{PROGRAM, end_of};
 /// Where `cargo xtask test` puts the pack that it makes.
 const PACK: &str = "APPORTION_GPU_PACK";
 
+/// What goes on for ever and leaves nothing for long when its shell is ended.
+const FOR_EVER: &str = "while :; do sleep 1; done";
+
 /// A copy of the pack.
 struct Pack(TempDir);
 
@@ -142,7 +145,9 @@ fn tell(child: &Child, signal: &str) {
 #[test]
 fn a_copy_of_the_pack_runs_alone() {
     let pack = Pack::new();
-    let (held, out, err) = end_of(&mut pack.run(&[]));
+    // Without an account our own library limits nothing, so that it can stand for somebody else's.
+    let other = pack.path("apportion/lib/apportion/libapportion_cuda.so");
+    let (held, out, err) = end_of(pack.run(&[]).arg("--hami-core").arg(other));
     assert!(held, "{out}\n{err}");
     let record = pack.record().unwrap();
     assert_eq!(record["ended"], "done");
@@ -177,7 +182,7 @@ fn a_copy_of_the_pack_runs_alone() {
         .unwrap();
     assert!(larger > 3 * smaller, "{larger} {smaller}");
     let samples = &row(&record, "timing: calls")["samples"];
-    for side in ["plain", "apportion"] {
+    for side in ["plain", "apportion", "hami-core"] {
         assert_eq!(
             samples[side]["alloc"].as_array().unwrap().len(),
             2,
@@ -198,8 +203,9 @@ fn a_copy_of_the_pack_runs_alone() {
 fn a_row_that_hangs_costs_its_own_time() {
     let pack = Pack::new();
     // What it leaves in a session of its own has the pack's path in its command line.
-    let stray = format!("setsid sh -c 'sleep 999; : {}' &", pack.0.path().display());
-    pack.replace("apportion-conformance", &format!("{stray}\nsleep 999"));
+    let path = pack.0.path().display();
+    let stray = format!("setsid sh -c '{FOR_EVER}; : {path}' &");
+    pack.replace("apportion-conformance", &format!("{stray}\n{FOR_EVER}"));
     let (held, out, err) =
         end_of(&mut pack.run(&["--row-seconds", "2", "look-ups", "victim: plain"]));
     assert!(!held, "{out}\n{err}");
@@ -228,7 +234,7 @@ fn a_row_that_crashes_costs_itself() {
 fn whoever_ends_a_run_gets_the_record_of_what_was_done() {
     for (signal, ended) in [("-TERM", "SIGTERM"), ("-KILL", "running")] {
         let pack = Pack::new();
-        pack.replace("apportion-bench", "sleep 999");
+        pack.replace("apportion-bench", FOR_EVER);
         let mut run = pack.run(&["victim: plain", "timing: calls"]);
         let mut run = run
             .stdout(Stdio::null())
@@ -269,7 +275,7 @@ fn whoever_ends_a_run_gets_the_record_of_what_was_done() {
 #[test]
 fn a_run_is_over_when_its_time_is() {
     let pack = Pack::new();
-    pack.replace("apportion-conformance", "sleep 999");
+    pack.replace("apportion-conformance", FOR_EVER);
     let begun = Instant::now();
     let (held, out, err) = end_of(&mut pack.run(&["--seconds", "14", "look-ups", "victim: plain"]));
     assert!(!held, "{out}\n{err}");
@@ -283,6 +289,32 @@ fn a_run_is_over_when_its_time_is() {
         row(&record, "victim: plain")["verdict"],
         "left out: no time"
     );
+}
+
+#[test]
+fn what_the_driver_takes_unannounced_is_shown_and_bounded() {
+    for (unannounced, is_fine) in [(96_u64, true), (256, false)] {
+        let pack = Pack::new();
+        // A kernel that makes the simulated driver take memory which no call announces, in a full share.
+        let script = format!("total fill 64M\\nlaunch {unannounced}M\\ntotal fill 64M");
+        let patched = format!("SCRIPTS = [('unannounced', '{script}')]\n\n\ndef rows(");
+        let victims = pack.path("tier/victims.py");
+        let text = fs::read_to_string(&victims).unwrap();
+        fs::write(&victims, text.replacen("def rows(", &patched, 1)).unwrap();
+        let (_, out, err) = end_of(&mut pack.run(&["victim: unannounced"]));
+        let record = pack.record().unwrap_or_else(|| panic!("{out}\n{err}"));
+        let row = row(&record, "victim: unannounced");
+        let verdict = row["verdict"].as_str().unwrap();
+        let above = row["above"]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{out}\n{err}"));
+        assert_eq!(above, row["peak"].as_u64().unwrap() - (2000 << 20));
+        assert!(above < unannounced << 20, "{above}");
+        assert!(row["claims"].as_u64() <= row["limit"].as_u64(), "{row}");
+        let is_named = verdict.contains("NVML above the limit by");
+        assert_eq!(is_named, !is_fine, "{verdict}");
+        assert!(!verdict.contains("claims above"), "{verdict}");
+    }
 }
 
 #[test]
