@@ -16,6 +16,7 @@ mod clients;
 mod cluster;
 mod compare;
 mod deviations;
+mod gpu_pack;
 mod lint;
 mod oracle_pod_groups;
 mod oracles;
@@ -29,6 +30,7 @@ mod test_programs;
 mod workspace;
 
 use deviations::Deviations;
+use gpu_pack::Profile;
 use steps::run;
 use workspace::Workspace;
 
@@ -81,6 +83,16 @@ enum Task {
         /// The folder that gets the files.
         #[arg(long, default_value = "target/images")]
         out: PathBuf,
+    },
+    /// Build with optimisation and pack what a machine with a card needs into one folder of at most 60 MiB: programs,
+    /// libraries, and the script that runs them.
+    GpuPack {
+        /// The folder, which is made anew [default: gpu-pack in the target folder].
+        #[arg(long)]
+        out: Option<PathBuf>,
+        /// Do not optimise, and do not check the size: for tests on this machine.
+        #[arg(long)]
+        debug: bool,
     },
     /// Run the benches; they print ratios.
     Bench {
@@ -193,6 +205,15 @@ fn perform(task: Task) -> Result<ExitCode> {
                 let path = apportion_cluster::image::pack(&image, &out)?;
                 println!("{}  {}", path.display(), image.name);
             }
+        }
+        Task::GpuPack { out, debug } => {
+            let profile = if debug {
+                Profile::Debug
+            } else {
+                Profile::Release
+            };
+            let out = out.unwrap_or_else(|| workspace.target.join("gpu-pack"));
+            gpu_pack::make(&workspace, profile, &out)?;
         }
         Task::Install { prefix } => {
             let staged = stage::build(&workspace, true)?;

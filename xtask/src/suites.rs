@@ -11,6 +11,7 @@ use std::thread;
 use anyhow::{Result, anyhow};
 
 use crate::clients;
+use crate::gpu_pack::{self, Profile};
 use crate::stage;
 use crate::steps::run;
 use crate::tally::count;
@@ -23,6 +24,8 @@ const STAGED: &str = "APPORTION_STAGED";
 const PYTHON: &str = "APPORTION_PYTHON";
 /// The folder that has the driver's headers.
 const HEADERS: &str = "APPORTION_CUDA_HEADERS";
+/// The pack for a machine with a card.
+const GPU_PACK: &str = "APPORTION_GPU_PACK";
 /// The feature that builds the suite of the third-party clients.
 const CLIENTS: &str = "apportion-tests/clients";
 
@@ -36,7 +39,9 @@ pub(crate) fn test(
     jobs: Option<u32>,
     args: &[String],
 ) -> Result<ExitCode> {
-    let staged = stage::build(workspace, false)?;
+    let pack = workspace.target.join("gpu-pack-debug");
+    gpu_pack::make(workspace, Profile::Debug, &pack)?;
+    let staged = workspace.staged(false);
     let (python, headers) = match is_quick {
         true => (Err(anyhow!("--quick")), Err(anyhow!("--quick"))),
         false => from_pypi(workspace),
@@ -57,7 +62,7 @@ pub(crate) fn test(
         None => thread::available_parallelism()?.get(),
     };
     let prepare = |program: &mut Command| {
-        program.env(STAGED, &staged).args(args);
+        program.env(STAGED, &staged).env(GPU_PACK, &pack).args(args);
         if let Ok(python) = &python {
             program.env(PYTHON, python);
         }

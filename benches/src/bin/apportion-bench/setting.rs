@@ -96,7 +96,9 @@ impl Setting {
         let mut worker = self.worker(Work::Card, driver, false)?;
         match answer(&mut worker)? {
             Answer::Card(card) => Ok(card),
-            Answer::Samples(_) | Answer::Contended { .. } => bail!("a worker named no card"),
+            Answer::Samples(_) | Answer::Contended { .. } | Answer::Metrics(_) => {
+                bail!("a worker named no card")
+            }
         }
     }
 
@@ -145,7 +147,9 @@ impl Setting {
     pub(crate) fn samples(&self, work: Work, driver: Driver, hooked: bool) -> Result<Vec<f64>> {
         match answer(&mut self.worker(work, driver, hooked)?)? {
             Answer::Samples(samples) => Ok(samples),
-            Answer::Card(_) | Answer::Contended { .. } => bail!("a worker gave no samples"),
+            Answer::Card(_) | Answer::Contended { .. } | Answer::Metrics(_) => {
+                bail!("a worker gave no samples")
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ use libloading::os::unix::{Library, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 
 use crate::cuda::{Cuda, must};
+use crate::metrics::{self, Metrics};
 use crate::spread::Spread;
 
 /// What is done over and over.
@@ -40,6 +41,8 @@ pub(crate) enum Work {
     FirstUse,
     /// Saying which card is the first, once
     Card,
+    /// Everything that GPU-Virt-Bench asks of single calls
+    Metrics,
 }
 
 /// What a worker prints.
@@ -56,6 +59,8 @@ pub(crate) enum Answer {
     },
     /// The first card.
     Card([u8; 16]),
+    /// Every metric of one side.
+    Metrics(Metrics),
 }
 
 /// `RTLD_DEEPBIND` of glibc.
@@ -66,9 +71,9 @@ const PERIOD: Duration = Duration::from_millis(250);
 const CONTENTION: Duration = Duration::from_secs(1);
 /// A batch is about this long, so that reading the clock does not show.
 const BATCH: Duration = Duration::from_micros(200);
-const KIB: usize = 1 << 10;
+pub(crate) const KIB: usize = 1 << 10;
 /// How many other allocations a process holds.
-const OTHERS: usize = 10_000;
+pub(crate) const OTHERS: usize = 10_000;
 /// How many threads contend in one process.
 const THREADS: usize = 8;
 
@@ -78,6 +83,7 @@ pub(crate) fn measure(work: Work) -> Result<()> {
     let cuda = Cuda::open().context("failed to load the driver")?;
     let answer = match work {
         Work::Card => Answer::Card(cuda.card()?),
+        Work::Metrics => Answer::Metrics(metrics::measure(&cuda, begun)?),
         Work::FirstUse => {
             cuda.enter()?;
             must("an allocation", cuda.alloc_and_free(4 * KIB))?;
@@ -85,24 +91,24 @@ pub(crate) fn measure(work: Work) -> Result<()> {
         }
         Work::Contend => contend(&cuda, 1)?,
         Work::ContendThreads => contend(&cuda, THREADS)?,
-        Work::AllocSmall => batches(&cuda, || cuda.alloc_and_free(4 * KIB))?,
-        Work::AllocLarge => batches(&cuda, || cuda.alloc_and_free(2048 * KIB))?,
+        Work::AllocSmall => samples(&cuda, || cuda.alloc_and_free(4 * KIB))?,
+        Work::AllocLarge => samples(&cuda, || cuda.alloc_and_free(2048 * KIB))?,
         Work::AllocAmong => {
             cuda.enter()?;
             for _ in 0..OTHERS {
                 must("an allocation", cuda.keep(4 * KIB))?;
             }
-            batches(&cuda, || cuda.alloc_and_free(4 * KIB))?
+            samples(&cuda, || cuda.alloc_and_free(4 * KIB))?
         }
-        Work::AllocAsync => batches(&cuda, || cuda.alloc_and_free_async(4 * KIB))?,
-        Work::MemoryInfo => batches(&cuda, || cuda.ask_memory())?,
+        Work::AllocAsync => samples(&cuda, || cuda.alloc_and_free_async(4 * KIB))?,
+        Work::MemoryInfo => samples(&cuda, || cuda.ask_memory())?,
         Work::Launch => {
             cuda.enter()?;
             let kernel = cuda.kernel()?;
-            batches(&cuda, || cuda.launch(kernel))?
+            samples(&cuda, || cuda.launch(kernel))?
         }
-        Work::Open => batches(&cuda, || open_and_close(RTLD_NOW))?,
-        Work::OpenDeep => batches(&cuda, || open_and_close(RTLD_NOW | RTLD_DEEPBIND))?,
+        Work::Open => samples(&cuda, || open_and_close(RTLD_NOW))?,
+        Work::OpenDeep => samples(&cuda, || open_and_close(RTLD_NOW | RTLD_DEEPBIND))?,
     };
     println!("{}", serde_json::to_string(&answer)?);
     Ok(())
@@ -115,12 +121,17 @@ fn open_and_close(flags: i32) -> i32 {
     i32::from(opened.and_then(Library::close).is_err())
 }
 
-fn nanoseconds(time: Duration) -> f64 {
+pub(crate) fn nanoseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e9
 }
 
-fn batches(cuda: &Cuda, mut operation: impl FnMut() -> i32) -> Result<Answer> {
+fn samples(cuda: &Cuda, operation: impl FnMut() -> i32) -> Result<Answer> {
     cuda.enter()?;
+    batches(operation).map(Answer::Samples)
+}
+
+/// Nanoseconds of one operation in each of many batches.
+pub(crate) fn batches(mut operation: impl FnMut() -> i32) -> Result<Vec<f64>> {
     must("the operation", operation())?;
     let mut batch = 1_u32;
     let mut timed = |count: u32| {
@@ -137,7 +148,7 @@ fn batches(cuda: &Cuda, mut operation: impl FnMut() -> i32) -> Result<Answer> {
         must("the operation", failed)?;
         samples.push(nanoseconds(time) / f64::from(batch));
     }
-    Ok(Answer::Samples(samples))
+    Ok(samples)
 }
 
 /// Threads that begin when the input ends.
