@@ -15,6 +15,7 @@ mod chart;
 mod clients;
 mod cluster;
 mod deviations;
+mod drivers;
 mod lint;
 mod oracle_pod_groups;
 mod oracles;
@@ -57,6 +58,11 @@ enum Task {
         /// Arguments for the tests themselves, such as a name to look for.
         #[arg(last = true)]
         args: Vec<String>,
+    },
+    /// Fetch NVIDIA's own driver libraries and compare what they do with and without ours; no card is needed.
+    Drivers {
+        /// Driver branches, such as 535 [default: all with cuGetProcAddress that Debian has].
+        branches: Vec<String>,
     },
     /// Check format, lints, documentation, licences and advisories.
     Lint,
@@ -150,6 +156,7 @@ fn perform(task: Task) -> Result<ExitCode> {
         }
         Task::Cluster(task) => return cluster::perform(&workspace, task),
         Task::Test { args } => return suites::test(&workspace, &args),
+        Task::Drivers { branches } => return drivers::compare(&workspace, &branches),
         Task::Lint => lint::check(&workspace)?,
         Task::Chart { update } => chart::check(&workspace, update)?,
         Task::Soak {
