@@ -11,6 +11,7 @@ use crate::elf;
 use crate::ways::{Driver, Setup, Way};
 
 mod exports;
+mod simulated;
 
 /// One column of the table.
 pub(crate) struct Check {
@@ -27,6 +28,10 @@ pub(crate) const CHECKS: &[Check] = &[
     Check {
         name: "look-ups",
         run: look_up,
+    },
+    Check {
+        name: "simulated",
+        run: simulated::run,
     },
     Check {
         name: "dlsym",
@@ -309,4 +314,38 @@ fn library(driver: &Driver, name: &str) -> Result<BTreeMap<String, elf::Symbol>>
     let file =
         std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
     elf::exports(&file).with_context(|| format!("{} is no library", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_missing_or_another_is_a_difference() {
+        let plain = answers("a\t1\nb\t2\n");
+        assert!(compare(&plain, &plain, Way::Limited).is_empty());
+        for (ours, named) in [
+            ("a\t1\n", "b: 2"),
+            ("a\t1\nb\t3\n", "b: 2"),
+            ("a\t1\nb\t2\nc\t4\n", "c: nothing"),
+        ] {
+            let found = compare(&plain, &answers(ours), Way::Limited);
+            assert!(found.len() == 1 && found[0].starts_with(named), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_function_of_the_table_that_is_handed_out_itself_is_a_difference() {
+        let (mut good, mut bad) = (Outcome::default(), Outcome::default());
+        hooks_in(
+            &mut good,
+            &answers("a\t2000: 0 0 hook:cuMemAlloc_v2; 3000: 0 0 driver:cuInit; \n"),
+        );
+        assert_eq!((good.note.as_str(), good.differences.len()), ("1 hooks", 0));
+        hooks_in(
+            &mut bad,
+            &answers("a\t2000: 0 0 hook:cuMemFree_v2; 3020: 0 0 driver:cuMemAlloc_v2; \n"),
+        );
+        assert_eq!(bad.differences, ["a: cuMemAlloc_v2 has no hook"]);
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+/// How a 64-bit file begins.
+const START: &[u8] = b"\x7fELF\x02";
 /// `SHT_DYNSYM`.
 const DYNAMIC_SYMBOLS: usize = 11;
 /// `STT_FUNC`.
@@ -20,6 +22,7 @@ pub(crate) struct Symbol {
 
 /// What a 64-bit ELF file exports, by name; `None` if it is no such file.
 pub(crate) fn exports(file: &[u8]) -> Option<BTreeMap<String, Symbol>> {
+    file.strip_prefix(START)?;
     let sections = number(file, 0x28, 8)?;
     let (size, count) = (number(file, 0x3a, 2)?, number(file, 0x3c, 2)?);
     let mut headers = (0..count).map(|index| sections + index * size);

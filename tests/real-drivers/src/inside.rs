@@ -12,6 +12,8 @@ mod doors;
 mod look_up;
 mod runtime;
 
+pub(crate) use look_up::VERSIONS;
+
 /// The first word of its command line.
 pub(crate) const WORD: &str = "inside";
 /// What the preloaded library's file is called.

@@ -63,6 +63,8 @@ impl Driver {
 pub(crate) struct Setup {
     pub(crate) conformance: PathBuf,
     pub(crate) runtimes: Option<PathBuf>,
+    /// The folder of the simulated driver's libraries.
+    pub(crate) simulated: PathBuf,
     pub(crate) seed: u64,
     preload: PathBuf,
     program: PathBuf,
@@ -77,7 +79,8 @@ impl Setup {
         runtimes: Option<&Path>,
         seed: u64,
     ) -> Result<Self> {
-        let preload = staged.join("lib/apportion").join(place::PRELOAD_LIBRARY);
+        let libraries = staged.join("lib/apportion");
+        let preload = libraries.join(place::PRELOAD_LIBRARY);
         let full = |path: &Path| {
             fs::canonicalize(path).with_context(|| format!("failed to find {}", path.display()))
         };
@@ -86,6 +89,7 @@ impl Setup {
         Ok(Self {
             conformance: full(conformance)?,
             runtimes: runtimes.map(full).transpose()?,
+            simulated: libraries.join(place::SIM_LIBRARIES),
             seed,
             preload: full(&preload)?,
             program: std::env::current_exe().context("failed to find this program")?,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
 use std::fmt::Write;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use apportion_intercept::left_alone::family;
 
 use super::{Driver, say};
@@ -13,7 +13,7 @@ use super::{Driver, say};
 const HEADERS: &str = include_str!("../../../../cuda-intercept/tests/functions.txt");
 
 /// The versions with which entry points came, those in between in which some did, and nonsense.
-const VERSIONS: [i32; 48] = [
+pub(crate) const VERSIONS: [i32; 48] = [
     -1, 0, 1000, 2000, 2010, 2020, 3000, 3010, 3020, 4000, 4010, 4020, 5000, 5050, 6000, 6050,
     7000, 7050, 8000, 9000, 9010, 9020, 10000, 10010, 10020, 11000, 11010, 11020, 11030, 11040,
     11050, 11060, 11070, 11080, 12000, 12010, 12020, 12030, 12040, 12050, 12060, 12080, 12090,
@@ -64,7 +64,20 @@ pub(super) fn perform() -> Result<()> {
         }
     }
     say("asked", &asked.to_string());
+    say("version", &version(&driver)?.to_string());
     Ok(())
+}
+
+/// The CUDA version that the driver says.
+fn version(driver: &Driver) -> Result<i32> {
+    // SAFETY: the symbol has this signature in all versions.
+    let get: unsafe extern "C" fn(*mut i32) -> i32 =
+        unsafe { std::mem::transmute(driver.cuda("cuDriverGetVersion")?) };
+    let mut version = 0;
+    // SAFETY: the output lives through the call.
+    let code = unsafe { get(&raw mut version) };
+    ensure!(code == 0, "cuDriverGetVersion returned {code}");
+    Ok(version)
 }
 
 fn pointer(driver: &Driver, found: usize) -> &str {
