@@ -23,8 +23,9 @@ mod questions;
 
 pub(crate) use questions::{
     Reading, attribute, child_of, conditional_of, context_of, current_context, current_device,
-    devices, event_behind, forget_event, freed_by, is_capturing, is_pending, kernel_of, kernels_in,
-    limit, loads_lazily, local_bytes, node_type, pool_reserved, primary_is_active, trim, uuid_of,
+    devices, event_behind, forget_event, freed_by, is_capturing, is_pending, is_started, kernel_of,
+    kernels_in, limit, loads_lazily, local_bytes, node_type, pool_reserved, primary_is_active,
+    trim, uuid_of,
 };
 
 /// The real function of each row; 0 where there is none or it is not known yet.

@@ -16,6 +16,7 @@ mod clients;
 mod cluster;
 mod compare;
 mod deviations;
+mod drivers;
 mod gpu_pack;
 mod lint;
 mod oracle_pod_groups;
@@ -68,6 +69,11 @@ enum Task {
         /// Arguments for the tests themselves, such as a name to look for.
         #[arg(last = true)]
         args: Vec<String>,
+    },
+    /// Fetch NVIDIA's own driver libraries and compare what they do with and without ours; no card is needed.
+    Drivers {
+        /// Driver branches, such as 535 [default: all with cuGetProcAddress that Debian has].
+        branches: Vec<String>,
     },
     /// Check format, lints, documentation, licences and advisories.
     Lint,
@@ -176,6 +182,7 @@ fn perform(task: Task) -> Result<ExitCode> {
             return suites::test(&workspace, quick, jobs, &args);
         }
         Task::Compare(options) => compare::run(&workspace, &options)?,
+        Task::Drivers { branches } => return drivers::compare(&workspace, &branches),
         Task::Lint => lint::check(&workspace)?,
         Task::Chart { update } => chart::check(&workspace, update)?,
         Task::Soak {

@@ -24,6 +24,14 @@ pub(crate) fn current_context() -> Option<Context> {
     (status == SUCCESS && !context.is_null()).then_some(context)
 }
 
+/// Whether the driver answers questions: it was started, and is not at its end.
+pub(crate) fn is_started() -> bool {
+    let mut context: Context = core::ptr::null_mut();
+    // SAFETY: the pointer is to a local variable.
+    let status = unsafe { ctx_get_current(&raw mut context) };
+    status == Some(SUCCESS)
+}
+
 /// The device of the current context.
 pub(crate) fn current_device() -> Option<Device> {
     let mut device: Device = 0;

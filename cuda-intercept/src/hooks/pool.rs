@@ -194,10 +194,14 @@ pub(crate) unsafe fn alloc_from_pool(
         return OUT_OF_MEMORY;
     }
     let is_nothing = address.is_null() || bytes == 0 || pool.is_null();
-    if process.account().is_none() || is_nothing || driver::is_capturing(stream) {
+    if process.account().is_none() || is_nothing {
         return ask(address);
     }
     let known = process.books.lock().pools.card(pool as u64);
+    // A driver that has not started refuses without looking at the handles, which may be none.
+    if known.is_none() && !driver::is_started() || driver::is_capturing(stream) {
+        return ask(address);
+    }
     let card = known.unwrap_or_else(|| {
         let card = device_of(process, stream).and_then(|device| process.card_of(device));
         card.filter(|_| driver::pool_reserved(pool as u64) != Reading::NoPool)
