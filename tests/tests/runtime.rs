@@ -80,7 +80,7 @@ fn a_reset_gives_everything_back_and_the_device_can_be_used_again() {
 
 #[test]
 fn a_captured_stream_becomes_a_graph_that_runs() {
-    both_say("capture", "nodes 1, still capturing 0");
+    both_say("capture", "nodes 3, still capturing 0, before 3, after 7");
 }
 
 #[test]

@@ -19,7 +19,7 @@ int cudaRuntimeGetVersion(int *), cudaGetDeviceCount(int *), cudaSetDevice(int),
 int cudaGetDeviceProperties(void *, int), cudaDeviceReset(void), cudaDeviceSynchronize(void);
 int cudaMalloc(void **, size_t), cudaFree(void *), cudaMemGetInfo(size_t *, size_t *);
 int cudaMallocAsync(void **, size_t, void *), cudaFreeAsync(void *, void *), cudaMemcpy(void *, const void *, size_t, int);
-int cudaMemset(void *, int, size_t), cudaMemsetAsync(void *, int, size_t, void *);
+int cudaMemcpyAsync(void *, const void *, size_t, int, void *), cudaMemset(void *, int, size_t), cudaMemsetAsync(void *, int, size_t, void *);
 int cudaStreamCreate(void **), cudaStreamSynchronize(void *), cudaStreamDestroy(void *);
 int cudaStreamIsCapturing(void *, int *), cudaStreamBeginCapture(void *, int), cudaStreamEndCapture(void *, void **);
 int cudaGraphInstantiate(void **, void *, unsigned long long), cudaGraphLaunch(void *, void *);
@@ -129,19 +129,28 @@ static void **registered(void) {
 
 static void capture(void) {
 	struct extent one = {1, 1, 1};
-	void *stream, *graph, *executable, **handle = registered();
+	void *stream, *graph, *executable, *from, *to, **handle = registered();
 	size_t nodes = 0;
 	int status = -1;
+	char byte = 0;
+	MUST(cudaMalloc(&from, MIB));
+	MUST(cudaMalloc(&to, MIB));
+	MUST(cudaMemset(to, 3, MIB));
 	MUST(cudaStreamCreate(&stream));
 	MUST(cudaStreamBeginCapture(stream, 2));
 	MUST(cudaLaunchKernel((const void *)scale_on_host, one, one, NULL, 0, stream));
+	MUST(cudaMemsetAsync(from, 7, MIB, stream));
+	MUST(cudaMemcpyAsync(to, from, MIB, 3, stream));
 	MUST(cudaStreamEndCapture(stream, &graph));
 	MUST(cudaStreamIsCapturing(stream, &status));
 	MUST(cudaGraphGetNodes(graph, NULL, &nodes));
-	printf("nodes %zu, still capturing %d\n", nodes, status);
+	MUST(cudaMemcpy(&byte, to, 1, 2));
+	printf("nodes %zu, still capturing %d, before %d, ", nodes, status, byte);
 	MUST(cudaGraphInstantiate(&executable, graph, 0));
 	MUST(cudaGraphLaunch(executable, stream));
 	MUST(cudaStreamSynchronize(stream));
+	MUST(cudaMemcpy(&byte, (char *)to + MIB - 1, 1, 2));
+	printf("after %d\n", byte);
 	MUST(cudaGraphExecDestroy(executable));
 	MUST(cudaGraphDestroy(graph));
 	MUST(cudaStreamDestroy(stream));

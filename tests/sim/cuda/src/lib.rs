@@ -10,6 +10,7 @@
 mod array;
 mod between;
 mod capture;
+mod captured_work;
 mod conditionals;
 mod context;
 mod copy;
