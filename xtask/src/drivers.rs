@@ -59,8 +59,8 @@ fn code(is_good: bool) -> ExitCode {
 fn compare_found(workspace: &Workspace, found: &[PathBuf]) -> Result<bool> {
     let staged = stage::build(workspace, false)?;
     run(workspace
-        .cargo()
-        .args(["build", "--package", PROGRAM, "--package", CONFORMANCE]))?;
+        .cargo_build_for_tests()
+        .args(["--bin", PROGRAM, "--bin", CONFORMANCE]))?;
     let made = workspace.target.join("debug");
     let mut program = Command::new(made.join(PROGRAM));
     program

@@ -10,6 +10,7 @@
 mod array;
 mod between;
 mod capture;
+mod captured_work;
 mod conditionals;
 mod context;
 mod copy;
@@ -19,6 +20,7 @@ mod device_attributes;
 mod driver;
 mod error;
 mod event;
+mod event_sharing;
 mod export;
 mod fill;
 mod functions;
@@ -67,6 +69,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         driver::ROWS,
         error::ROWS,
         event::ROWS,
+        event_sharing::ROWS,
         fill::ROWS,
         functions::ROWS,
         graph_memory::ROWS,
