@@ -107,6 +107,13 @@ impl Account {
         cards.position(|card| card.card() == uuid)
     }
 
+    /// Whether so much is more than the whole card has, so that its driver refuses it, too. A card of which that is not
+    /// known has no size.
+    pub(crate) fn is_absurd(&self, card: usize, bytes: u64) -> bool {
+        let card = self.limits.cards().get(card);
+        card.is_some_and(|card| card.total > 0 && bytes > card.total)
+    }
+
     /// What contexts on the card are charged.
     pub(crate) fn reserve(&self, card: usize) -> Reserve {
         let card = self.limits.cards().get(card);

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::elf::{self, Object};
 use crate::errno;
 use crate::foreign::{
-    AllocationNode, ArrayRequirements, Context, Device, DevicePointer, Event, KernelNode,
+    AllocationNode, ArrayRequirements, Context, Device, DevicePointer, Event, Handle, KernelNode,
     NvmlDevice, Opaque, WholeNodeParameters,
 };
 use crate::foreign::{Pool, Status, Stream};
@@ -179,6 +179,8 @@ needed! {
     Cuda PrimaryRetain primary_retain = c"cuDevicePrimaryCtxRetain" (context: *mut Context, device: Device);
     Cuda PrimaryRelease primary_release = c"cuDevicePrimaryCtxRelease_v2" (device: Device);
     Cuda PrimaryReleaseV1 primary_release_v1 = c"cuDevicePrimaryCtxRelease" (device: Device);
+    Cuda MemFree mem_free = c"cuMemFree_v2" (address: DevicePointer);
+    Cuda MemRelease mem_release = c"cuMemRelease" (handle: Handle);
     Cuda Uuid device_uuid = c"cuDeviceGetUuid" (uuid: *mut [u8; 16], device: Device);
     Cuda UuidV2 device_uuid_v2 = c"cuDeviceGetUuid_v2" (uuid: *mut [u8; 16], device: Device);
     Cuda DeviceGetMemPool device_get_pool = c"cuDeviceGetMemPool" (pool: *mut Pool, device: Device);
