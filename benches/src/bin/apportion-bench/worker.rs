@@ -25,6 +25,10 @@ pub(crate) enum Work {
     AllocAsync,
     /// Asking for free and total memory
     MemoryInfo,
+    /// Asking for more than the limit, which is less than the card
+    Refused,
+    /// Holding something, and saying so, until the input ends
+    Stay,
     /// Launching a kernel that does nothing
     Launch,
     /// Allocating and freeing 2 MiB for a second from when the input ends
@@ -60,6 +64,8 @@ const CONTENTION: Duration = Duration::from_secs(1);
 /// A batch is about this long, so that reading the clock does not show.
 const BATCH: Duration = Duration::from_micros(200);
 const KIB: usize = 1 << 10;
+/// Above the limit of the account and below the size of its card.
+const TOO_MUCH: usize = 768 << 30;
 /// How many other allocations a process holds.
 const OTHERS: usize = 10_000;
 /// How many threads contend in one process.
@@ -88,6 +94,14 @@ pub(crate) fn measure(work: Work) -> Result<()> {
             batches(&cuda, || cuda.alloc_and_free(4 * KIB))?
         }
         Work::AllocAsync => batches(&cuda, || cuda.alloc_and_free_async(4 * KIB))?,
+        Work::Refused => batches(&cuda, || cuda.alloc_too_much(TOO_MUCH))?,
+        Work::Stay => {
+            cuda.enter()?;
+            must("an allocation", cuda.keep(4 * KIB))?;
+            println!("in");
+            std::io::stdin().read_to_end(&mut Vec::new())?;
+            return Ok(());
+        }
         Work::MemoryInfo => batches(&cuda, || cuda.ask_memory())?,
         Work::Launch => {
             cuda.enter()?;
