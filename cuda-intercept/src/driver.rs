@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::elf::{self, Object};
 use crate::errno;
 use crate::foreign::{
-    AllocationNode, ArrayRequirements, Context, Device, DevicePointer, Event, KernelNode,
+    AllocationNode, ArrayRequirements, Context, Device, DevicePointer, Event, Handle, KernelNode,
     NvmlDevice, Opaque, WholeNodeParameters,
 };
 use crate::foreign::{Pool, Status, Stream};
@@ -24,8 +24,8 @@ mod questions;
 pub(crate) use questions::{
     Reading, attribute, child_of, conditional_of, context_of, current_context, current_device,
     devices, event_behind, forget_event, freed_by, is_capturing, is_pending, is_started, kernel_of,
-    kernels_in, limit, loads_lazily, local_bytes, node_type, pool_reserved, primary_is_active,
-    trim, uuid_of,
+    kernels_in, limit, loads_lazily, local_bytes, node_type, pool_reserved, primary_handle,
+    primary_is_active, trim, uuid_of,
 };
 
 /// The real function of each row; 0 where there is none or it is not known yet.
@@ -156,7 +156,7 @@ fn defined(name: &CStr) -> Option<usize> {
     })
 }
 
-/// The real functions that hooks call and that are not hooked themselves.
+/// The real functions that hooks call on their own.
 static NEEDED: [AtomicUsize; Needed::ALL.len()] =
     [const { AtomicUsize::new(0) }; Needed::ALL.len()];
 
@@ -204,6 +204,11 @@ needed! {
     Cuda CtxGetDevice ctx_get_device = c"cuCtxGetDevice" (device: *mut Device);
     Cuda StreamGetCtx stream_get_ctx = c"cuStreamGetCtx" (stream: Stream, context: *mut Context);
     Cuda PrimaryState primary_state = c"cuDevicePrimaryCtxGetState" (device: Device, flags: *mut u32, active: *mut i32);
+    Cuda PrimaryRetain primary_retain = c"cuDevicePrimaryCtxRetain" (context: *mut Context, device: Device);
+    Cuda PrimaryRelease primary_release = c"cuDevicePrimaryCtxRelease_v2" (device: Device);
+    Cuda PrimaryReleaseV1 primary_release_v1 = c"cuDevicePrimaryCtxRelease" (device: Device);
+    Cuda MemFree mem_free = c"cuMemFree_v2" (address: DevicePointer);
+    Cuda MemRelease mem_release = c"cuMemRelease" (handle: Handle);
     Cuda Uuid device_uuid = c"cuDeviceGetUuid" (uuid: *mut [u8; 16], device: Device);
     Cuda UuidV2 device_uuid_v2 = c"cuDeviceGetUuid_v2" (uuid: *mut [u8; 16], device: Device);
     Cuda DeviceGetMemPool device_get_pool = c"cuDeviceGetMemPool" (pool: *mut Pool, device: Device);

@@ -231,8 +231,8 @@ rows! {
     Cuda cuDevicePrimaryCtxRetain(context: *mut Context, device: Device) = "cuDevicePrimaryCtxRetain" @ 7000 => context::retain_primary, "charges the reserve of the primary context";
     Cuda cuDevicePrimaryCtxRelease(device: Device) = "cuDevicePrimaryCtxRelease" @ 7000 => context::release_primary, "uncharges the primary context and all in it when it ends";
     Cuda cuDevicePrimaryCtxRelease_v2(device: Device) = "cuDevicePrimaryCtxRelease" @ 11000 => context::release_primary, "uncharges the primary context and all in it when it ends";
-    Cuda cuDevicePrimaryCtxReset(device: Device) = "cuDevicePrimaryCtxReset" @ 7000 => context::release_primary, "uncharges the primary context and all in it";
-    Cuda cuDevicePrimaryCtxReset_v2(device: Device) = "cuDevicePrimaryCtxReset" @ 11000 => context::release_primary, "uncharges the primary context and all in it";
+    Cuda cuDevicePrimaryCtxReset(device: Device) = "cuDevicePrimaryCtxReset" @ 7000 => context::reset_primary, "uncharges the primary context and all in it";
+    Cuda cuDevicePrimaryCtxReset_v2(device: Device) = "cuDevicePrimaryCtxReset" @ 11000 => context::reset_primary, "uncharges the primary context and all in it";
     Cuda cuGreenCtxCreate(context: *mut Opaque, description: Opaque, device: Device, flags: u32) = "cuGreenCtxCreate" @ 12040 => context::create_green, "charges the reserve of a context, and of the primary one if that begins with it";
     Cuda cuGreenCtxDestroy(context: Opaque) = "cuGreenCtxDestroy" @ 12040 => context::destroy_green, "uncharges a context, and the primary one if that ends with it";
     Cuda cuGLCtxCreate(context: *mut Context, flags: u32, device: Device) = "cuGLCtxCreate" @ 2000 => context::create, "charges the reserve of a context";

@@ -105,7 +105,15 @@ fn allocate(
 ) -> Status {
     let growth = worst_growth(bytes as u64);
     if !process.charge_for(Api::Pool, card, growth) {
-        return OUT_OF_MEMORY;
+        return process.refusal(card, bytes as u64, || {
+            let mut given = 0;
+            let status = ask(&raw mut given);
+            if status == SUCCESS {
+                // SAFETY: it was just given, and nobody else knows it.
+                let _ = unsafe { driver::mem_free(given) };
+            }
+            status
+        });
     }
     let growth = {
         let mut books = process.books.lock();

@@ -89,7 +89,7 @@ pub struct Share {
     /// The card's UUID.
     #[prost(string, tag = "1")]
     pub card: ::prost::alloc::string::String,
-    /// How much of it.
+    /// How much of it. The agent gives a whole number of 2 MiB, rounded down, and refuses what is less than that.
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
 }

@@ -134,6 +134,17 @@ impl Cuda {
         (self.alloc)(&mut 0, bytes)
     }
 
+    /// Asks for what the account refuses; a driver alone may give it, and gets it back.
+    pub(crate) fn alloc_too_much(&self, bytes: usize) -> i32 {
+        const OUT_OF_MEMORY: i32 = 2;
+        let mut address = 0;
+        match (self.alloc)(&mut address, bytes) {
+            0 => (self.free)(address),
+            OUT_OF_MEMORY => 0,
+            other => other,
+        }
+    }
+
     /// Allocates and frees.
     pub(crate) fn alloc_and_free(&self, bytes: usize) -> i32 {
         let mut address = 0;

@@ -27,6 +27,10 @@ pub(crate) enum Work {
     AllocAsync,
     /// Asking for free and total memory
     MemoryInfo,
+    /// Asking for more than the limit, which is less than the card
+    Refused,
+    /// Holding something, and saying so, until the input ends
+    Stay,
     /// Launching a kernel that does nothing
     Launch,
     /// Opening and closing a library that stays loaded
@@ -72,6 +76,8 @@ const CONTENTION: Duration = Duration::from_secs(1);
 /// A batch is about this long, so that reading the clock does not show.
 const BATCH: Duration = Duration::from_micros(200);
 pub(crate) const KIB: usize = 1 << 10;
+/// Above the limit of the account and below the size of its card.
+const TOO_MUCH: usize = 768 << 30;
 /// How many other allocations a process holds.
 pub(crate) const OTHERS: usize = 10_000;
 /// How many threads contend in one process.
@@ -101,6 +107,14 @@ pub(crate) fn measure(work: Work) -> Result<()> {
             samples(&cuda, || cuda.alloc_and_free(4 * KIB))?
         }
         Work::AllocAsync => samples(&cuda, || cuda.alloc_and_free_async(4 * KIB))?,
+        Work::Refused => samples(&cuda, || cuda.alloc_too_much(TOO_MUCH))?,
+        Work::Stay => {
+            cuda.enter()?;
+            must("an allocation", cuda.keep(4 * KIB))?;
+            println!("in");
+            std::io::stdin().read_to_end(&mut Vec::new())?;
+            return Ok(());
+        }
         Work::MemoryInfo => samples(&cuda, || cuda.ask_memory())?,
         Work::Launch => {
             cuda.enter()?;
