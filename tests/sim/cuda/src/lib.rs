@@ -33,6 +33,7 @@ mod keeping;
 mod kernel_nodes;
 mod libraries;
 mod location;
+mod logs;
 mod lookup;
 mod managed;
 mod mapping;
@@ -78,6 +79,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         host::ROWS,
         kernel_nodes::ROWS,
         libraries::ROWS,
+        logs::ROWS,
         lookup::ROWS,
         managed::ROWS,
         memory::ROWS,
