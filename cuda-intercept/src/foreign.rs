@@ -47,6 +47,8 @@ const LOCATION_DOMAIN: u32 = 6;
 pub(crate) const POOL_RESERVED: u32 = 5;
 /// `CUDA_ERROR_NOT_READY`.
 pub(crate) const NOT_READY: Status = 600;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+pub(crate) const CAPTURE_RELAXED: u32 = 2;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const WITHOUT_TIMING: u32 = 2;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.

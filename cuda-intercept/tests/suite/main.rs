@@ -10,6 +10,7 @@
     reason = "a test that panics has found something"
 )]
 
+mod capture;
 mod contexts;
 mod cuda;
 mod doors;
