@@ -12,6 +12,7 @@ use apportion_gate::Reserve;
 use crate::{errno, spin::Spin};
 
 pub(crate) mod marks;
+mod members;
 mod path;
 mod peers;
 mod shared;

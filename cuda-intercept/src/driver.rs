@@ -36,6 +36,19 @@ static REAL: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
 /// Written by: [`load`], after `REAL`. Read by: every look-up. Release/Acquire.
 static FOUND: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
+/// Where each library lies, which is pinned; zeroes until it is found.
+/// Written by: [`load`], before `FOUND`. Read by: hooks that look at their caller. Release/Acquire.
+static SPANS: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
+
+/// Whether an address lies in a library's own code.
+#[inline]
+pub(crate) fn is_within(library: Library, address: usize) -> bool {
+    let Some([start, end]) = SPANS.get(library as usize) else {
+        return false;
+    };
+    (start.load(Acquire)..end.load(Acquire)).contains(&address)
+}
+
 /// The real function of a row, if the library is in the process and has it.
 #[inline]
 pub(crate) fn real(place: usize, library: Library) -> Option<usize> {
@@ -77,6 +90,10 @@ fn load(library: Library) {
 }
 
 fn fill(library: Library, object: &Object) {
+    if let Some([start, end]) = SPANS.get(library as usize) {
+        start.store(object.span().start, Release);
+        end.store(object.span().end, Release);
+    }
     for (row, real) in ROWS.iter().zip(&REAL) {
         if row.library == library {
             real.store(object.symbol(row.symbol).unwrap_or(0), Release);

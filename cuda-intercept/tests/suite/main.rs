@@ -18,6 +18,7 @@ mod harmless;
 mod library;
 mod linear;
 mod lookup;
+mod management;
 mod nonsense;
 mod pools;
 mod queries;
