@@ -518,7 +518,7 @@ pub enum EnforcementState {
     Attached = 2,
     /// The account's files are gone or damaged.
     Missing = 3,
-    /// A process uses the card without charging the account.
+    /// A process uses the card without charging the account, and the allocation uses more than it may.
     Bypassed = 4,
     /// The processes use more than the limit.
     Overlimit = 5,
@@ -566,7 +566,7 @@ pub enum EventKind {
     Draining = 4,
     Released = 5,
     Expired = 6,
-    /// A process uses a card without charging the account.
+    /// A process uses a card without charging the account, and its allocation uses more than it may.
     Bypassed = 7,
     /// An allocation uses more than its limit.
     Overlimit = 8,
