@@ -82,6 +82,10 @@ pub struct Card {
     /// what the agent was told, zero if nothing, and used what the processes are said to use.
     #[prost(bool, tag = "14")]
     pub memory_unknown: bool,
+    /// The number by which CUDA knows it where CUDA_DEVICE_ORDER is PCI_BUS_ID and CUDA_VISIBLE_DEVICES is not set;
+    /// absent where that is not certain.
+    #[prost(uint32, optional, tag = "15")]
+    pub cuda_ordinal: ::core::option::Option<u32>,
 }
 /// An amount on one card.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
