@@ -15,6 +15,7 @@ use crate::{errno, spin::Spin};
 
 mod lifeline;
 pub(crate) mod marks;
+mod members;
 mod pace;
 mod path;
 mod peers;

@@ -288,15 +288,12 @@ left_alone! {
         nvmlDeviceGetMemoryLimits nvmlDeviceSetMemoryLimits nvmlDeviceSetAccountingMode
         nvmlDeviceSetConfComputeUnprotectedMemSize nvmlDeviceSetMemClkVfOffset
         nvmlDeviceSetMemoryLockedClocks nvmlDeviceResetMemoryLockedClocks";
-    Nvml Gap "shows the processes of the whole card": "
-        nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetGraphicsRunningProcesses
-        nvmlDeviceGetMPSComputeRunningProcesses nvmlDeviceGetRunningProcessDetailList
-        nvmlDeviceGetProcessUtilization nvmlDeviceGetProcessesUtilizationInfo
+    Nvml TakesNothing "says how processes are accounted for, and forgets them, for root to do": "
+        nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingMode nvmlDeviceClearAccountingPids
+        nvmlVgpuInstanceClearAccountingPids nvmlVgpuInstanceGetAccountingMode";
+    Nvml Gap "shows the processes of virtual machines, which only a host that has them can ask for": "
         nvmlDeviceGetVgpuProcessUtilization nvmlDeviceGetVgpuProcessesUtilizationInfo
-        nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingMode nvmlDeviceGetAccountingPids
-        nvmlDeviceGetAccountingStats nvmlDeviceClearAccountingPids nvmlVgpuInstanceClearAccountingPids
-        nvmlVgpuInstanceGetAccountingMode nvmlVgpuInstanceGetAccountingPids
-        nvmlVgpuInstanceGetAccountingStats";
+        nvmlVgpuInstanceGetAccountingPids nvmlVgpuInstanceGetAccountingStats";
     Nvml Gap "shows the memory of the whole card, of its window or of its parts": "
         nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetAttributes nvmlDeviceGetConfComputeMemSizeInfo
         nvmlDeviceGetConfComputeProtectedMemoryUsage nvmlVgpuInstanceGetFbUsage nvmlVgpuTypeGetBAR1Info

@@ -57,4 +57,5 @@ pub use foreign::{
 pub use foreign::{Array3d, Array3dV1, ArrayMap, ArrayShape, ArrayShapeV1};
 pub use foreign::{KernelNode, LaunchConfig, LaunchOne, NodeParameters};
 pub use foreign::{NvmlMemory, NvmlMemoryV2, Opaque, Pool, PoolProperties, Status, Stream};
+pub use foreign::{ProcessDetailList, ProcessUtilization};
 pub use table::{Library, ROWS, Row};
