@@ -5,6 +5,7 @@ use crate::record::{Report, Stop};
 mod arrays;
 mod contexts;
 mod deadly_nulls;
+mod dependencies;
 mod driver_lookup;
 mod entry_points;
 mod graphs;
@@ -99,6 +100,16 @@ pub(crate) const CASES: &[Case] = &[
         name: "graphs",
         about: "memory that graphs allocate: at which step it is taken, kept and given back",
         run: graphs::run,
+    },
+    Case {
+        name: "dependencies",
+        about: "edges of graphs: made, asked for, taken away, and kept to by launches",
+        run: dependencies::run,
+    },
+    Case {
+        name: "captured_dependencies",
+        about: "what nodes depend on that streams were captured into",
+        run: dependencies::captured,
     },
     Case {
         name: "contexts",

@@ -21,12 +21,14 @@ const NAMES: &[(i32, &str)] = &[
     (101, "CUDA_ERROR_INVALID_DEVICE"),
     (201, "CUDA_ERROR_INVALID_CONTEXT"),
     (400, "CUDA_ERROR_INVALID_HANDLE"),
+    (401, "CUDA_ERROR_ILLEGAL_STATE"),
     (500, "CUDA_ERROR_NOT_FOUND"),
     (700, "CUDA_ERROR_ILLEGAL_ADDRESS"),
     (708, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE"),
     (709, "CUDA_ERROR_CONTEXT_IS_DESTROYED"),
     (800, "CUDA_ERROR_NOT_PERMITTED"),
     (801, "CUDA_ERROR_NOT_SUPPORTED"),
+    (904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"),
 ];
 
 impl Code {
@@ -38,7 +40,9 @@ impl Code {
     pub(crate) const NO_DEVICE: Self = Self(100);
     pub(crate) const INVALID_DEVICE: Self = Self(101);
     pub(crate) const INVALID_CONTEXT: Self = Self(201);
+    pub(crate) const ILLEGAL_STATE: Self = Self(401);
     pub(crate) const NOT_FOUND: Self = Self(500);
+    pub(crate) const CAPTURE_UNJOINED: Self = Self(904);
 
     pub(crate) fn succeeded(self) -> bool {
         self == Self::SUCCESS

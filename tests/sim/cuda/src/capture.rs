@@ -1,8 +1,9 @@
 //! Capturing streams: what is asked of them becomes a graph. Here memory, launches, copies and fills do; copies of
 //! arrays are done at once.
 //!
-//! A capture begins on one stream and spreads to every stream that waits for an event of it. What breaks one
-//! is in [`rules`]: from then on its streams take no work, and ending it gives an error and no graph.
+//! A capture begins on one stream and spreads to every stream that waits for an event of it. Each stream has a set
+//! of nodes that its next one depends on; at the end, the first stream must depend on what all others did. What
+//! breaks a capture is in [`rules`]: from then on its streams take no work, and ending it gives an error and no graph.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -10,10 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 
 use crate::driver::tables;
+use crate::edges::{self, Dependency, EdgeData, Insertion};
 use crate::error::{Error, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::graphs;
-use crate::pointer::Out;
+use crate::pointer::{In, Out};
 use crate::stream::{is_legacy, known};
 
 pub(crate) mod rules;
@@ -23,16 +25,22 @@ const UNSUPPORTED: Error = Error(900);
 const INVALIDATED: Error = Error(901);
 const MERGE: Error = Error(902);
 const UNMATCHED: Error = Error(903);
+const UNJOINED: Error = Error(904);
 const IMPLICIT: Error = Error(906);
 const CAPTURED_EVENT: Error = Error(907);
 const WRONG_THREAD: Error = Error(908);
 const ILLEGAL_STATE: Error = Error(401);
+/// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`; zero adds.
+const SET_DEPENDENCIES: u32 = 1;
 
 exports! {
     cuStreamBeginCapture(stream: u64) = begin_v1 => "cuStreamBeginCapture" @ 10000 | cuStreamBeginCapture_ptsz @ 10000;
     cuStreamBeginCapture_v2(stream: u64, mode: u32) = begin => "cuStreamBeginCapture" @ 10010 | cuStreamBeginCapture_v2_ptsz @ 10010;
     cuStreamEndCapture(stream: u64, graph: Out<u64>) = end => "cuStreamEndCapture" @ 10000 | cuStreamEndCapture_ptsz @ 10000;
     cuStreamIsCapturing(stream: u64, status: Out<u32>) = is_capturing => "cuStreamIsCapturing" @ 10000 | cuStreamIsCapturing_ptsz @ 10000;
+    cuStreamBeginCaptureToGraph(stream: u64, graph: u64, nodes: In<u64>, data: In<EdgeData>, count: usize, mode: u32) = begin_to_graph => "cuStreamBeginCaptureToGraph" @ 12030 | cuStreamBeginCaptureToGraph_ptsz @ 12030;
+    cuStreamUpdateCaptureDependencies(stream: u64, nodes: In<u64>, count: usize, flags: u32) = update_v1 => "cuStreamUpdateCaptureDependencies" @ 11030 | cuStreamUpdateCaptureDependencies_ptsz @ 11030;
+    cuStreamUpdateCaptureDependencies_v2(stream: u64, nodes: In<u64>, data: In<EdgeData>, count: usize, flags: u32) = update => "cuStreamUpdateCaptureDependencies" @ 12030 | cuStreamUpdateCaptureDependencies_v2_ptsz @ 12030;
     cuThreadExchangeStreamCaptureMode(mode: Out<u32>) = exchange_mode => "cuThreadExchangeStreamCaptureMode" @ 10010;
 }
 
@@ -52,18 +60,52 @@ pub(crate) enum Status {
     Invalidated,
 }
 
-/// The captures of a process, by the number of their graph.
+/// The captures of a process, by their ids.
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
     captures: HashMap<u64, Capture>,
-    /// The capture that each stream takes part in.
-    streams: HashMap<u64, u64>,
+    streams: HashMap<u64, Participant>,
+}
+
+/// A stream that takes part in a capture, and what its next node depends on: nodes, and as many data of edges.
+/// Programs are given the addresses of both.
+#[derive(Debug, Default)]
+struct Participant {
+    capture: u64,
+    nodes: Vec<u64>,
+    data: Vec<EdgeData>,
+}
+
+/// What an event stands for that was recorded in a capture.
+#[derive(Debug, Clone)]
+pub(crate) struct Recorded {
+    pub(crate) capture: u64,
+    dependencies: Vec<Dependency>,
+}
+
+/// What a program is told about the capture of a stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Description {
+    pub(crate) status: Status,
+    pub(crate) id: u64,
+    pub(crate) graph: u64,
+    /// Where the nodes that the next one depends on are, and the data of these edges, until the set changes.
+    pub(crate) nodes: u64,
+    pub(crate) data: u64,
+    pub(crate) count: usize,
+    /// Whether any of the data is not the default.
+    pub(crate) is_annotated: bool,
 }
 
 #[derive(Debug)]
 struct Capture {
     mode: Mode,
     thread: ThreadId,
+    graph: u64,
+    /// Whether the graph is the capture's own, and goes with one that fails.
+    is_own: bool,
+    /// What a program took out of the set of a stream, which need not be joined.
+    dropped: Vec<u64>,
     /// The stream that it began on.
     origin: u64,
     status: Status,
@@ -90,10 +132,57 @@ impl Mode {
     }
 }
 
+impl Participant {
+    fn dependencies(&self) -> Vec<Dependency> {
+        let pairs = self.nodes.iter().zip(&self.data);
+        let dependencies = pairs.map(|(node, data)| Dependency {
+            node: *node,
+            data: *data,
+        });
+        dependencies.collect()
+    }
+
+    /// Adds to the set what is not there yet.
+    fn extend(&mut self, dependencies: &[Dependency]) {
+        for new in dependencies {
+            if !self.dependencies().contains(new) {
+                self.nodes.push(new.node);
+                self.data.push(new.data);
+            }
+        }
+    }
+}
+
 impl Captures {
     fn of(&mut self, stream: u64) -> Option<(u64, &mut Capture)> {
-        let graph = *self.streams.get(&stream)?;
-        Some((graph, self.captures.get_mut(&graph)?))
+        let id = self.streams.get(&stream)?.capture;
+        Some((id, self.captures.get_mut(&id)?))
+    }
+
+    /// What comes next of a stream depends on a node and on nothing else.
+    pub(crate) fn advance(&mut self, stream: u64, node: u64) {
+        if let Some(participant) = self.streams.get_mut(&stream) {
+            participant.nodes = vec![node];
+            participant.data = vec![EdgeData::default()];
+        }
+    }
+
+    /// Whether any of them adds to a graph.
+    pub(crate) fn go_to(&self, graph: u64) -> bool {
+        self.captures.values().any(|capture| capture.graph == graph)
+    }
+
+    /// The last nodes of a capture's streams, of the first and of the others.
+    fn ends(&self, id: u64, origin: u64) -> (Vec<u64>, Vec<u64>) {
+        let (mut first, mut others) = (Vec::new(), Vec::new());
+        for (stream, participant) in &self.streams {
+            match (participant.capture == id, *stream == origin) {
+                (true, true) => first.extend(&participant.nodes),
+                (true, false) => others.extend(&participant.nodes),
+                (false, _) => {}
+            }
+        }
+        (first, others)
     }
 
     /// Invalidates those that `breaks` says. True if there was any, broken already or not.
@@ -104,17 +193,36 @@ impl Captures {
     }
 }
 
-/// The graph that the work of a stream becomes part of, if that is being captured.
-pub(crate) fn captured(on: u64) -> Result<Option<u64>, Error> {
-    match tables().captures.of(on) {
-        None => Ok(None),
-        Some((_, capture)) if capture.status == Status::Invalidated => Err(INVALIDATED),
-        Some((graph, _)) => Ok(Some(graph)),
-    }
+/// Where the work of a stream goes, if that is being captured.
+pub(crate) fn captured(on: u64) -> Result<Option<Insertion>, Error> {
+    let mut tables = tables();
+    let graph = match tables.captures.of(on) {
+        None => return Ok(None),
+        Some((_, capture)) if capture.status == Status::Invalidated => return Err(INVALIDATED),
+        Some((_, capture)) => capture.graph,
+    };
+    let participant = tables.captures.streams.get(&on);
+    Ok(participant.map(|participant| Insertion {
+        graph,
+        dependencies: participant.dependencies(),
+        stream: Some(on),
+    }))
 }
 
-/// Whether a stream is being captured, and the graph of that.
-pub(crate) fn status(on: u64) -> Result<(Status, u64), Error> {
+/// What an event stands for that is recorded now.
+pub(crate) fn recorded(on: u64) -> Result<Option<Recorded>, Error> {
+    let Some(place) = captured(on)? else {
+        return Ok(None);
+    };
+    let id = tables().captures.of(on).map(|(id, _)| id);
+    Ok(id.map(|capture| Recorded {
+        capture,
+        dependencies: place.dependencies,
+    }))
+}
+
+/// Whether a stream is being captured, and what becomes of it.
+pub(crate) fn description(on: u64) -> Result<Description, Error> {
     known(on)?;
     // The null stream is asked about itself; that breaks nothing.
     if is_legacy(on) && rules::legacy_is_in_use(on)? {
@@ -122,31 +230,54 @@ pub(crate) fn status(on: u64) -> Result<(Status, u64), Error> {
     }
     let mut tables = tables();
     let found = tables.captures.of(on);
-    Ok(found.map_or((Status::None, 0), |(graph, capture)| {
-        (capture.status, graph)
-    }))
+    let found = found.map(|(id, capture)| (id, capture.graph, capture.status));
+    let participant = tables.captures.streams.get(&on);
+    let (Some((id, graph, status)), Some(participant)) = (found, participant) else {
+        return Ok(Description {
+            status: Status::None,
+            id: 0,
+            graph: 0,
+            nodes: 0,
+            data: 0,
+            count: 0,
+            is_annotated: false,
+        });
+    };
+    let mut data = participant.data.iter();
+    Ok(Description {
+        status,
+        id,
+        graph,
+        nodes: participant.nodes.as_ptr().expose_provenance() as u64,
+        data: participant.data.as_ptr().expose_provenance() as u64,
+        count: participant.nodes.len(),
+        is_annotated: data.any(|data| *data != EdgeData::default()),
+    })
 }
 
 /// The work of a stream is put behind an event that was recorded in a capture: it takes part in that now.
-pub(crate) fn join(on: u64, graph: u64) -> Outcome {
+pub(crate) fn join(on: u64, event: &Recorded) -> Outcome {
     let mut tables = tables();
-    let Some(capture) = tables.captures.captures.get(&graph) else {
+    let Some(capture) = tables.captures.captures.get(&event.capture) else {
         // The capture is over, and with it what the event stood for.
         return Err(CAPTURED_EVENT);
     };
     if capture.status == Status::Invalidated {
         return Err(INVALIDATED);
     }
-    match tables.captures.streams.insert(on, graph) {
-        Some(other) if other != graph => {
-            tables.captures.streams.insert(on, other);
-            Err(MERGE)
-        }
-        Some(_) | None => Ok(()),
+    let participant = tables.captures.streams.entry(on).or_insert(Participant {
+        capture: event.capture,
+        ..Participant::default()
+    });
+    if participant.capture != event.capture {
+        return Err(MERGE);
     }
+    participant.extend(&event.dependencies);
+    Ok(())
 }
 
-fn begin(on: u64, mode: u32) -> Outcome {
+/// Begins to capture into a graph, or into a new one.
+fn start(on: u64, mode: u32, into: Option<(u64, Vec<Dependency>)>) -> Outcome {
     known(on)?;
     let mode = Mode::of(mode)?;
     if is_legacy(on) {
@@ -155,54 +286,123 @@ fn begin(on: u64, mode: u32) -> Outcome {
     if tables().captures.of(on).is_some() {
         return Err(ILLEGAL_STATE);
     }
-    let graph = graphs::empty();
+    let is_own = into.is_none();
+    let (graph, dependencies) = into.unwrap_or_else(|| (graphs::empty(), Vec::new()));
     let capture = Capture {
         mode,
         thread: thread::current().id(),
+        graph,
+        is_own,
+        dropped: Vec::new(),
         origin: on,
         status: Status::Active,
     };
     let mut tables = tables();
-    tables.captures.captures.insert(graph, capture);
-    tables.captures.streams.insert(on, graph);
+    let id = tables.fresh();
+    let mut participant = Participant {
+        capture: id,
+        ..Participant::default()
+    };
+    participant.extend(&dependencies);
+    tables.captures.captures.insert(id, capture);
+    tables.captures.streams.insert(on, participant);
     UNDER_WAY.fetch_add(1, Ordering::Relaxed);
     Ok(())
+}
+
+fn begin(on: u64, mode: u32) -> Outcome {
+    start(on, mode, None)
 }
 
 fn begin_v1(on: u64) -> Outcome {
     begin(on, 0)
 }
 
+fn begin_to_graph(
+    on: u64,
+    graph: u64,
+    nodes: In<u64>,
+    data: In<EdgeData>,
+    count: usize,
+    mode: u32,
+) -> Outcome {
+    graphs::nodes_of(graph)?;
+    let dependencies = Dependency::named(graph, nodes, data, count)?;
+    start(on, mode, Some((graph, dependencies)))
+}
+
 /// What was invalidated ends as well, with an error and a null graph.
 fn end(on: u64, out: Out<u64>) -> Outcome {
     out.check()?;
     known(on)?;
-    let (graph, status) = {
+    let (capture, is_joined) = {
         let mut tables = tables();
-        let (graph, capture) = tables.captures.of(on).ok_or(ILLEGAL_STATE)?;
+        let (id, capture) = tables.captures.of(on).ok_or(ILLEGAL_STATE)?;
         if capture.origin != on {
             return Err(UNMATCHED);
         }
         if capture.mode != Mode::Relaxed && capture.thread != thread::current().id() {
             return Err(WRONG_THREAD);
         }
-        let status = capture.status;
-        tables.captures.captures.remove(&graph);
-        tables.captures.streams.retain(|_, of| *of != graph);
+        let (first, others) = tables.captures.ends(id, on);
+        let capture = tables.captures.captures.remove(&id).ok_or(ILLEGAL_STATE)?;
+        tables.captures.streams.retain(|_, of| of.capture != id);
         UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
-        (graph, status)
+        let joined = first.into_iter().chain(capture.dropped.iter().copied());
+        let edges = tables.graphs.edges_mut(capture.graph);
+        let found = edges.map(|edges| edges::reachable(edges, joined));
+        let is_joined = found.is_ok_and(|found| others.iter().all(|node| found.contains(node)));
+        (capture, is_joined)
     };
-    if status == Status::Invalidated {
-        graphs::destroy(graph)?;
-        out.put(0)?;
-        return Err(INVALIDATED);
+    let ended = match (capture.status, is_joined) {
+        (Status::Invalidated, _) => Err(INVALIDATED),
+        (_, false) => Err(UNJOINED),
+        (_, true) => return out.put(capture.graph),
+    };
+    if capture.is_own {
+        graphs::destroy(capture.graph)?;
     }
-    out.put(graph)
+    out.put(0)?;
+    ended
+}
+
+/// `cuStreamUpdateCaptureDependencies`: adds to the set of a stream, or replaces it.
+fn update(on: u64, nodes: In<u64>, data: In<EdgeData>, count: usize, flags: u32) -> Outcome {
+    known(on)?;
+    let graph = {
+        let mut tables = tables();
+        let (_, capture) = tables.captures.of(on).ok_or(ILLEGAL_STATE)?;
+        if capture.status == Status::Invalidated {
+            return Err(INVALIDATED);
+        }
+        capture.graph
+    };
+    let dependencies = Dependency::named(graph, nodes, data, count)?;
+    if flags > SET_DEPENDENCIES {
+        return Err(INVALID_VALUE);
+    }
+    let mut tables = tables();
+    let participant = tables.captures.streams.get_mut(&on);
+    let participant = participant.ok_or(ILLEGAL_STATE)?;
+    let mut dropped = Vec::new();
+    if flags == SET_DEPENDENCIES {
+        dropped.append(&mut participant.nodes);
+        participant.data.clear();
+    }
+    participant.extend(&dependencies);
+    if let Some((_, capture)) = tables.captures.of(on) {
+        capture.dropped.extend(dropped);
+    }
+    Ok(())
+}
+
+fn update_v1(on: u64, nodes: In<u64>, count: usize, flags: u32) -> Outcome {
+    update(on, nodes, In::null(), count, flags)
 }
 
 fn is_capturing(on: u64, out: Out<u32>) -> Outcome {
     out.check()?;
-    out.put(status(on)?.0 as u32)
+    out.put(description(on)?.status as u32)
 }
 
 fn exchange_mode(place: Out<u32>) -> Outcome {

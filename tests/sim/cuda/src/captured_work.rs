@@ -8,9 +8,10 @@ use crate::error::Outcome;
 use crate::graphs::{self, Node};
 use crate::stream::stream;
 
-/// `CU_GRAPH_NODE_TYPE_MEMCPY` and `CU_GRAPH_NODE_TYPE_MEMSET`.
+/// `CU_GRAPH_NODE_TYPE_MEMCPY`, `CU_GRAPH_NODE_TYPE_MEMSET` and `CU_GRAPH_NODE_TYPE_HOST`.
 pub(crate) const COPY: u32 = 1;
 pub(crate) const FILL: u32 = 2;
+pub(crate) const HOST: u32 = 3;
 
 /// What a node does at each launch of its graph.
 #[derive(Clone)]
@@ -41,9 +42,9 @@ pub(crate) fn on_stream(
 ) -> Outcome {
     stream(on)?;
     match captured(on)? {
-        Some(graph) => {
+        Some(to) => {
             let run = Arc::new(run);
-            graphs::add(graph, Node::Work(Work { kind, run })).map(drop)
+            graphs::add(to, Node::Work(Work { kind, run })).map(drop)
         }
         None => run(),
     }

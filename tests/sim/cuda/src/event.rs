@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use crate::capture::{captured, rules};
+use crate::capture::{Recorded, recorded, rules};
 use crate::context::current;
 use crate::driver::{self, tables};
 use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome};
@@ -15,12 +15,12 @@ use crate::stream::stream;
 pub(crate) type Events = HashMap<u64, Event>;
 
 /// An event that the program has created.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Event {
     pub(crate) flags: u32,
     pub(crate) recorded: Option<Instant>,
-    /// The graph of the capture in which it was last recorded.
-    pub(crate) captured: Option<u64>,
+    /// What it stands for, if it was last recorded in a capture.
+    pub(crate) captured: Option<Recorded>,
 }
 
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -41,7 +41,7 @@ exports! {
 }
 
 fn event(handle: u64) -> Result<Event, Error> {
-    tables().events.get(&handle).copied().ok_or(INVALID_HANDLE)
+    tables().events.get(&handle).cloned().ok_or(INVALID_HANDLE)
 }
 
 fn create(out: Out<u64>, flags: u32) -> Outcome {
@@ -81,7 +81,7 @@ fn record_with_flags(handle: u64, on: u64, flags: u32) -> Outcome {
         return Err(INVALID_VALUE);
     }
     stream(on)?;
-    let captured = captured(on)?;
+    let captured = recorded(on)?;
     let mut tables = tables();
     let event = tables.events.get_mut(&handle).ok_or(INVALID_HANDLE)?;
     event.recorded = Some(Instant::now());
@@ -89,8 +89,8 @@ fn record_with_flags(handle: u64, on: u64, flags: u32) -> Outcome {
     Ok(())
 }
 
-/// The graph of the capture that an event is part of.
-pub(crate) fn captured_in(handle: u64) -> Result<Option<u64>, Error> {
+/// What an event stands for in a capture.
+pub(crate) fn captured_in(handle: u64) -> Result<Option<Recorded>, Error> {
     Ok(event(handle)?.captured)
 }
 

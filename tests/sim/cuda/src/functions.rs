@@ -276,7 +276,7 @@ fn run(handle: u64, grid: [u32; 3], block: [u32; 3], on: u64) -> Outcome {
     }
     stream(on)?;
     match captured(on)? {
-        Some(graph) => kernel_nodes::add(graph, handle).map(drop),
+        Some(to) => kernel_nodes::add(to, handle).map(drop),
         None => start(handle),
     }
 }

@@ -13,6 +13,7 @@ use apportion_sim_machine::{PoolAttribute, Reply, Request};
 use crate::capture::captured;
 use crate::captured_work::Work;
 use crate::driver::{ask, tables};
+use crate::edges::{self, Edge, Insertion};
 use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
 use crate::export::exports;
 use crate::functions;
@@ -27,11 +28,20 @@ use crate::tables::{Kind, Range};
 /// The graphs of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Graphs {
-    graphs: HashMap<u64, Vec<u64>>,
-    nodes: HashMap<u64, Node>,
+    graphs: HashMap<u64, Graph>,
+    /// What each node does, and the graph that it is in.
+    nodes: HashMap<u64, (u64, Node)>,
     execs: HashMap<u64, Vec<(u64, Node)>>,
     /// What is allocated now, by address.
     live: HashMap<u64, u64>,
+}
+
+#[derive(Debug, Default)]
+struct Graph {
+    nodes: Vec<u64>,
+    edges: Vec<Edge>,
+    /// What each node of the graph became that this is a copy of.
+    copies: HashMap<u64, u64>,
 }
 
 /// What a node does.
@@ -66,6 +76,7 @@ exports! {
     cuGraphAddChildGraphNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, child: u64) = add_child => "cuGraphAddChildGraphNode" @ 10000;
     cuGraphAddMemAllocNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, parameters: Out<Parameters>) = add_allocation => "cuGraphAddMemAllocNode" @ 11040;
     cuGraphAddMemFreeNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, address: u64) = add_free => "cuGraphAddMemFreeNode" @ 11040;
+    cuGraphDestroyNode(node: u64) = destroy_node => "cuGraphDestroyNode" @ 10000;
     cuGraphGetNodes(graph: u64, nodes: Out<u64>, count: Out<usize>) = get_nodes => "cuGraphGetNodes" @ 10000;
     cuGraphNodeGetType(node: u64, kind: Out<u32>) = get_type => "cuGraphNodeGetType" @ 10000;
     cuGraphMemAllocNodeGetParams(node: u64, parameters: Out<Parameters>) = get_allocation => "cuGraphMemAllocNodeGetParams" @ 11040;
@@ -109,11 +120,44 @@ impl Node {
     }
 }
 
+impl Graphs {
+    /// The graph that a node is in.
+    pub(crate) fn graph_of(&self, node: u64) -> Option<u64> {
+        self.nodes.get(&node).map(|(graph, _)| *graph)
+    }
+
+    /// The edges of a graph.
+    pub(crate) fn edges_mut(&mut self, graph: u64) -> Result<&mut Vec<Edge>, Error> {
+        let graph = self.graphs.get_mut(&graph).ok_or(INVALID_VALUE)?;
+        Ok(&mut graph.edges)
+    }
+
+    /// Notes what each node of another graph became in a copy of it.
+    pub(crate) fn note_clone(&mut self, clone: u64, copies: HashMap<u64, u64>) {
+        if let Some(graph) = self.graphs.get_mut(&clone) {
+            graph.copies = copies;
+        }
+    }
+
+    /// What a node became in a copy of its graph, if it is still there.
+    pub(crate) fn in_clone(&self, clone: u64, original: u64) -> Option<u64> {
+        let copy = *self.graphs.get(&clone)?.copies.get(&original)?;
+        self.nodes.contains_key(&copy).then_some(copy)
+    }
+
+    /// Whether any node of a graph allocates or frees.
+    pub(crate) fn has_memory(&self, graph: u64) -> Result<bool, Error> {
+        let graph = self.graphs.get(&graph).ok_or(INVALID_VALUE)?;
+        let mut nodes = graph.nodes.iter().filter_map(|node| self.nodes.get(node));
+        Ok(nodes.any(|(_, node)| matches!(node, Node::Allocate(_) | Node::Free(_))))
+    }
+}
+
 /// An empty graph.
 pub(crate) fn empty() -> u64 {
     let mut tables = tables();
     let handle = tables.fresh();
-    tables.graphs.graphs.insert(handle, Vec::new());
+    tables.graphs.graphs.insert(handle, Graph::default());
     handle
 }
 
@@ -128,42 +172,71 @@ fn create(out: Out<u64>, flags: u32) -> Outcome {
 /// Takes the nodes, and the addresses of what they allocate, with it.
 pub(crate) fn destroy(graph: u64) -> Outcome {
     let mut tables = tables();
-    let nodes = tables.graphs.graphs.remove(&graph).ok_or(INVALID_VALUE)?;
-    for node in nodes {
+    let graph = tables.graphs.graphs.remove(&graph).ok_or(INVALID_VALUE)?;
+    for node in graph.nodes {
         tables.graphs.nodes.remove(&node);
     }
     Ok(())
 }
 
-/// Adds a node.
-pub(crate) fn add(graph: u64, node: Node) -> Result<u64, Error> {
+/// Adds a node. What comes next of a captured stream depends on it.
+pub(crate) fn add(to: Insertion, node: Node) -> Result<u64, Error> {
     let mut tables = tables();
     let handle = tables.fresh();
-    let nodes = tables.graphs.graphs.get_mut(&graph).ok_or(INVALID_VALUE)?;
-    nodes.push(handle);
-    tables.graphs.nodes.insert(handle, node);
+    let graph = tables.graphs.graphs.get_mut(&to.graph);
+    let graph = graph.ok_or(INVALID_VALUE)?;
+    graph.nodes.push(handle);
+    graph
+        .edges
+        .extend(to.dependencies.iter().map(|dependency| Edge {
+            from: dependency.node,
+            to: handle,
+            data: dependency.data,
+        }));
+    tables.graphs.nodes.insert(handle, (to.graph, node));
+    if let Some(stream) = to.stream {
+        tables.captures.advance(stream, handle);
+    }
     Ok(handle)
 }
 
-fn add_empty(out: Out<u64>, graph: u64, _after: In<u64>, _count: usize) -> Outcome {
+fn add_empty(out: Out<u64>, graph: u64, after: In<u64>, count: usize) -> Outcome {
     out.check()?;
-    out.put(add(graph, Node::Nothing)?)
+    let to = Insertion::after(graph, after, count)?;
+    out.put(add(to, Node::Nothing)?)
 }
 
-fn add_child(out: Out<u64>, graph: u64, _: In<u64>, _: usize, child: u64) -> Outcome {
+fn add_child(out: Out<u64>, graph: u64, after: In<u64>, count: usize, child: u64) -> Outcome {
     out.check()?;
     nodes_of(child)?;
-    out.put(add(graph, Node::Child(child))?)
+    let to = Insertion::after(graph, after, count)?;
+    out.put(add(to, Node::Child(child))?)
+}
+
+/// Takes a node and its edges out of its graph, unless that has memory.
+fn destroy_node(node: u64) -> Outcome {
+    let mut tables = tables();
+    let graph = tables.graphs.graph_of(node).ok_or(INVALID_VALUE)?;
+    if tables.graphs.has_memory(graph)? {
+        return Err(INVALID_VALUE);
+    }
+    let graph = tables.graphs.graphs.get_mut(&graph).ok_or(INVALID_VALUE)?;
+    graph.nodes.retain(|known| *known != node);
+    graph
+        .edges
+        .retain(|edge| edge.from != node && edge.to != node);
+    tables.graphs.nodes.remove(&node);
+    Ok(())
 }
 
 /// An allocation has its address from the start, and memory while it runs.
-pub(crate) fn allocation(graph: u64, mut parameters: Parameters) -> Result<(u64, u64), Error> {
+pub(crate) fn allocation(to: Insertion, mut parameters: Parameters) -> Result<(u64, u64), Error> {
     if parameters.bytes == 0 || parameters.pool.device()? < 0 {
         return Err(INVALID_VALUE);
     }
     let bytes = parameters.bytes as u64;
     parameters.address = mapping::lazy(bytes)?;
-    let node = add(graph, Node::Allocate(parameters))?;
+    let node = add(to, Node::Allocate(parameters))?;
     let mut tables = tables();
     let serial = tables.fresh();
     let range = Range {
@@ -180,56 +253,49 @@ pub(crate) fn allocation(graph: u64, mut parameters: Parameters) -> Result<(u64,
 fn add_allocation(
     out: Out<u64>,
     graph: u64,
-    _after: In<u64>,
-    _count: usize,
+    after: In<u64>,
+    count: usize,
     parameters: Out<Parameters>,
 ) -> Outcome {
     out.check()?;
     let mut asked = parameters.read()?;
-    let (node, address) = allocation(graph, asked)?;
+    let to = Insertion::after(graph, after, count)?;
+    let (node, address) = allocation(to, asked)?;
     asked.address = address;
     parameters.put(asked)?;
     out.put(node)
 }
 
 /// Adds a node that frees what another of the process's graphs allocates.
-pub(crate) fn release(graph: u64, address: u64) -> Result<u64, Error> {
+pub(crate) fn release(to: Insertion, address: u64) -> Result<u64, Error> {
     let range = tables().ranges.get(&address).copied();
     match range.map(|range| range.kind) {
-        Some(Kind::Graph) => add(graph, Node::Free(address)),
+        Some(Kind::Graph) => add(to, Node::Free(address)),
         Some(_) | None => Err(INVALID_VALUE),
     }
 }
 
-fn add_free(out: Out<u64>, graph: u64, _: In<u64>, _: usize, address: u64) -> Outcome {
+fn add_free(out: Out<u64>, graph: u64, after: In<u64>, count: usize, address: u64) -> Outcome {
     out.check()?;
-    out.put(release(graph, address)?)
+    out.put(release(Insertion::after(graph, after, count)?, address)?)
 }
 
 pub(crate) fn nodes_of(graph: u64) -> Result<Vec<u64>, Error> {
     let tables = tables();
-    let nodes = tables.graphs.graphs.get(&graph);
-    nodes.cloned().ok_or(INVALID_VALUE)
+    let graph = tables.graphs.graphs.get(&graph).ok_or(INVALID_VALUE)?;
+    Ok(graph.nodes.clone())
 }
 
 /// What a node does.
 pub(crate) fn node(handle: u64) -> Result<Node, Error> {
     let tables = tables();
-    let node = tables.graphs.nodes.get(&handle);
-    node.cloned().ok_or(INVALID_VALUE)
+    let found = tables.graphs.nodes.get(&handle);
+    found.map(|(_, node)| node.clone()).ok_or(INVALID_VALUE)
 }
 
-/// Without a place for them, says how many there are.
 fn get_nodes(graph: u64, nodes: Out<u64>, count: Out<usize>) -> Outcome {
-    let all = nodes_of(graph)?;
-    if nodes.check().is_err() {
-        return count.put(all.len());
-    }
-    let room = count.read()?;
-    for (at, node) in all.iter().take(room).enumerate() {
-        nodes.put_at(at, *node)?;
-    }
-    count.put(all.len().min(room))
+    count.check()?;
+    edges::give(&nodes_of(graph)?, nodes, count)
 }
 
 fn get_type(handle: u64, kind: Out<u32>) -> Outcome {
@@ -257,10 +323,17 @@ fn get_child(handle: u64, graph: Out<u64>) -> Outcome {
     }
 }
 
-/// All nodes in the order in which they were added, with those of the graphs in it.
+/// The nodes of a graph in an order that keeps to its edges.
+fn order(graph: u64) -> Result<Vec<u64>, Error> {
+    let tables = tables();
+    let graph = tables.graphs.graphs.get(&graph).ok_or(INVALID_VALUE)?;
+    edges::ordered(&graph.nodes, &graph.edges).ok_or(INVALID_VALUE)
+}
+
+/// All nodes in an order that keeps to the edges, with those of the graphs in it.
 fn flat(graph: u64) -> Result<Vec<(u64, Node)>, Error> {
     let mut all = Vec::new();
-    for handle in nodes_of(graph)? {
+    for handle in order(graph)? {
         match node(handle)? {
             Node::Child(child) => all.extend(flat(child)?),
             Node::Conditional(bodies) => {
@@ -278,6 +351,10 @@ fn instantiate(out: Out<u64>, graph: u64, _flags: u64) -> Outcome {
     out.check()?;
     let nodes = flat(graph)?;
     let mut tables = tables();
+    // What is still being captured is not complete.
+    if tables.captures.go_to(graph) {
+        return Err(INVALID_VALUE);
+    }
     let handle = tables.fresh();
     tables.graphs.execs.insert(handle, nodes);
     out.put(handle)
@@ -353,10 +430,12 @@ fn update(exec: u64, graph: u64, _info: Out<u64>) -> Outcome {
 fn launch(handle: u64, on: u64) -> Outcome {
     stream(on)?;
     let nodes = exec(handle)?;
-    if let Some(graph) = captured(on)? {
-        return nodes
-            .into_iter()
-            .try_for_each(|node| add(graph, node).map(drop));
+    if captured(on)?.is_some() {
+        for node in nodes {
+            let to = captured(on)?.ok_or(INVALID_VALUE)?;
+            add(to, node)?;
+        }
+        return Ok(());
     }
     let is_live = |node: &Node| match node {
         Node::Allocate(known) => tables().graphs.live.contains_key(&known.address),

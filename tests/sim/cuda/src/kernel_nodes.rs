@@ -1,5 +1,6 @@
 //! Kernels in graphs: nodes that are added, captured, and changed in a graph that is executable already.
 
+use crate::edges::Insertion;
 use crate::error::{INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::functions;
@@ -58,26 +59,33 @@ impl Parameters {
 }
 
 /// Adds a node that runs a function.
-pub(crate) fn add(graph: u64, function: u64) -> Result<u64, crate::error::Error> {
+pub(crate) fn add(to: Insertion, function: u64) -> Result<u64, crate::error::Error> {
     functions::name(function)?;
-    graphs::add(graph, Node::Kernel(function))
+    graphs::add(to, Node::Kernel(function))
 }
 
-fn add_first(out: Out<u64>, graph: u64, _: In<u64>, _: usize, parameters: In<First>) -> Outcome {
+fn add_first(
+    out: Out<u64>,
+    graph: u64,
+    after: In<u64>,
+    count: usize,
+    parameters: In<First>,
+) -> Outcome {
     out.check()?;
     let [function, ..] = parameters.get()?;
-    out.put(add(graph, function)?)
+    out.put(add(Insertion::after(graph, after, count)?, function)?)
 }
 
 fn add_node(
     out: Out<u64>,
     graph: u64,
-    _: In<u64>,
-    _: usize,
+    after: In<u64>,
+    count: usize,
     parameters: In<Parameters>,
 ) -> Outcome {
     out.check()?;
-    out.put(add(graph, parameters.get()?.chosen())?)
+    let to = Insertion::after(graph, after, count)?;
+    out.put(add(to, parameters.get()?.chosen())?)
 }
 
 fn function_of(node: u64) -> Result<u64, crate::error::Error> {

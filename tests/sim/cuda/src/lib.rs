@@ -18,6 +18,7 @@ mod copy_rows;
 mod device;
 mod device_attributes;
 mod driver;
+mod edges;
 mod error;
 mod event;
 mod event_sharing;
@@ -68,6 +69,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         copy_rows::ROWS,
         device::ROWS,
         driver::ROWS,
+        edges::ROWS,
         error::ROWS,
         event::ROWS,
         event_sharing::ROWS,

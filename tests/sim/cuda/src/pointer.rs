@@ -29,6 +29,11 @@ impl<T: Copy> Out<T> {
         Self(place)
     }
 
+    /// No pointer, for a result that the caller's version of a function does not give.
+    pub(crate) fn null() -> Self {
+        Self(std::ptr::null_mut())
+    }
+
     /// The same pointer, where the type depends on another argument.
     pub(crate) fn cast<U: Copy>(self) -> Out<U> {
         Out(self.0.cast())
@@ -75,6 +80,11 @@ impl<T: Copy> In<T> {
     /// A pointer to a value of our own.
     pub(crate) fn to(value: &T) -> Self {
         Self(value)
+    }
+
+    /// No pointer, for an argument that the caller's version of a function does not have.
+    pub(crate) fn null() -> Self {
+        Self(std::ptr::null())
     }
 
     /// The same pointer, where the type depends on another argument.

@@ -4,8 +4,10 @@
 use std::collections::HashMap;
 
 use crate::capture::{self, rules};
+use crate::captured_work;
 use crate::context::current;
 use crate::driver::{self, tables};
+use crate::edges::LOSSY_QUERY;
 use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Outcome};
 use crate::event;
 use crate::export::exports;
@@ -174,7 +176,7 @@ fn wait_event(handle: u64, event: u64, flags: u32) -> Outcome {
     }
     stream(handle)?;
     match event::captured_in(event)? {
-        Some(graph) => capture::join(handle, graph),
+        Some(recorded) => capture::join(handle, &recorded),
         None => Ok(()),
     }
 }
@@ -206,9 +208,9 @@ fn get_device(handle: u64, device: Out<i32>) -> Outcome {
 }
 
 fn get_capture_v1(handle: u64, status: Out<u32>, id: Out<u64>) -> Outcome {
-    let (found, graph) = capture::status(handle)?;
-    id.offer(graph);
-    status.put(found as u32)
+    let found = capture::description(handle)?;
+    id.offer(found.id);
+    status.put(found.status as u32)
 }
 
 fn get_capture_v2(
@@ -219,12 +221,11 @@ fn get_capture_v2(
     dependencies: Out<u64>,
     count: Out<usize>,
 ) -> Outcome {
-    graph.offer(capture::status(handle)?.1);
-    dependencies.offer(0);
-    count.offer(0);
-    get_capture_v1(handle, status, id)
+    let edges = Out::null();
+    get_capture(handle, status, id, graph, dependencies, edges, count)
 }
 
+/// Dependencies with data are not given without it.
 fn get_capture(
     handle: u64,
     status: Out<u32>,
@@ -234,8 +235,15 @@ fn get_capture(
     edges: Out<u64>,
     count: Out<usize>,
 ) -> Outcome {
-    edges.offer(0);
-    get_capture_v2(handle, status, id, graph, dependencies, count)
+    let found = capture::description(handle)?;
+    if found.is_annotated && dependencies.check().is_ok() && edges.check().is_err() {
+        return Err(LOSSY_QUERY);
+    }
+    graph.offer(found.graph);
+    dependencies.offer(found.nodes);
+    edges.offer(found.data);
+    count.offer(found.count);
+    get_capture_v1(handle, status, id)
 }
 
 fn add_callback(handle: u64, callback: StreamCallback, data: u64, flags: u32) -> Outcome {
@@ -249,10 +257,12 @@ fn add_callback(handle: u64, callback: StreamCallback, data: u64, flags: u32) ->
 
 fn launch_host_v1(handle: u64, function: HostFunction, data: u64) -> Outcome {
     let function = function.ok_or(INVALID_VALUE)?;
-    stream(handle)?;
-    // SAFETY: as for `add_callback`.
-    unsafe { function(data) };
-    Ok(())
+    captured_work::on_stream(handle, captured_work::HOST, move || {
+        // SAFETY: the caller gives a function to be called with this data whenever the stream, or the graph
+        // that it is captured into, gets there.
+        unsafe { function(data) };
+        Ok(())
+    })
 }
 
 fn launch_host(handle: u64, function: HostFunction, data: u64, _mode: u32) -> Outcome {

@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use super::{CAPTURED_EVENT, IMPLICIT, MODE, Mode, Status, UNDER_WAY, UNSUPPORTED};
+use super::{CAPTURED_EVENT, IMPLICIT, MODE, Mode, Recorded, Status, UNDER_WAY, UNSUPPORTED};
 use crate::driver::{Locked, tables};
 use crate::error::{Error, Outcome};
 use crate::stream::{is_legacy, known};
@@ -153,10 +153,10 @@ pub(crate) fn check_stream(on: u64) -> Outcome {
     let broken: Vec<u64> = {
         let streams = tables.captures.streams.iter();
         let broken = streams.filter(|(stream, _)| blocks(&tables, **stream, context));
-        broken.map(|(_, graph)| *graph).collect()
+        broken.map(|(_, participant)| participant.capture).collect()
     };
-    for graph in broken {
-        if let Some(capture) = tables.captures.captures.get_mut(&graph) {
+    for id in broken {
+        if let Some(capture) = tables.captures.captures.get_mut(&id) {
             capture.status = Status::Invalidated;
         }
     }
@@ -174,9 +174,11 @@ pub(crate) fn check_wait(on: u64) -> Outcome {
 }
 
 /// The same of an event that was recorded in a capture.
-pub(crate) fn check_event(graph: Option<u64>) -> Outcome {
-    let Some(graph) = graph else { return Ok(()) };
-    if let Some(capture) = tables().captures.captures.get_mut(&graph) {
+pub(crate) fn check_event(recorded: Option<Recorded>) -> Outcome {
+    let Some(Recorded { capture, .. }) = recorded else {
+        return Ok(());
+    };
+    if let Some(capture) = tables().captures.captures.get_mut(&capture) {
         capture.status = Status::Invalidated;
     }
     Err(CAPTURED_EVENT)
