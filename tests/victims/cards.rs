@@ -109,11 +109,20 @@ impl Victim {
         Ok(Outcome::with(done.code, [u64::from(context == UNTOUCHED)]))
     }
 
-    /// A green context over all of the card, as far as the simulated driver asks.
+    /// A green context over all multiprocessors of the card.
     fn green(&mut self) -> Result<Outcome, i32> {
-        let mut context = UNTOUCHED;
-        let done =
-            self.card(|driver, device| driver.cuGreenCtxCreate(Some(&mut context), 1, device, 1))?;
+        const MULTIPROCESSORS: u32 = 1;
+        let (mut context, mut description) = (UNTOUCHED, 0);
+        let mut all = [0; 18];
+        self.card(|driver, device| {
+            driver.cuDeviceGetDevResource(device, &mut all, MULTIPROCESSORS)
+        })?;
+        self.card(|driver, _| {
+            driver.cuDevResourceGenerateDesc(Some(&mut description), &mut all, 1)
+        })?;
+        let done = self.card(|driver, device| {
+            driver.cuGreenCtxCreate(Some(&mut context), description, device, 1)
+        })?;
         let object = Object::Green(context);
         Ok(match done.code {
             0 => Outcome::with(0, [self.objects.keep(object)]),

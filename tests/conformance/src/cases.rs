@@ -9,6 +9,7 @@ mod dependencies;
 mod driver_lookup;
 mod entry_points;
 mod graphs;
+mod green;
 mod managed;
 mod modules;
 mod null_outputs;
@@ -110,6 +111,11 @@ pub(crate) const CASES: &[Case] = &[
         name: "captured_dependencies",
         about: "what nodes depend on that streams were captured into",
         run: dependencies::captured,
+    },
+    Case {
+        name: "green_contexts",
+        about: "multiprocessors as resources: split, described, and made green contexts of",
+        run: green::run,
     },
     Case {
         name: "contexts",

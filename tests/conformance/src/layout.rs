@@ -53,6 +53,25 @@ impl Access {
     }
 }
 
+/// `CUdevResource`, of multiprocessors.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+pub(crate) struct Resource {
+    pub(crate) kind: u32,
+    driver: [u8; 92],
+    pub(crate) multiprocessors: u32,
+    rest: [u8; 44],
+}
+
+impl Resource {
+    pub(crate) const EMPTY: Self = Self {
+        kind: 0,
+        driver: [0; 92],
+        multiprocessors: 0,
+        rest: [0; 44],
+    };
+}
+
 /// `CUmemPoolProps`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

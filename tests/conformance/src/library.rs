@@ -11,7 +11,7 @@ use libloading::Library;
 use crate::code::Code;
 use crate::layout::{
     Access, AllocationNode, ArrayDescriptor, CardMemory, CardMemoryV2, HandleProperties,
-    PoolProperties, Running,
+    PoolProperties, Resource, Running,
 };
 
 /// A nullable output.
@@ -135,6 +135,16 @@ library! {
     end_capture = "cuStreamEndCapture" (stream: usize, graph: Out<usize>);
     capture_info = "cuStreamGetCaptureInfo_v2" (stream: usize, status: Out<i32>, id: Out<u64>, graph: Out<usize>, nodes: Out<*const usize>, count: Out<usize>);
     update_capture = "cuStreamUpdateCaptureDependencies" (stream: usize, nodes: *const usize, count: usize, flags: u32);
+    device_resource = "cuDeviceGetDevResource" (device: i32, resource: Out<Resource>, kind: u32);
+    context_resource = "cuCtxGetDevResource" (context: usize, resource: Out<Resource>, kind: u32);
+    green_resource = "cuGreenCtxGetDevResource" (context: usize, resource: Out<Resource>, kind: u32);
+    split_resource = "cuDevSmResourceSplitByCount" (groups: *mut Resource, count: Out<u32>, input: In<Resource>, remainder: Out<Resource>, flags: u32, least: u32);
+    describe_resources = "cuDevResourceGenerateDesc" (description: Out<usize>, resources: *mut Resource, count: u32);
+    green_create = "cuGreenCtxCreate" (context: Out<usize>, description: usize, device: i32, flags: u32);
+    green_destroy = "cuGreenCtxDestroy" (context: usize);
+    green_stream = "cuGreenCtxStreamCreate" (stream: Out<usize>, context: usize, flags: u32, priority: i32);
+    stream_context = "cuStreamGetCtx_v2" (stream: usize, context: Out<usize>, green: Out<usize>);
+    stream_destroy = "cuStreamDestroy_v2" (stream: usize);
     array_create = "cuArrayCreate_v2" (array: Out<usize>, descriptor: In<ArrayDescriptor>);
     array_destroy = "cuArrayDestroy" (array: usize);
     array_descriptor = "cuArrayGetDescriptor_v2" (descriptor: Out<ArrayDescriptor>, array: usize);

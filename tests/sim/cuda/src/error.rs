@@ -57,6 +57,8 @@ given:
     712 HOST_MEMORY_ALREADY_REGISTERED c"part or all of the requested memory range is already mapped";
     713 HOST_MEMORY_NOT_REGISTERED c"pointer does not correspond to a registered memory region";
     801 NOT_SUPPORTED c"operation not supported";
+    914 INVALID_RESOURCE_TYPE c"invalid resource type";
+    915 INVALID_RESOURCE_CONFIGURATION c"invalid resource configuration";
     999 UNKNOWN c"unknown error";
 foreign:
     205 MAP_FAILED c"mapping of buffer object failed";
@@ -76,6 +78,8 @@ foreign:
     800 NOT_PERMITTED c"operation not permitted";
     802 SYSTEM_NOT_READY c"system not yet initialized";
     401 ILLEGAL_STATE c"the operation cannot be performed in the present state";
+    402 LOSSY_QUERY c"attempted introspection would be semantically lossy";
+    904 STREAM_CAPTURE_UNJOINED c"capturing stream has unjoined work";
     900 STREAM_CAPTURE_UNSUPPORTED c"operation not permitted when stream is capturing";
     901 STREAM_CAPTURE_INVALIDATED c"operation failed due to a previous error during capture";
     902 STREAM_CAPTURE_MERGE c"operation would result in a merge of separate capture sequences";

@@ -1,5 +1,5 @@
 //! Green contexts: a part of a device under a handle of its own, over the primary context, which each
-//! retains. Which part is not simulated, so any description of it is taken.
+//! retains. The part is what a description of [`crate::resources`] says.
 
 use std::collections::HashMap;
 
@@ -10,23 +10,30 @@ use crate::error::{INVALID_CONTEXT, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::pointer::Out;
 use crate::primary;
+use crate::resources::Description;
+use crate::stream;
 use crate::tables::Context;
 
-/// The green contexts of a process: the device of each.
-pub(crate) type Greens = HashMap<u64, i32>;
+/// The green contexts of a process: what each was made from.
+pub(crate) type Greens = HashMap<u64, Description>;
+
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u32 = 1;
 
 exports! {
     cuGreenCtxCreate(out: Out<u64>, description: u64, device: i32, flags: u32) = create => "cuGreenCtxCreate" @ 12040;
     cuGreenCtxDestroy(green: u64) = destroy => "cuGreenCtxDestroy" @ 12040;
+    cuGreenCtxStreamCreate(out: Out<u64>, green: u64, flags: u32, priority: i32) = create_stream => "cuGreenCtxStreamCreate" @ 12050;
+    cuStreamGetGreenCtx(stream: u64, out: Out<u64>) = of_stream => "cuStreamGetGreenCtx" @ 12040;
     cuCtxFromGreenCtx(out: Out<u64>, green: u64) = context_of => "cuCtxFromGreenCtx" @ 12040;
 }
 
 /// The context of a green one has the same handle here.
 fn create(out: Out<u64>, description: u64, device: i32, flags: u32) -> Outcome {
     out.check()?;
-    if description == 0 || flags > 1 {
-        return Err(INVALID_VALUE);
-    }
+    let described = tables().descriptions.get(&description).copied();
+    let described = described.filter(|described| described.device == device && flags <= 1);
+    let described = described.ok_or(INVALID_VALUE)?;
     let card = driver()?.card(device)?;
     let mut primary = 0;
     primary::retain(Out::to(&mut primary), device)?;
@@ -42,12 +49,13 @@ fn create(out: Out<u64>, description: u64, device: i32, flags: u32) -> Outcome {
     tables
         .contexts
         .insert(handle, Context::new(name, device, 0, 3020));
-    tables.greens.insert(handle, device);
+    tables.greens.insert(handle, described);
     out.put(handle)
 }
 
 fn destroy(green: u64) -> Outcome {
-    let device = tables().greens.remove(&green).ok_or(INVALID_CONTEXT)?;
+    let gone = tables().greens.remove(&green);
+    let device = gone.ok_or(INVALID_CONTEXT)?.device;
     let name = tables().context(green)?.name;
     ask(Request::ContextDestroy(name))?;
     tables().end_context(green);
@@ -62,4 +70,27 @@ fn context_of(out: Out<u64>, green: u64) -> Outcome {
     } else {
         Err(INVALID_CONTEXT)
     }
+}
+
+/// A stream of a green context, whatever is current; it never waits for the null stream.
+fn create_stream(out: Out<u64>, green: u64, flags: u32, priority: i32) -> Outcome {
+    out.check()?;
+    let is_there = tables().greens.contains_key(&green);
+    match (is_there, flags) {
+        (false, _) => Err(INVALID_CONTEXT),
+        (true, NON_BLOCKING) => out.put(stream::enter(green, flags, priority)),
+        (true, _) => Err(INVALID_VALUE),
+    }
+}
+
+/// Null for a stream of another context.
+fn of_stream(handle: u64, out: Out<u64>) -> Outcome {
+    out.check()?;
+    out.put(green_of(stream::known(handle)?.context()))
+}
+
+/// The green context of a context, or null.
+pub(crate) fn green_of(context: u64) -> u64 {
+    let is_green = tables().greens.contains_key(&context);
+    if is_green { context } else { 0 }
 }

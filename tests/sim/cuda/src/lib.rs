@@ -50,6 +50,7 @@ mod pointer;
 mod pointer_attributes;
 mod pools;
 mod primary;
+mod resources;
 mod shape;
 mod stream;
 mod tables;
@@ -92,6 +93,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         pointer_attributes::ROWS,
         pools::ROWS,
         primary::ROWS,
+        resources::ROWS,
         stream::ROWS,
         tiles::ROWS,
         virtual_memory::ROWS,

@@ -11,6 +11,7 @@ use crate::edges::LOSSY_QUERY;
 use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Outcome};
 use crate::event;
 use crate::export::exports;
+use crate::green::green_of;
 use crate::mapping;
 use crate::pointer::{In, Out};
 
@@ -134,6 +135,11 @@ fn create_with_priority(out: Out<u64>, flags: u32, priority: i32) -> Outcome {
     if flags > NON_BLOCKING {
         return Err(INVALID_VALUE);
     }
+    out.put(enter(context, flags, priority))
+}
+
+/// A new stream of a context.
+pub(crate) fn enter(context: u64, flags: u32, priority: i32) -> u64 {
     let priority = priority.clamp(GREATEST_PRIORITY, 0);
     let mut tables = tables();
     let (handle, id) = (
@@ -149,7 +155,7 @@ fn create_with_priority(out: Out<u64>, flags: u32, priority: i32) -> Outcome {
             id,
         },
     );
-    out.put(handle)
+    handle
 }
 
 fn destroy(handle: u64) -> Outcome {
@@ -197,9 +203,19 @@ fn get_context_v1(handle: u64, context: Out<u64>) -> Outcome {
     context.put(known(handle)?.context)
 }
 
+/// A green context comes with the primary one of its device.
 fn get_context(handle: u64, context: Out<u64>, green: Out<u64>) -> Outcome {
-    context.offer(known(handle)?.context);
-    green.offer(0);
+    let own = known(handle)?.context;
+    let (of_green, device) = (green_of(own), device_of(handle)?);
+    let primary = tables()
+        .primaries
+        .get(&device)
+        .map(|primary| primary.handle);
+    context.offer(match of_green {
+        0 => own,
+        _ => primary.unwrap_or_default(),
+    });
+    green.offer(of_green);
     Ok(())
 }
 

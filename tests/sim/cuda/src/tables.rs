@@ -16,6 +16,7 @@ use crate::mipmaps::Mipmaps;
 use crate::modules::Modules;
 use crate::multicast::Multicasts;
 use crate::pools::Pools;
+use crate::resources::Descriptions;
 use crate::stream::Streams;
 use crate::tiles::Tiles;
 use crate::virtual_memory::VirtualMemory;
@@ -36,6 +37,7 @@ pub(crate) struct Tables {
     pub(crate) captures: Captures,
     pub(crate) functions: Functions,
     pub(crate) graphs: Graphs,
+    pub(crate) descriptions: Descriptions,
     pub(crate) greens: Greens,
     pub(crate) libraries: Libraries,
     pub(crate) mipmaps: Mipmaps,

@@ -1,0 +1,126 @@
+//! Green contexts: parts of a card's multiprocessors.
+
+use std::ptr::null_mut;
+
+use crate::code::Code;
+use crate::layout::Resource;
+use crate::record::{Report, Stop};
+use crate::session::{Session, must};
+
+/// `CU_DEV_RESOURCE_TYPE_SM`.
+const MULTIPROCESSORS: u32 = 1;
+/// `CU_GREEN_CTX_DEFAULT_STREAM`.
+const DEFAULT_STREAM: u32 = 1;
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u32 = 1;
+/// The driver version that has all of it.
+const GREEN: i32 = 12050;
+/// More than any split of these cases makes.
+const ROOM: usize = 4;
+
+pub(super) fn run(report: &Report) -> Result<(), Stop> {
+    let session = Session::open()?;
+    let primary = session.retain()?;
+    let cuda = &session.cuda;
+    let mut version = 0;
+    let code = cuda.driver_version(Some(&mut version));
+    must("cuDriverGetVersion", code)?;
+    if version < GREEN {
+        return Ok(());
+    }
+
+    let mut all = Resource::EMPTY;
+    let code = cuda.device_resource(session.device, Some(&mut all), 77);
+    let fact = "a type that there is not";
+    report.equals(fact, Code::INVALID_RESOURCE_TYPE, code);
+    let code = cuda.device_resource(session.device, Some(&mut all), MULTIPROCESSORS);
+    must("cuDeviceGetDevResource", code)?;
+    let mut of_context = Resource::EMPTY;
+    let code = cuda.context_resource(primary, Some(&mut of_context), MULTIPROCESSORS);
+    must("cuCtxGetDevResource", code)?;
+    let fact = "a plain context has all multiprocessors";
+    let (wanted, seen) = (all.multiprocessors, of_context.multiprocessors);
+    report.equals(fact, wanted, seen);
+
+    let least = all.multiprocessors / 4;
+    let mut possible = 0;
+    let code = cuda.split_resource(null_mut(), Some(&mut possible), Some(&all), None, 0, least);
+    report.equals("a split is tried out", Code::SUCCESS, code);
+    report.holds("there are parts", possible > 0, possible);
+    let too_many = all.multiprocessors + 1;
+    let mut none = 0;
+    let code = cuda.split_resource(null_mut(), Some(&mut none), Some(&all), None, 0, too_many);
+    let fact = "no part is larger than the whole";
+    report.holds(fact, !code.succeeded(), code);
+
+    let (mut groups, mut count, mut left) = ([Resource::EMPTY; ROOM], 2, Resource::EMPTY);
+    let parts = groups.as_mut_ptr();
+    let code = cuda.split_resource(
+        parts,
+        Some(&mut count),
+        Some(&all),
+        Some(&mut left),
+        0,
+        least,
+    );
+    must("cuDevSmResourceSplitByCount", code)?;
+    let made = &groups[..count as usize];
+    let is_enough = made.iter().all(|one| one.multiprocessors >= least);
+    report.holds("each part has as many as were asked for", is_enough, count);
+    let mut sum: u32 = made.iter().map(|one| one.multiprocessors).sum();
+    if left.kind == MULTIPROCESSORS {
+        sum += left.multiprocessors;
+    }
+    let wanted = all.multiprocessors;
+    report.equals("the parts and what is left are all", wanted, sum);
+
+    let mut description = 0;
+    let mut mixed = [groups[0], all];
+    let code = cuda.describe_resources(Some(&mut description), mixed.as_mut_ptr(), 2);
+    let fact = "what is not of one split is not described together";
+    report.holds(fact, !code.succeeded(), code);
+    let code = cuda.describe_resources(Some(&mut description), groups.as_mut_ptr(), 1);
+    must("cuDevResourceGenerateDesc", code)?;
+    contexts(report, &session, primary, description, &groups[0])
+}
+
+fn contexts(
+    report: &Report,
+    session: &Session,
+    primary: usize,
+    description: usize,
+    part: &Resource,
+) -> Result<(), Stop> {
+    let cuda = &session.cuda;
+    let (mut green, mut own) = (0, Resource::EMPTY);
+    let code = cuda.green_create(
+        Some(&mut green),
+        description,
+        session.device,
+        DEFAULT_STREAM,
+    );
+    report.observed("a green context of a part", code);
+    if !code.succeeded() {
+        return Ok(()); // No part of this card can be had.
+    }
+    let code = cuda.green_resource(green, Some(&mut own), MULTIPROCESSORS);
+    must("cuGreenCtxGetDevResource", code)?;
+    let fact = "a green context has the multiprocessors of its description";
+    let (wanted, seen) = (part.multiprocessors, own.multiprocessors);
+    report.equals(fact, wanted, seen);
+
+    let mut stream = 0;
+    let code = cuda.green_stream(Some(&mut stream), green, 0, 0);
+    let fact = "a stream that waits for the null stream";
+    report.equals(fact, Code::INVALID_VALUE, code);
+    let code = cuda.green_stream(Some(&mut stream), green, NON_BLOCKING, 0);
+    must("cuGreenCtxStreamCreate", code)?;
+    let (mut context, mut of_stream) = (0, 0);
+    let code = cuda.stream_context(stream, Some(&mut context), Some(&mut of_stream));
+    must("cuStreamGetCtx_v2", code)?;
+    let is_same = (context, of_stream) == (primary, green);
+    let fact = "its stream names it and the primary context";
+    report.equals(fact, true, is_same);
+    must("cuStreamDestroy", cuda.stream_destroy(stream))?;
+    must("cuGreenCtxDestroy", cuda.green_destroy(green))
+}

@@ -1,0 +1,198 @@
+//! Resources of devices: multiprocessors, all or a part of them, and the descriptions from which green contexts are
+//! made. What is split off is counted, not simulated: kernels take no time on any part.
+//!
+//! A resource carries, where the structure has room for the driver's own, the device that it is of and the
+//! split that it comes from.
+
+use std::collections::HashMap;
+
+use crate::driver::{driver, tables};
+use crate::error::{
+    Error, INVALID_CONTEXT, INVALID_RESOURCE_CONFIGURATION, INVALID_RESOURCE_TYPE, INVALID_VALUE,
+    Outcome,
+};
+use crate::export::exports;
+use crate::pointer::{In, Out};
+
+/// `CUdevResource`. The header of CUDA 12 has only the first number of a resource of multiprocessors; the size
+/// is the same.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Resource {
+    kind: u32,
+    device: i32,
+    /// Zero for what was not split.
+    split: u64,
+    padding: [u32; 20],
+    multiprocessors: u32,
+    smallest_part: u32,
+    alignment: u32,
+    flags: u32,
+    rest: [u32; 8],
+}
+
+const _: () = assert!(size_of::<Resource>() == 144);
+
+/// What a green context is made from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Description {
+    pub(crate) device: i32,
+    pub(crate) multiprocessors: u32,
+}
+
+/// The descriptions of a process, which live as long as it.
+pub(crate) type Descriptions = HashMap<u64, Description>;
+
+/// `CU_DEV_RESOURCE_TYPE_SM`, the only type here.
+const MULTIPROCESSORS: u32 = 1;
+/// `CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING`.
+const IGNORE_COSCHEDULING: u32 = 1;
+/// That and `CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE`.
+const ALL_FLAGS: u32 = 3;
+
+exports! {
+    cuDeviceGetDevResource(device: i32, resource: Out<Resource>, kind: u32) = of_device => "cuDeviceGetDevResource" @ 12040;
+    cuCtxGetDevResource(context: u64, resource: Out<Resource>, kind: u32) = of_context => "cuCtxGetDevResource" @ 12040;
+    cuGreenCtxGetDevResource(green: u64, resource: Out<Resource>, kind: u32) = of_green => "cuGreenCtxGetDevResource" @ 12040;
+    cuDevSmResourceSplitByCount(groups: Out<Resource>, count: Out<u32>, input: In<Resource>, remainder: Out<Resource>, flags: u32, least: u32) = split => "cuDevSmResourceSplitByCount" @ 12040;
+    cuDevResourceGenerateDesc(out: Out<u64>, resources: In<Resource>, count: u32) = describe => "cuDevResourceGenerateDesc" @ 12040;
+}
+
+impl Resource {
+    /// So many multiprocessors of a device, which may be none.
+    fn new(device: i32, split: u64, multiprocessors: u32) -> Result<Self, Error> {
+        let (smallest_part, alignment) = parts(device, 0)?;
+        let is_there = multiprocessors > 0;
+        Ok(Self {
+            kind: u32::from(is_there) * MULTIPROCESSORS,
+            device,
+            split,
+            padding: [0; 20],
+            multiprocessors,
+            smallest_part,
+            alignment,
+            flags: 0,
+            rest: [0; 8],
+        })
+    }
+
+    fn checked(self) -> Result<Self, Error> {
+        match self.kind {
+            MULTIPROCESSORS => Ok(self),
+            _ => Err(INVALID_RESOURCE_TYPE),
+        }
+    }
+}
+
+/// How many multiprocessors a part has at least, and what their number is a multiple of, as the driver's guide to
+/// green contexts says by compute capability.
+fn parts(device: i32, flags: u32) -> Result<(u32, u32), Error> {
+    let (major, _) = driver()?.facts(device)?.compute_capability;
+    Ok(match (major, flags & IGNORE_COSCHEDULING) {
+        (9.., 0) => (8, 8),
+        (8, 0) => (4, 2),
+        (7.., _) => (2, 2),
+        (_, _) => (1, 1),
+    })
+}
+
+fn whole(device: i32) -> Result<Resource, Error> {
+    Resource::new(device, 0, driver()?.facts(device)?.multiprocessors)
+}
+
+fn give(out: Out<Resource>, kind: u32, found: Resource) -> Outcome {
+    match kind {
+        MULTIPROCESSORS => out.put(found),
+        _ => Err(INVALID_RESOURCE_TYPE),
+    }
+}
+
+fn of_device(device: i32, out: Out<Resource>, kind: u32) -> Outcome {
+    out.check()?;
+    give(out, kind, whole(device)?)
+}
+
+/// Those of a green context, or all of the device.
+fn of_context(context: u64, out: Out<Resource>, kind: u32) -> Outcome {
+    out.check()?;
+    let device = tables().context(context)?.device;
+    match of_green(context, out, kind) {
+        Err(INVALID_CONTEXT) => of_device(device, out, kind),
+        found => found,
+    }
+}
+
+fn of_green(green: u64, out: Out<Resource>, kind: u32) -> Outcome {
+    out.check()?;
+    let found = tables().greens.get(&green).copied();
+    let found = found.ok_or(INVALID_CONTEXT)?;
+    give(
+        out,
+        kind,
+        Resource::new(found.device, 0, found.multiprocessors)?,
+    )
+}
+
+/// Makes as many equal parts as are asked for and as there are multiprocessors for; without a place for them, says
+/// how many there could be. What was split is not split again before it is a green context's.
+fn split(
+    groups: Out<Resource>,
+    count: Out<u32>,
+    input: In<Resource>,
+    remainder: Out<Resource>,
+    flags: u32,
+    least: u32,
+) -> Outcome {
+    count.check()?;
+    let input = input.get()?.checked()?;
+    if flags & !ALL_FLAGS != 0 || least > input.multiprocessors {
+        return Err(INVALID_VALUE);
+    }
+    if input.split != 0 {
+        return Err(INVALID_RESOURCE_CONFIGURATION);
+    }
+    let (smallest, alignment) = parts(input.device, flags)?;
+    let each = least.max(smallest).next_multiple_of(alignment);
+    let possible = input.multiprocessors / each;
+    if groups.check().is_err() {
+        return count.put(possible);
+    }
+    let made = possible.min(count.read()?);
+    if made == 0 {
+        return Err(INVALID_RESOURCE_CONFIGURATION);
+    }
+    let serial = tables().fresh();
+    for at in 0..made {
+        groups.put_at(at as usize, Resource::new(input.device, serial, each)?)?;
+    }
+    let left = input.multiprocessors - made * each;
+    remainder.offer(Resource::new(input.device, serial, left)?);
+    count.put(made)
+}
+
+/// Several resources are described together if they come from one split.
+fn describe(out: Out<u64>, resources: In<Resource>, count: u32) -> Outcome {
+    out.check()?;
+    if count == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let first = resources.get()?.checked()?;
+    let mut multiprocessors = 0;
+    for at in 0..count {
+        let one = resources.at(at as usize)?.checked()?;
+        let is_alike = one.device == first.device && one.split == first.split;
+        if !is_alike || (count > 1 && one.split == 0) {
+            return Err(INVALID_RESOURCE_CONFIGURATION);
+        }
+        multiprocessors += one.multiprocessors;
+    }
+    let device = first.device;
+    let mut tables = tables();
+    let handle = tables.fresh();
+    let description = Description {
+        device,
+        multiprocessors,
+    };
+    tables.descriptions.insert(handle, description);
+    out.put(handle)
+}
