@@ -2,7 +2,9 @@
 //! one C program, linked with each major version of the simulated runtime as nvcc links programs with the real
 //! one; both runtimes are in every process, so that it also shows that each program reaches its own.
 
-use std::path::PathBuf;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use apportion_tests::{CARD, Host, MIB, Said, staged};
@@ -23,6 +25,49 @@ fn linked(folder: &TempDir, major: u32) -> PathBuf {
         .arg(&program);
     let said = Said::by(compiler.arg(SOURCE).arg(library)).well();
     assert_eq!(said.err, "");
+    program
+}
+
+/// The folder that the packages of the headers are unpacked into, and where in it each major's are.
+const HEADERS: &str = "APPORTION_CUDA_HEADERS";
+const INCLUDES: [(u32, &str); 2] = [
+    (12, "nvidia/cuda_runtime/include"),
+    (13, "nvidia/cu13/include"),
+];
+
+/// How many fields the program compares; each major has as many of its own.
+const FIELDS: u32 = 88;
+
+/// The words of CUDA's compiler that the headers use, none of which changes a layout here.
+const WORDS: &str = "
+#define __device_builtin__
+#define __cudart_builtin__
+#define __device_builtin_texture_type__
+#define __device_builtin_surface_type__
+#define __builtin_align__(n) __attribute__((aligned(n)))
+#define __align__(n) __attribute__((aligned(n)))
+#define __CUDA_DEPRECATED
+";
+
+/// The program that compares a structure, compiled with one major's header.
+fn compiled(folder: &TempDir, major: u32, include: &Path) -> PathBuf {
+    let words = folder.path().join("crt");
+    fs::create_dir_all(&words).expect("a folder for the words");
+    fs::write(words.join("host_defines.h"), WORDS).expect("the words");
+    let library = staged().join(format!("lib/apportion/sim/runtime/libcudart.so.{major}"));
+    let program = folder.path().join(format!("properties-{major}"));
+    let mut compiler = Command::new("cc");
+    compiler
+        .arg(format!("-DMAJOR={major}"))
+        .arg("-I")
+        .arg(include);
+    compiler
+        .arg("-I")
+        .arg(folder.path())
+        .arg("-o")
+        .arg(&program);
+    let said = Said::by(compiler.arg("victims/properties.c").arg(library)).well();
+    assert_eq!(said.out, "");
     program
 }
 
@@ -114,4 +159,22 @@ fn mistakes_are_answered_with_the_errors_of_the_runtime() {
         "device 0 of 1, next cudaErrorInvalidDevice, direction cudaErrorInvalidMemcpyDirection, \
          null cudaErrorInvalidValue, nothing is nowhere, last cudaErrorInvalidValue",
     );
+}
+
+#[test]
+fn the_properties_of_a_device_lie_where_the_headers_say() {
+    let Some(headers) = env::var_os(HEADERS) else {
+        eprintln!("not compared with the headers: {HEADERS} names no folder");
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder for the programs");
+    for (major, include) in INCLUDES {
+        let program = compiled(&folder, major, &Path::new(&headers).join(include));
+        let expected = format!("NVIDIA Simulated H100: {FIELDS} fields, 0 differ, known 1\n");
+        let host = Host::new();
+        let plain = Said::by(&mut host.unlimited(&program)).well();
+        assert_eq!(plain.out, expected, "CUDA {major}");
+        let limited = Said::by(&mut host.limited(OPTIONS, &program)).well();
+        assert_eq!(limited.out, expected, "CUDA {major}, limited");
+    }
 }
