@@ -28,6 +28,7 @@ const NAMES: &[(i32, &str)] = &[
     (709, "CUDA_ERROR_CONTEXT_IS_DESTROYED"),
     (800, "CUDA_ERROR_NOT_PERMITTED"),
     (801, "CUDA_ERROR_NOT_SUPPORTED"),
+    (910, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE"),
     (914, "CUDA_ERROR_INVALID_RESOURCE_TYPE"),
     (915, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"),
     (904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"),
@@ -45,6 +46,7 @@ impl Code {
     pub(crate) const ILLEGAL_STATE: Self = Self(401);
     pub(crate) const NOT_FOUND: Self = Self(500);
     pub(crate) const CAPTURE_UNJOINED: Self = Self(904);
+    pub(crate) const UPDATE_FAILURE: Self = Self(910);
     pub(crate) const INVALID_RESOURCE_TYPE: Self = Self(914);
 
     pub(crate) fn succeeded(self) -> bool {

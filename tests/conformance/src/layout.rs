@@ -53,6 +53,32 @@ impl Access {
     }
 }
 
+/// `CUDA_MEMSET_NODE_PARAMS`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Fill {
+    address: u64,
+    pitch: usize,
+    value: u32,
+    element: u32,
+    width: usize,
+    height: usize,
+}
+
+impl Fill {
+    /// One row of bytes.
+    pub(crate) const fn new(address: u64, value: u8, bytes: usize) -> Self {
+        Self {
+            address,
+            pitch: 0,
+            value: value as u32,
+            element: 1,
+            width: bytes,
+            height: 1,
+        }
+    }
+}
+
 /// `CUdevResource`, of multiprocessors.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]

@@ -10,7 +10,7 @@ use libloading::Library;
 
 use crate::code::Code;
 use crate::layout::{
-    Access, AllocationNode, ArrayDescriptor, CardMemory, CardMemoryV2, HandleProperties,
+    Access, AllocationNode, ArrayDescriptor, CardMemory, CardMemoryV2, Fill, HandleProperties,
     PoolProperties, Resource, Running,
 };
 
@@ -115,6 +115,9 @@ library! {
     graph_memory = "cuDeviceGetGraphMemAttribute" (device: i32, attribute: i32, value: Out<u64>);
     graph_destroy = "cuGraphDestroy" (graph: usize);
     graph_empty = "cuGraphAddEmptyNode" (node: Out<usize>, graph: usize, after: *const usize, count: usize);
+    graph_fill = "cuGraphAddMemsetNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, fill: In<Fill>, context: usize);
+    exec_fill = "cuGraphExecMemsetNodeSetParams" (exec: usize, node: usize, fill: In<Fill>, context: usize);
+    exec_update = "cuGraphExecUpdate_v2" (exec: usize, graph: usize, info: Out<[u64; 3]>);
     graph_clone = "cuGraphClone" (clone: Out<usize>, graph: usize);
     graph_nodes = "cuGraphGetNodes" (graph: usize, nodes: *mut usize, count: Out<usize>);
     graph_roots = "cuGraphGetRootNodes" (graph: usize, nodes: *mut usize, count: Out<usize>);

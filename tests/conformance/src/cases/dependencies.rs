@@ -3,7 +3,7 @@
 use std::ptr::{null, null_mut};
 
 use crate::code::Code;
-use crate::layout::AllocationNode;
+use crate::layout::{AllocationNode, Fill};
 use crate::record::{Report, Stop};
 use crate::session::{MIB, Session, must};
 
@@ -17,6 +17,8 @@ const SET: u32 = 1;
 const ROOM: usize = 8;
 /// The driver version that brought captures to graphs.
 const CAPTURE_TO_GRAPH: i32 = 12030;
+/// The one that brought the second `cuGraphExecUpdate`.
+const SECOND_UPDATE: i32 = 12000;
 
 /// What a question about nodes gave: the array, of which it fills all, and the count.
 fn asked(question: impl Fn(*mut usize, &mut usize) -> Code) -> ([usize; ROOM], usize) {
@@ -299,6 +301,7 @@ pub(super) fn captured(report: &Report) -> Result<(), Stop> {
     report.equals("and nothing depends on it", 0, seen);
     order(report, &streams, graph)?;
 
+    explicit(report, &streams)?;
     let mut version = 0;
     let code = cuda.driver_version(Some(&mut version));
     must("cuDriverGetVersion", code)?;
@@ -325,13 +328,9 @@ fn order(report: &Report, streams: &Streams, graph: usize) -> Result<(), Stop> {
         must("cuGraphAddDependencies", code)?;
         let code = cuda.graph_instantiate(Some(&mut exec), copy, 0);
         must("cuGraphInstantiate", code)?;
-        must("cuGraphLaunch", cuda.graph_launch(exec, streams.one))?;
-        must("cuCtxSynchronize", cuda.synchronize())?;
-        let mut seen = [0_u8; 1];
-        let code = cuda.copy_out(seen.as_mut_ptr().cast(), streams.memory, 1);
-        must("cuMemcpyDtoH", code)?;
+        let seen = streams.launched(exec)?;
         let last = streams.value_of(graph, nodes[to])?;
-        report.equals("a launch keeps to an edge", last, seen[0]);
+        report.equals("a launch keeps to an edge", last, seen);
     }
     Ok(())
 }
@@ -340,7 +339,7 @@ impl Streams {
     /// What a fill of the graph writes, by launching a copy that has nothing else.
     fn value_of(&self, graph: usize, node: usize) -> Result<u8, Stop> {
         let cuda = &self.session.cuda;
-        let (mut copy, mut exec, mut seen) = (0, 0, [0_u8; 1]);
+        let (mut copy, mut exec) = (0, 0);
         must("cuGraphClone", cuda.graph_clone(Some(&mut copy), graph))?;
         let (nodes, count) = asked(|nodes, count| cuda.graph_nodes(graph, nodes, Some(count)));
         for other in nodes.into_iter().take(count.min(ROOM)) {
@@ -353,12 +352,69 @@ impl Streams {
         }
         let code = cuda.graph_instantiate(Some(&mut exec), copy, 0);
         must("cuGraphInstantiate", code)?;
+        self.launched(exec)
+    }
+
+    /// What the memory holds after a launch.
+    fn launched(&self, exec: usize) -> Result<u8, Stop> {
+        let (cuda, mut seen) = (&self.session.cuda, [0_u8; 1]);
         must("cuGraphLaunch", cuda.graph_launch(exec, self.one))?;
         must("cuCtxSynchronize", cuda.synchronize())?;
         let code = cuda.copy_out(seen.as_mut_ptr().cast(), self.memory, 1);
         must("cuMemcpyDtoH", code)?;
         Ok(seen[0])
     }
+}
+
+/// Two fills that a program adds, changed by parameters and by another graph.
+fn explicit(report: &Report, streams: &Streams) -> Result<(), Stop> {
+    let (session, cuda) = (&streams.session, &streams.session.cuda);
+    let mut context = 0;
+    let code = cuda.context_current(Some(&mut context));
+    must("cuCtxGetCurrent", code)?;
+    let make = |first, second| -> Result<(usize, [usize; 2]), Stop> {
+        let (graph, mut nodes) = (new_graph(session)?, [0; 2]);
+        let fill = Fill::new(streams.memory, first, MIB);
+        let [one, two] = &mut nodes;
+        let code = cuda.graph_fill(Some(one), graph, None, 0, Some(&fill), context);
+        must("cuGraphAddMemsetNode", code)?;
+        let fill = Fill::new(streams.memory, second, MIB);
+        let code = cuda.graph_fill(Some(two), graph, Some(one), 1, Some(&fill), context);
+        must("cuGraphAddMemsetNode", code)?;
+        Ok((graph, nodes))
+    };
+    let (graph, [_, last]) = make(3, 4)?;
+    let mut exec = 0;
+    let code = cuda.graph_instantiate(Some(&mut exec), graph, 0);
+    must("cuGraphInstantiate", code)?;
+    let fact = "fills are done one behind the other";
+    report.equals(fact, 4, streams.launched(exec)?);
+    let fill = Fill::new(streams.memory, 5, MIB);
+    let code = cuda.exec_fill(exec, last, Some(&fill), context);
+    must("cuGraphExecMemsetNodeSetParams", code)?;
+    report.equals("a fill is changed", 5, streams.launched(exec)?);
+
+    let mut version = 0;
+    let code = cuda.driver_version(Some(&mut version));
+    must("cuDriverGetVersion", code)?;
+    if version < SECOND_UPDATE {
+        return Ok(());
+    }
+    let mut info = [0; 3];
+    let code = cuda.exec_update(exec, make(6, 7)?.0, Some(&mut info));
+    must("cuGraphExecUpdate", code)?;
+    let fact = "a graph is changed by one of the same shape";
+    report.equals(fact, 7, streams.launched(exec)?);
+    let other = new_graph(session)?;
+    let code = cuda.exec_update(exec, other, Some(&mut info));
+    let fact = "and not by one of another";
+    report.equals(fact, Code::UPDATE_FAILURE, code);
+    report.equals("it does what it did", 7, streams.launched(exec)?);
+    let code = cuda.exec_fill(exec, last, Some(&fill), context);
+    must("cuGraphExecMemsetNodeSetParams", code)?;
+    let fact = "its nodes are still those of the first graph";
+    report.equals(fact, 5, streams.launched(exec)?);
+    Ok(())
 }
 
 fn to_graph(report: &Report, streams: &Streams) -> Result<(), Stop> {

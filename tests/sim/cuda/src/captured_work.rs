@@ -18,7 +18,7 @@ pub(crate) const HOST: u32 = 3;
 pub(crate) struct Work {
     /// `CUgraphNodeType`.
     pub(crate) kind: u32,
-    run: Arc<dyn Fn() -> Outcome + Send + Sync>,
+    pub(crate) run: Arc<dyn Fn() -> Outcome + Send + Sync>,
 }
 
 impl Work {

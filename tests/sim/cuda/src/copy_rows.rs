@@ -62,7 +62,7 @@ pub(crate) struct Copy3D<Size, Address> {
 
 type Wide2D = Copy2D<usize, u64>;
 type Narrow2D = Copy2D<u32, u32>;
-type Wide3D = Copy3D<usize, u64>;
+pub(crate) type Wide3D = Copy3D<usize, u64>;
 type Narrow3D = Copy3D<u32, u32>;
 
 /// `CUmemorytype`.
@@ -198,7 +198,7 @@ fn copy_3d_async_v1(copy: In<Narrow3D>, on: u64) -> Outcome {
 }
 
 /// Checks both ends and then moves row by row.
-fn perform(copy: &Wide3D) -> Outcome {
+pub(crate) fn perform(copy: &Wide3D) -> Outcome {
     let (width, height, depth) = (copy.width as u64, copy.height as u64, copy.depth as u64);
     if width == 0 || height == 0 || depth == 0 {
         return Ok(());

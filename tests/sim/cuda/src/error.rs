@@ -86,6 +86,7 @@ foreign:
     903 STREAM_CAPTURE_UNMATCHED c"capture was not ended in the same stream as it began";
     906 STREAM_CAPTURE_IMPLICIT c"operation would make the legacy stream depend on a capturing blocking stream";
     907 CAPTURED_EVENT c"operation not permitted on an event last recorded in a capturing stream";
+    910 GRAPH_EXEC_UPDATE_FAILURE c"the graph update was not performed because it included changes which violated constraints specific to instantiated graph update";
     908 STREAM_CAPTURE_WRONG_THREAD c"attempt to terminate a thread-local capture sequence from another thread";
 }
 

@@ -29,7 +29,7 @@ exports! {
 }
 
 /// A value that memory is filled with.
-trait Pattern: Copy + Send + Sync + 'static {
+pub(crate) trait Pattern: Copy + Send + Sync + 'static {
     fn bytes(&self) -> Vec<u8>;
 }
 
@@ -60,7 +60,7 @@ fn fill_async(address: u64, value: impl Pattern, count: usize, on: u64) -> Outco
 }
 
 /// The pitch is in bytes, the width in values. Nothing is filled unless all of it can be.
-fn fill_rows(
+pub(crate) fn fill_rows(
     address: impl Number,
     pitch: impl Number,
     value: impl Pattern,

@@ -69,6 +69,11 @@ pub(crate) struct Parameters {
     address: u64,
 }
 
+/// `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE`, and two of `CUgraphExecUpdateResult`.
+const UPDATE_FAILURE: Error = Error(910);
+const TOPOLOGY_CHANGED: u32 = 2;
+const NODE_TYPE_CHANGED: u32 = 3;
+
 exports! {
     cuGraphCreate(out: Out<u64>, flags: u32) = create => "cuGraphCreate" @ 10000;
     cuGraphDestroy(graph: u64) = destroy => "cuGraphDestroy" @ 10000;
@@ -88,7 +93,8 @@ exports! {
     cuGraphInstantiateWithParams(out: Out<u64>, graph: u64, parameters: In<u64>) = instantiate_with => "cuGraphInstantiateWithParams" @ 12000 | cuGraphInstantiateWithParams_ptsz @ 12000;
     cuGraphUpload(exec: u64, stream: u64) = upload => "cuGraphUpload" @ 11010 | cuGraphUpload_ptsz @ 11010;
     cuGraphLaunch(exec: u64, stream: u64) = launch => "cuGraphLaunch" @ 10000 | cuGraphLaunch_ptsz @ 10000;
-    cuGraphExecUpdate_v2(exec: u64, graph: u64, info: Out<u64>) = update => "cuGraphExecUpdate" @ 12000;
+    cuGraphExecUpdate(exec: u64, graph: u64, node: Out<u64>, result: Out<u32>) = update_v1 => "cuGraphExecUpdate" @ 10020;
+    cuGraphExecUpdate_v2(exec: u64, graph: u64, info: Out<[u64; 3]>) = update => "cuGraphExecUpdate" @ 12000;
     cuGraphExecDestroy(exec: u64) = destroy_exec => "cuGraphExecDestroy" @ 10000;
 }
 
@@ -417,12 +423,41 @@ pub(crate) fn change(exec: u64, node: u64, to: Node) -> Outcome {
     Ok(())
 }
 
-/// Makes an executable graph do what another graph says.
-fn update(exec: u64, graph: u64, _info: Out<u64>) -> Outcome {
+/// Makes an executable graph do what another graph of the same shape says; its nodes keep their handles. Gives a
+/// `CUgraphExecUpdateResult`.
+fn updated(exec: u64, graph: u64) -> Result<u32, Error> {
     let nodes = flat(graph)?;
     let mut tables = tables();
-    *tables.graphs.execs.get_mut(&exec).ok_or(INVALID_VALUE)? = nodes;
-    Ok(())
+    let known = tables.graphs.execs.get_mut(&exec).ok_or(INVALID_VALUE)?;
+    if known.len() != nodes.len() {
+        return Ok(TOPOLOGY_CHANGED);
+    }
+    let mut pairs = known.iter().zip(&nodes);
+    if !pairs.all(|((_, from), (_, to))| from.kind() == to.kind()) {
+        return Ok(NODE_TYPE_CHANGED);
+    }
+    for ((_, known), (_, node)) in known.iter_mut().zip(nodes) {
+        *known = node;
+    }
+    Ok(0)
+}
+
+fn update_v1(exec: u64, graph: u64, node: Out<u64>, result: Out<u32>) -> Outcome {
+    let updated = updated(exec, graph)?;
+    node.offer(0);
+    result.offer(updated);
+    match updated {
+        0 => Ok(()),
+        _ => Err(UPDATE_FAILURE),
+    }
+}
+
+/// `CUgraphExecUpdateResultInfo` is the result and two nodes.
+fn update(exec: u64, graph: u64, info: Out<[u64; 3]>) -> Outcome {
+    let mut result = 0;
+    let outcome = update_v1(exec, graph, Out::null(), Out::to(&mut result));
+    info.offer([u64::from(result), 0, 0]);
+    outcome
 }
 
 /// A graph that still has what it allocated last time cannot be launched again. In a stream that is being

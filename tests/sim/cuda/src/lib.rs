@@ -57,6 +57,7 @@ mod tables;
 mod tiles;
 mod virtual_memory;
 mod visible;
+mod work_nodes;
 
 /// The rows of all files: what the library exports.
 fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
@@ -97,6 +98,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         stream::ROWS,
         tiles::ROWS,
         virtual_memory::ROWS,
+        work_nodes::ROWS,
     ]
     .into_iter()
 }

@@ -30,7 +30,7 @@ pub(crate) struct Stream {
 /// `CUstreamCallback`.
 type StreamCallback = Option<unsafe extern "C" fn(stream: u64, status: i32, data: u64)>;
 /// `CUhostFn`.
-type HostFunction = Option<unsafe extern "C" fn(data: u64)>;
+pub(crate) type HostFunction = Option<unsafe extern "C" fn(data: u64)>;
 
 /// `CU_STREAM_LEGACY`: what the null stream is, where a thread has none of its own.
 const LEGACY: u64 = 1;

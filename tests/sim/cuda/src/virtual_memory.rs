@@ -249,7 +249,8 @@ fn map(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> Ou
     Ok(())
 }
 
-/// Only whole mappings can be taken away, but several at once.
+/// Only whole mappings can be taken away, but several at once. Where nothing is mapped any more this fails, which XLA
+/// logs when a reservation of its vmm allocator ends whose mappings are gone already.
 fn unmap(address: u64, bytes: usize) -> Outcome {
     let mappings = tables().mappings(address, bytes as u64)?;
     for (base, range, handle) in mappings {
