@@ -15,6 +15,7 @@ mod chart;
 mod clients;
 mod cluster;
 mod deviations;
+mod frameworks;
 mod lint;
 mod oracle_pod_groups;
 mod oracles;
@@ -58,6 +59,8 @@ enum Task {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Run frameworks from PyPI on the simulated driver, without a limit and with one, and print a table.
+    Frameworks(frameworks::Options),
     /// Check format, lints, documentation, licences and advisories.
     Lint,
     /// Check the chart, its plain manifests and its alerts (with `helm` and `promtool`).
@@ -150,6 +153,7 @@ fn perform(task: Task) -> Result<ExitCode> {
         }
         Task::Cluster(task) => return cluster::perform(&workspace, task),
         Task::Test { args } => return suites::test(&workspace, &args),
+        Task::Frameworks(options) => return frameworks::perform(&workspace, &options),
         Task::Lint => lint::check(&workspace)?,
         Task::Chart { update } => chart::check(&workspace, update)?,
         Task::Soak {
