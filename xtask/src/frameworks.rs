@@ -30,6 +30,9 @@ use machine::Machine;
 use run::{Mode, Outcome};
 use table::Row;
 
+/// Names a staged tree to use as it is, as the process suites do.
+const STAGED: &str = "APPORTION_STAGED";
+
 /// Which frameworks, and where the table goes.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -57,7 +60,10 @@ pub(crate) fn perform(workspace: &Workspace, options: &Options) -> Result<ExitCo
         print!("{}", table::list());
         return Ok(ExitCode::SUCCESS);
     }
-    let staged = stage::build(workspace, false)?;
+    let staged = match std::env::var_os(STAGED) {
+        Some(staged) => staged.into(),
+        None => stage::build(workspace, false)?,
+    };
     let environments = Environments::new(workspace);
     let mut report = Report::default();
     for framework in FRAMEWORKS {
