@@ -108,22 +108,28 @@ impl Instance {
             return Ok(Vec::new());
         }
         let libraries = self.library(place::SIM_LIBRARIES)?;
+        let runtimes = place::SIM_RUNTIMES.map(|name| libraries.join(name));
         Ok(vec![
             (
                 "LD_LIBRARY_PATH",
-                in_front(&libraries, std::env::var_os("LD_LIBRARY_PATH")),
+                in_front(&[libraries], std::env::var_os("LD_LIBRARY_PATH")),
+            ),
+            (
+                "LD_PRELOAD",
+                in_front(&runtimes, std::env::var_os("LD_PRELOAD")),
             ),
             (place::ENV_SIM_SOCKET, self.driver_socket.clone().into()),
         ])
     }
 }
 
-/// `folder`, then the entries of `list` that are not it.
-fn in_front(folder: &Path, list: Option<OsString>) -> OsString {
+/// `paths`, then the entries of `list` that are none of them.
+fn in_front(paths: &[PathBuf], list: Option<OsString>) -> OsString {
     let rest = list.unwrap_or_default();
-    let rest = std::env::split_paths(&rest).filter(|path| path != folder && path != Path::new(""));
-    let all: Vec<PathBuf> = std::iter::once(folder.to_owned()).chain(rest).collect();
-    std::env::join_paths(all).unwrap_or_else(|_| folder.into())
+    let rest =
+        std::env::split_paths(&rest).filter(|path| !paths.contains(path) && path != Path::new(""));
+    let all: Vec<PathBuf> = paths.iter().cloned().chain(rest).collect();
+    std::env::join_paths(all).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -132,8 +138,9 @@ mod tests {
 
     #[test]
     fn the_simulated_libraries_come_first_and_once() {
-        let first = |list: &str| in_front(Path::new("/lib/sim"), Some(list.into()));
+        let folder = [PathBuf::from("/lib/sim")];
+        let first = |list: &str| in_front(&folder, Some(list.into()));
         assert_eq!(first("/a:/lib/sim:/b"), "/lib/sim:/a:/b");
-        assert_eq!(in_front(Path::new("/lib/sim"), None), "/lib/sim");
+        assert_eq!(in_front(&folder, None), "/lib/sim");
     }
 }

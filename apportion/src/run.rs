@@ -48,7 +48,11 @@ pub(crate) fn run(run: Run, asks_for_simulated: bool) -> Result<(), Failure> {
             said.map_err(|e| Failure::new("failed to write JSON").because(e))?
         );
     }
-    let preload = std::env::var("LD_PRELOAD").ok();
+    let preload = env
+        .iter()
+        .find(|(name, _)| *name == "LD_PRELOAD")
+        .map(|(_, value)| value.to_string_lossy().into_owned())
+        .or_else(|| std::env::var("LD_PRELOAD").ok());
     let edits = edits(
         &grant,
         Target::Host {

@@ -13,6 +13,8 @@ use anyhow::{Context, Result};
 use crate::steps::run;
 use crate::workspace::Workspace;
 
+mod runtime;
+
 /// One staged file.
 struct Row {
     /// The workspace package that makes it.
@@ -81,6 +83,7 @@ pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     for row in ROWS {
         cargo.args(["--package", row.package]);
     }
+    cargo.args(["--package", runtime::PACKAGE]);
     run(&mut cargo)?;
     run(workspace.cargo_of_preload().args(["build", "--release"]))?;
 
@@ -91,6 +94,10 @@ pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     for row in ROWS {
         place(&made.join(row.made), &staged.join(row.placed))?;
     }
+    for major in runtime::MAJORS {
+        let library = runtime::link(&workspace.root, &made, major)?;
+        place(&library, &staged.join(runtime::placed(major)))?;
+    }
     let preload = workspace.target.join("preload/release").join(PRELOAD);
     place(&preload, &staged.join("lib/apportion").join(PRELOAD))?;
     link(&staged)?;
@@ -100,6 +107,7 @@ pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
 /// Copies the staged tree below `prefix`.
 pub(crate) fn install(staged: &Path, prefix: &Path) -> Result<()> {
     let placed = ROWS.iter().map(|row| row.placed.to_owned());
+    let placed = placed.chain(runtime::MAJORS.map(runtime::placed));
     for path in placed.chain([format!("lib/apportion/{PRELOAD}")]) {
         place(&staged.join(&path), &prefix.join(&path))?;
     }

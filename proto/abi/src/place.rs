@@ -58,6 +58,9 @@ pub const USAGE_FILE: &str = "usage";
 pub const PRELOAD_LIBRARY: &str = "libapportion_cuda.so";
 /// The simulated driver's libraries, a folder in the library folder.
 pub const SIM_LIBRARIES: &str = "sim";
+/// The simulated CUDA runtimes, in the folder of the simulated driver's libraries. They are preloaded: a wheel
+/// names the folder of its own runtime in its `RUNPATH`, which no search path comes before.
+pub const SIM_RUNTIMES: [&str; 2] = ["runtime/libcudart.so.12", "runtime/libcudart.so.13"];
 /// The simulated driver.
 pub const SIM_CUDA: &str = "libcuda.so.1";
 /// The simulated driver's management library.

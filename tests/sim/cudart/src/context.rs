@@ -1,0 +1,173 @@
+//! Which device a thread uses, and the primary contexts of the devices.
+//!
+//! The order of calls is that of NVIDIA's runtime where the public API allows it: the current context is asked for
+//! first, one that is there is used whoever made it, and only without one the device's primary context is made
+//! current and retained. NVIDIA's runtime knows the handle of a primary context before it is active; here
+//! it is known from the first time on, so the two differ once for each device.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::driver;
+use crate::error::{Error, INVALID_DEVICE, Outcome};
+
+/// More devices than a machine has.
+const DEVICES: usize = 128;
+
+/// A device's primary context.
+#[derive(Debug)]
+struct Primary {
+    /// Written by: whoever retains it first, under `RETAINING`. Read by: every call. Acquire/Release.
+    handle: AtomicPtr<c_void>,
+    /// Whether this library has retained it since the last reset. Written under `RETAINING`.
+    is_retained: AtomicBool,
+}
+
+static PRIMARIES: [Primary; DEVICES] = [const {
+    Primary {
+        handle: AtomicPtr::new(std::ptr::null_mut()),
+        is_retained: AtomicBool::new(false),
+    }
+}; DEVICES];
+/// Held while a context is retained or reset, so that each is retained once.
+static RETAINING: Mutex<()> = Mutex::new(());
+/// Written by: the first call that succeeds. Read by: every call. Relaxed: the driver has its own order.
+static INITIALIZED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static DEVICE: Cell<i32> = const { Cell::new(0) };
+}
+
+/// Needs nothing to be there.
+#[expect(clippy::unnecessary_wraps, reason = "a row may need more")]
+pub(crate) fn nothing() -> Outcome {
+    Ok(())
+}
+
+/// Sees to it that the driver is initialised.
+pub(crate) fn driver() -> Outcome {
+    if !INITIALIZED.load(Ordering::Relaxed) {
+        driver::cuInit(0)?;
+        INITIALIZED.store(true, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Sees to it that the thread has a current context.
+pub(crate) fn context() -> Outcome {
+    driver()?;
+    let current = current()?;
+    if current.is_null() {
+        return activate(DEVICE.get());
+    }
+    // A primary context that was reset is current still, and comes back when it is used.
+    let own = primary(DEVICE.get())?;
+    let of = if own.handle.load(Ordering::Acquire) == current {
+        Some(own)
+    } else {
+        PRIMARIES
+            .iter()
+            .find(|primary| primary.handle.load(Ordering::Acquire) == current)
+    };
+    match of {
+        Some(primary) if !primary.is_retained.load(Ordering::Acquire) => {
+            activate(i32::try_from(primary.device()).map_err(|_| INVALID_DEVICE)?)
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Primary {
+    fn is_known(&self) -> bool {
+        !self.handle.load(Ordering::Acquire).is_null()
+    }
+
+    /// Its device, which is its place in the table.
+    fn device(&self) -> usize {
+        PRIMARIES
+            .iter()
+            .position(|primary| std::ptr::eq(primary, self))
+            .unwrap_or(DEVICES)
+    }
+}
+
+/// The context that is current in this thread, or null.
+pub(crate) fn current() -> Result<*mut c_void, Error> {
+    let mut current = std::ptr::null_mut();
+    driver::cuCtxGetCurrent(&raw mut current)?;
+    Ok(current)
+}
+
+fn primary(device: i32) -> Result<&'static Primary, Error> {
+    usize::try_from(device)
+        .ok()
+        .and_then(|device| PRIMARIES.get(device))
+        .ok_or(INVALID_DEVICE)
+}
+
+/// Makes the primary context of a device the thread's current one.
+fn activate(device: i32) -> Outcome {
+    let handle = retained(device)?;
+    driver::cuCtxSetCurrent(handle)
+}
+
+/// The handle of a device's primary context, which is active.
+pub(crate) fn retained(device: i32) -> Result<*mut c_void, Error> {
+    let primary = primary(device)?;
+    if primary.is_retained.load(Ordering::Acquire) {
+        return Ok(primary.handle.load(Ordering::Acquire));
+    }
+    let _retaining = RETAINING.lock().unwrap_or_else(PoisonError::into_inner);
+    if primary.is_retained.load(Ordering::Acquire) {
+        return Ok(primary.handle.load(Ordering::Acquire));
+    }
+    if primary.is_known() {
+        // The handle is good before the context is active.
+        driver::cuCtxSetCurrent(primary.handle.load(Ordering::Acquire))?;
+    }
+    let mut handle = std::ptr::null_mut();
+    driver::cuDevicePrimaryCtxRetain(&raw mut handle, device)?;
+    primary.handle.store(handle, Ordering::Release);
+    primary.is_retained.store(true, Ordering::Release);
+    Ok(handle)
+}
+
+/// The device that the thread uses.
+pub(crate) fn device() -> Result<i32, Error> {
+    if current()?.is_null() {
+        return Ok(DEVICE.get());
+    }
+    let mut device = 0;
+    match driver::cuCtxGetDevice(&raw mut device) {
+        Ok(()) => Ok(device),
+        // The context was reset, and comes back when it is used.
+        Err(_) => Ok(DEVICE.get()),
+    }
+}
+
+/// Has the thread use another device, with an active context.
+pub(crate) fn choose(device: i32) -> Outcome {
+    check_device(device)?;
+    // A child of a fork hears here that it cannot go on, before it waits for a lock that nobody holds.
+    current()?;
+    activate(device)?;
+    DEVICE.set(device);
+    Ok(())
+}
+
+/// Whether there is such a device.
+pub(crate) fn check_device(device: i32) -> Outcome {
+    let mut known = 0;
+    driver::cuDeviceGet(&raw mut known, device)
+}
+
+/// Takes down the primary context of the thread's device.
+pub(crate) fn reset() -> Outcome {
+    let device = device()?;
+    let _retaining = RETAINING.lock().unwrap_or_else(PoisonError::into_inner);
+    driver::cuDevicePrimaryCtxReset(device)?;
+    primary(device)?.is_retained.store(false, Ordering::Release);
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! Copies of rectangles and boxes in linear memory.
+
+use std::ffi::c_void;
+
+use crate::context;
+use crate::copy::{Direction, low_byte};
+use crate::default_stream::Stream;
+use crate::driver::{self, driver_functions};
+use crate::entry::entry_points;
+use crate::error::{Error, INVALID_VALUE, NOT_SUPPORTED, Outcome};
+use crate::memory;
+
+/// One side of `CUDA_MEMCPY3D`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+struct Side {
+    x: usize,
+    y: usize,
+    z: usize,
+    level: usize,
+    kind: u32,
+    host: usize,
+    device: usize,
+    array: usize,
+    reserved: usize,
+    pitch: usize,
+    height: usize,
+}
+
+/// `CUDA_MEMCPY3D`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Boxes {
+    from: Side,
+    to: Side,
+    width: usize,
+    height: usize,
+    depth: usize,
+}
+
+/// `cudaPos` and `cudaExtent`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Triple {
+    x: usize,
+    y: usize,
+    z: usize,
+}
+
+/// `cudaPitchedPtr`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Pitched {
+    address: *mut c_void,
+    pitch: usize,
+    width: usize,
+    height: usize,
+}
+
+/// `cudaMemcpy3DParms`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Parameters {
+    from_array: *mut c_void,
+    from_position: Triple,
+    from: Pitched,
+    to_array: *mut c_void,
+    to_position: Triple,
+    to: Pitched,
+    extent: Triple,
+    kind: u32,
+}
+
+driver_functions! {
+    cuMemcpy3D(boxes: *const Boxes) => c"cuMemcpy3D" @ 3020;
+    cuMemcpy3DAsync(boxes: *const Boxes, stream: Stream) => c"cuMemcpy3DAsync" @ 3020;
+    cuMemsetD2D8Async(address: *mut c_void, pitch: usize, value: u8, width: usize, height: usize, stream: Stream) => c"cuMemsetD2D8Async" @ 3020;
+}
+
+entry_points! {
+    context cudaMemcpy2D(to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize, kind: u32) = copy_rows;
+    context cudaMemcpy2D_ptds(to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize, kind: u32) = copy_rows_on_thread;
+    context cudaMemcpy2DAsync | cudaMemcpy2DAsync_ptsz (to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize, kind: u32, stream: Stream) = copy_rows_async;
+    context cudaMemcpy3D(parameters: *const Parameters) = copy_box;
+    context cudaMemcpy3D_ptds(parameters: *const Parameters) = copy_box_on_thread;
+    context cudaMemcpy3DAsync | cudaMemcpy3DAsync_ptsz (parameters: *const Parameters, stream: Stream) = copy_box_async;
+    context cudaMalloc3D(out: *mut Pitched, extent: Triple) = malloc_box;
+    context cudaMemset3D(target: Pitched, value: i32, extent: Triple) = fill_box;
+    context cudaMemset3DAsync(target: Pitched, value: i32, extent: Triple, stream: Stream) = fill_box_async;
+}
+
+/// `CU_MEMORYTYPE_*`.
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+const UNIFIED: u32 = 4;
+
+impl Direction {
+    /// The kinds of memory that a copy reads and writes.
+    fn kinds(self) -> (u32, u32) {
+        match self {
+            Self::Host => (HOST, HOST),
+            Self::ToDevice => (HOST, DEVICE),
+            Self::ToHost => (DEVICE, HOST),
+            Self::Device => (DEVICE, DEVICE),
+            Self::Any => (UNIFIED, UNIFIED),
+        }
+    }
+}
+
+impl Side {
+    fn linear(kind: u32, address: *const c_void, pitch: usize, height: usize) -> Self {
+        let address = address.expose_provenance();
+        Self {
+            kind,
+            host: if kind == HOST { address } else { 0 },
+            device: if kind == HOST { 0 } else { address },
+            pitch,
+            height,
+            ..Self::default()
+        }
+    }
+
+    fn at(self, position: Triple) -> Self {
+        Self {
+            x: position.x,
+            y: position.y,
+            z: position.z,
+            ..self
+        }
+    }
+}
+
+fn rows(
+    to: (*mut c_void, usize),
+    from: (*const c_void, usize),
+    (width, height): (usize, usize),
+    kind: u32,
+) -> Result<Option<Boxes>, Error> {
+    let (read, written) = Direction::of(kind)?.kinds();
+    if width == 0 || height == 0 {
+        return Ok(None);
+    }
+    if to.1 < width || from.1 < width {
+        return Err(Error(12));
+    }
+    Ok(Some(Boxes {
+        from: Side::linear(read, from.0, from.1, height),
+        to: Side::linear(written, to.0, to.1, height),
+        width,
+        height,
+        depth: 1,
+    }))
+}
+
+fn copy_rows(
+    to: *mut c_void,
+    to_pitch: usize,
+    from: *const c_void,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: u32,
+) -> Outcome {
+    match rows((to, to_pitch), (from, from_pitch), (width, height), kind)? {
+        Some(boxes) => cuMemcpy3D(&raw const boxes),
+        None => Ok(()),
+    }
+}
+
+fn copy_rows_async(
+    to: *mut c_void,
+    to_pitch: usize,
+    from: *const c_void,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: u32,
+    stream: Stream,
+) -> Outcome {
+    match rows((to, to_pitch), (from, from_pitch), (width, height), kind)? {
+        Some(boxes) => cuMemcpy3DAsync(&raw const boxes, stream),
+        None => Ok(()),
+    }
+}
+
+fn copy_rows_on_thread(
+    to: *mut c_void,
+    to_pitch: usize,
+    from: *const c_void,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: u32,
+) -> Outcome {
+    let stream = Stream::PER_THREAD;
+    copy_rows_async(to, to_pitch, from, from_pitch, width, height, kind, stream)?;
+    driver::cuStreamSynchronize(stream)
+}
+
+fn boxes(parameters: *const Parameters) -> Result<Boxes, Error> {
+    // SAFETY: a description that is given is whole.
+    let given = *unsafe { parameters.as_ref() }.ok_or(INVALID_VALUE)?;
+    if !given.from_array.is_null() || !given.to_array.is_null() {
+        return Err(NOT_SUPPORTED);
+    }
+    let (read, written) = Direction::of(given.kind)?.kinds();
+    let side =
+        |kind, memory: Pitched| Side::linear(kind, memory.address, memory.pitch, memory.height);
+    Ok(Boxes {
+        from: side(read, given.from).at(given.from_position),
+        to: side(written, given.to).at(given.to_position),
+        width: given.extent.x,
+        height: given.extent.y,
+        depth: given.extent.z,
+    })
+}
+
+fn copy_box(parameters: *const Parameters) -> Outcome {
+    let boxes = boxes(parameters)?;
+    cuMemcpy3D(&raw const boxes)
+}
+
+fn copy_box_async(parameters: *const Parameters, stream: Stream) -> Outcome {
+    let boxes = boxes(parameters)?;
+    cuMemcpy3DAsync(&raw const boxes, stream)
+}
+
+fn copy_box_on_thread(parameters: *const Parameters) -> Outcome {
+    copy_box_async(parameters, Stream::PER_THREAD)?;
+    driver::cuStreamSynchronize(Stream::PER_THREAD)
+}
+
+fn malloc_box(out: *mut Pitched, extent: Triple) -> Outcome {
+    if out.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let (mut address, mut pitch) = (std::ptr::null_mut(), 0);
+    let height = extent.y.checked_mul(extent.z).ok_or(INVALID_VALUE)?;
+    memory::malloc_pitch(&raw mut address, &raw mut pitch, extent.x, height)?;
+    let pitched = Pitched {
+        address,
+        pitch,
+        width: extent.x,
+        height: extent.y,
+    };
+    // SAFETY: the program gave a place for the answer.
+    unsafe { out.write(pitched) };
+    Ok(())
+}
+
+fn fill_box(target: Pitched, value: i32, extent: Triple) -> Outcome {
+    fill_box_async(target, value, extent, Stream::NONE)?;
+    context::current().and_then(|_| driver::cuStreamSynchronize(Stream::NONE))
+}
+
+/// One fill for each slice.
+fn fill_box_async(target: Pitched, value: i32, extent: Triple, stream: Stream) -> Outcome {
+    if extent.x == 0 || extent.y == 0 {
+        return Ok(());
+    }
+    let slice = target.pitch.saturating_mul(target.height);
+    (0..extent.z).try_for_each(|z| {
+        let address = target.address.wrapping_byte_add(slice.saturating_mul(z));
+        cuMemsetD2D8Async(
+            address,
+            target.pitch,
+            low_byte(value),
+            extent.x,
+            extent.y,
+            stream,
+        )
+    })
+}

@@ -1,0 +1,170 @@
+//! Nodes whose description differs from the driver's: kernels, which are named by a host function, and fills and
+//! conditions, for which the driver wants to hear the context.
+
+use std::ffi::c_void;
+
+use crate::code;
+use crate::context;
+use crate::driver::driver_functions;
+use crate::entry::entry_points;
+use crate::error::{Error, INVALID_VALUE, Outcome};
+use crate::launch::Extent;
+
+type Graph = *mut c_void;
+type Node = *mut c_void;
+
+/// `cudaKernelNodeParams`, and `CUDA_KERNEL_NODE_PARAMS` as CUDA 10 has it.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Kernel {
+    function: *mut c_void,
+    grid: Extent,
+    block: Extent,
+    shared_bytes: u32,
+    arguments: *mut *mut c_void,
+    extra: *mut *mut c_void,
+}
+
+/// `cudaGraphNodeParams` and `CUgraphNodeParams`: a kind, and a description in 29 words.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Description {
+    kind: u32,
+    reserved: [i32; 3],
+    words: [u64; 29],
+    last: u64,
+}
+
+driver_functions! {
+    cuGraphAddKernelNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, parameters: *const Kernel) => c"cuGraphAddKernelNode" @ 10000;
+    cuGraphKernelNodeGetParams(node: Node, parameters: *mut Kernel) => c"cuGraphKernelNodeGetParams" @ 10000;
+    cuGraphKernelNodeSetParams(node: Node, parameters: *const Kernel) => c"cuGraphKernelNodeSetParams" @ 10000;
+    cuGraphExecKernelNodeSetParams(executable: *mut c_void, node: Node, parameters: *const Kernel) => c"cuGraphExecKernelNodeSetParams" @ 10010;
+    cuGraphAddMemsetNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, parameters: *const c_void, context: *mut c_void) => c"cuGraphAddMemsetNode" @ 10000;
+    cuGraphExecMemsetNodeSetParams(executable: *mut c_void, node: Node, parameters: *const c_void, context: *mut c_void) => c"cuGraphExecMemsetNodeSetParams" @ 10020;
+    cuGraphConditionalHandleCreate(out: *mut u64, graph: Graph, context: *mut c_void, value: u32, flags: u32) => c"cuGraphConditionalHandleCreate" @ 12030;
+    cuGraphAddNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, description: *mut Description) => c"cuGraphAddNode" @ 12020;
+    cuGraphAddNode_v2(out: *mut Node, graph: Graph, dependencies: *const Node, edges: *const c_void, count: usize, description: *mut Description) => c"cuGraphAddNode" @ 12030;
+}
+
+entry_points! {
+    context cudaGraphAddKernelNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, parameters: *const Kernel) = add_kernel;
+    context cudaGraphKernelNodeGetParams(node: Node, parameters: *mut Kernel) = cuGraphKernelNodeGetParams;
+    context cudaGraphKernelNodeSetParams(node: Node, parameters: *const Kernel) = set_kernel;
+    context cudaGraphExecKernelNodeSetParams(executable: *mut c_void, node: Node, parameters: *const Kernel) = set_executable_kernel;
+    context cudaGraphAddMemsetNode(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, parameters: *const c_void) = add_fill;
+    context cudaGraphExecMemsetNodeSetParams(executable: *mut c_void, node: Node, parameters: *const c_void) = set_executable_fill;
+    context cudaGraphConditionalHandleCreate(out: *mut u64, graph: Graph, value: u32, flags: u32) = create_condition;
+    context cudaGraphAddNode_plain(out: *mut Node, graph: Graph, dependencies: *const Node, count: usize, description: *mut Description) = add;
+    context cudaGraphAddNode_of_edges(out: *mut Node, graph: Graph, dependencies: *const Node, edges: *const c_void, count: usize, description: *mut Description) = add_with_edges;
+}
+
+/// The description with the driver's kernel in the place of the host function.
+fn resolved(parameters: *const Kernel) -> Result<Kernel, Error> {
+    // SAFETY: a description that is given is whole.
+    let mut kernel = *unsafe { parameters.as_ref() }.ok_or(INVALID_VALUE)?;
+    kernel.function = code::kernel(kernel.function)?;
+    Ok(kernel)
+}
+
+fn add_kernel(
+    out: *mut Node,
+    graph: Graph,
+    dependencies: *const Node,
+    count: usize,
+    parameters: *const Kernel,
+) -> Outcome {
+    let kernel = resolved(parameters)?;
+    cuGraphAddKernelNode(out, graph, dependencies, count, &raw const kernel)
+}
+
+fn set_kernel(node: Node, parameters: *const Kernel) -> Outcome {
+    let kernel = resolved(parameters)?;
+    cuGraphKernelNodeSetParams(node, &raw const kernel)
+}
+
+fn set_executable_kernel(
+    executable: *mut c_void,
+    node: Node,
+    parameters: *const Kernel,
+) -> Outcome {
+    let kernel = resolved(parameters)?;
+    cuGraphExecKernelNodeSetParams(executable, node, &raw const kernel)
+}
+
+fn add_fill(
+    out: *mut Node,
+    graph: Graph,
+    dependencies: *const Node,
+    count: usize,
+    parameters: *const c_void,
+) -> Outcome {
+    let context = context::current()?;
+    cuGraphAddMemsetNode(out, graph, dependencies, count, parameters, context)
+}
+
+fn set_executable_fill(executable: *mut c_void, node: Node, parameters: *const c_void) -> Outcome {
+    cuGraphExecMemsetNodeSetParams(executable, node, parameters, context::current()?)
+}
+
+fn create_condition(out: *mut u64, graph: Graph, value: u32, flags: u32) -> Outcome {
+    cuGraphConditionalHandleCreate(out, graph, context::current()?, value, flags)
+}
+
+/// `cudaGraphNodeTypeKernel` and `cudaGraphNodeTypeConditional`.
+const KERNEL: u32 = 0;
+const CONDITIONAL: u32 = 13;
+/// The word of a condition that holds the driver's context: behind a handle, two numbers and an address.
+const CONDITION_CONTEXT: usize = 3;
+
+/// Adds a node by a description that the driver may write its answer to.
+fn with_description(
+    description: *mut Description,
+    ask: impl FnOnce(*mut Description) -> Outcome,
+) -> Outcome {
+    // SAFETY: a description that is given is whole, and the program's alone for the call.
+    let given = unsafe { description.as_mut() }.ok_or(INVALID_VALUE)?;
+    let mut own = *given;
+    match own.kind {
+        KERNEL => {
+            let function = std::ptr::with_exposed_provenance::<c_void>(
+                usize::try_from(own.words[0]).map_err(|_| INVALID_VALUE)?,
+            );
+            own.words[0] = code::kernel(function)?.expose_provenance() as u64;
+        }
+        CONDITIONAL => {
+            own.words[CONDITION_CONTEXT] = context::current()?.expose_provenance() as u64
+        }
+        _ => {}
+    }
+    ask(&raw mut own)?;
+    if own.kind != KERNEL {
+        given.words = own.words;
+    }
+    Ok(())
+}
+
+fn add(
+    out: *mut Node,
+    graph: Graph,
+    dependencies: *const Node,
+    count: usize,
+    description: *mut Description,
+) -> Outcome {
+    with_description(description, |own| {
+        cuGraphAddNode(out, graph, dependencies, count, own)
+    })
+}
+
+fn add_with_edges(
+    out: *mut Node,
+    graph: Graph,
+    dependencies: *const Node,
+    edges: *const c_void,
+    count: usize,
+    description: *mut Description,
+) -> Outcome {
+    with_description(description, |own| {
+        cuGraphAddNode_v2(out, graph, dependencies, edges, count, own)
+    })
+}

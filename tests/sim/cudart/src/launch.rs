@@ -1,0 +1,215 @@
+//! Launches. `<<<grid, block>>>` pushes what it says, and the host function of the kernel pops it.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+
+use crate::code;
+use crate::default_stream::{OnThread, Stream};
+use crate::driver::driver_functions;
+use crate::entry::entry_points;
+use crate::error::{INVALID_CONFIGURATION, INVALID_VALUE, Outcome};
+
+/// `dim3`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Extent {
+    pub(crate) x: u32,
+    pub(crate) y: u32,
+    pub(crate) z: u32,
+}
+
+impl OnThread for Extent {
+    fn on_thread(self) -> Self {
+        self
+    }
+}
+
+/// `cudaLaunchConfig_t`.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Configuration {
+    grid: Extent,
+    block: Extent,
+    shared_bytes: usize,
+    stream: Stream,
+    attributes: *mut c_void,
+    count: u32,
+}
+
+/// `CUlaunchConfig`, whose attributes are the runtime's.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct DriverConfiguration {
+    grid: Extent,
+    block: Extent,
+    shared_bytes: u32,
+    stream: Stream,
+    attributes: *mut c_void,
+    count: u32,
+}
+
+/// What was pushed and not popped.
+#[derive(Debug)]
+struct Pushed {
+    grid: Extent,
+    block: Extent,
+    shared_bytes: usize,
+    stream: Stream,
+}
+
+thread_local! {
+    static PUSHED: RefCell<Vec<Pushed>> = const { RefCell::new(Vec::new()) };
+}
+
+driver_functions! {
+    cuLaunchKernel(function: *mut c_void, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: Stream, arguments: *mut *mut c_void, extra: *mut *mut c_void) => c"cuLaunchKernel" @ 4000;
+    cuLaunchKernelEx(configuration: *const DriverConfiguration, function: *mut c_void, arguments: *mut *mut c_void, extra: *mut *mut c_void) => c"cuLaunchKernelEx" @ 11060;
+    cuLaunchCooperativeKernel(function: *mut c_void, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: Stream, arguments: *mut *mut c_void) => c"cuLaunchCooperativeKernel" @ 9000;
+}
+
+entry_points! {
+    context cudaLaunchKernel | cudaLaunchKernel_ptsz (function: *const c_void, grid: Extent, block: Extent, arguments: *mut *mut c_void, shared_bytes: usize, stream: Stream) = launch;
+    context __cudaLaunchKernel | __cudaLaunchKernel_ptsz (kernel: *const c_void, grid: Extent, block: Extent, arguments: *mut *mut c_void, shared_bytes: usize, stream: Stream) = launch;
+    context cudaLaunchCooperativeKernel | cudaLaunchCooperativeKernel_ptsz (function: *const c_void, grid: Extent, block: Extent, arguments: *mut *mut c_void, shared_bytes: usize, stream: Stream) = launch_cooperative;
+    context cudaLaunchKernelExC(configuration: *const Configuration, function: *const c_void, arguments: *mut *mut c_void) = launch_configured;
+    context cudaLaunchKernelExC_ptsz(configuration: *const Configuration, function: *const c_void, arguments: *mut *mut c_void) = launch_configured_on_thread;
+    nothing __cudaPopCallConfiguration(grid: *mut Extent, block: *mut Extent, shared_bytes: *mut usize, stream: *mut Stream) = pop;
+}
+
+/// Its answer is not an error code of the thread: zero says that the kernel's host function may be called.
+#[unsafe(no_mangle)]
+extern "C" fn __cudaPushCallConfiguration(
+    grid: Extent,
+    block: Extent,
+    shared_bytes: usize,
+    stream: Stream,
+) -> u32 {
+    let pushed = Pushed {
+        grid,
+        block,
+        shared_bytes,
+        stream,
+    };
+    let done = PUSHED.try_with(|all| all.borrow_mut().push(pushed));
+    u32::from(done.is_err())
+}
+
+fn pop(
+    grid: *mut Extent,
+    block: *mut Extent,
+    shared_bytes: *mut usize,
+    stream: *mut Stream,
+) -> Outcome {
+    let popped = PUSHED.try_with(|all| all.borrow_mut().pop());
+    let popped = popped.ok().flatten().ok_or(INVALID_CONFIGURATION)?;
+    // SAFETY: nvcc's code gives a place for each part.
+    unsafe { grid.write(popped.grid) };
+    // SAFETY: as above.
+    unsafe { block.write(popped.block) };
+    // SAFETY: as above.
+    unsafe { shared_bytes.write(popped.shared_bytes) };
+    // SAFETY: as above.
+    unsafe { stream.write(popped.stream) };
+    Ok(())
+}
+
+/// The driver counts shared memory in 32 bits, and no card has as much.
+fn shared(bytes: usize) -> Result<u32, crate::error::Error> {
+    u32::try_from(bytes).map_err(|_| INVALID_VALUE)
+}
+
+fn launch(
+    function: *const c_void,
+    grid: Extent,
+    block: Extent,
+    arguments: *mut *mut c_void,
+    shared_bytes: usize,
+    stream: Stream,
+) -> Outcome {
+    let kernel = code::kernel(function)?;
+    let shared_bytes = shared(shared_bytes)?;
+    cuLaunchKernel(
+        kernel,
+        grid.x,
+        grid.y,
+        grid.z,
+        block.x,
+        block.y,
+        block.z,
+        shared_bytes,
+        stream,
+        arguments,
+        std::ptr::null_mut(),
+    )
+}
+
+fn launch_cooperative(
+    function: *const c_void,
+    grid: Extent,
+    block: Extent,
+    arguments: *mut *mut c_void,
+    shared_bytes: usize,
+    stream: Stream,
+) -> Outcome {
+    let kernel = code::kernel(function)?;
+    let shared_bytes = shared(shared_bytes)?;
+    cuLaunchCooperativeKernel(
+        kernel,
+        grid.x,
+        grid.y,
+        grid.z,
+        block.x,
+        block.y,
+        block.z,
+        shared_bytes,
+        stream,
+        arguments,
+    )
+}
+
+/// Reads a configuration in the driver's form.
+pub(crate) fn configuration(
+    given: *const Configuration,
+) -> Result<DriverConfiguration, crate::error::Error> {
+    // SAFETY: a configuration that is given is whole.
+    let given = unsafe { given.as_ref() }.ok_or(INVALID_VALUE)?;
+    Ok(DriverConfiguration {
+        grid: given.grid,
+        block: given.block,
+        shared_bytes: shared(given.shared_bytes)?,
+        stream: given.stream,
+        attributes: given.attributes,
+        count: given.count,
+    })
+}
+
+fn launch_configured(
+    given: *const Configuration,
+    function: *const c_void,
+    arguments: *mut *mut c_void,
+) -> Outcome {
+    let configuration = configuration(given)?;
+    let kernel = code::kernel(function)?;
+    cuLaunchKernelEx(
+        &raw const configuration,
+        kernel,
+        arguments,
+        std::ptr::null_mut(),
+    )
+}
+
+fn launch_configured_on_thread(
+    given: *const Configuration,
+    function: *const c_void,
+    arguments: *mut *mut c_void,
+) -> Outcome {
+    let mut configuration = configuration(given)?;
+    configuration.stream = configuration.stream.on_thread();
+    let kernel = code::kernel(function)?;
+    cuLaunchKernelEx(
+        &raw const configuration,
+        kernel,
+        arguments,
+        std::ptr::null_mut(),
+    )
+}
