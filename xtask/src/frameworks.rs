@@ -119,7 +119,7 @@ fn one(
     case: &'static Case,
     mode: Mode,
 ) -> Result<Vec<Outcome>> {
-    let mut machine = Machine::start(staged)?;
+    let mut machine = Machine::start(staged, case.card_mib << 20)?;
     run::case(&mut machine, environments, case, mode)
 }
 

@@ -2,7 +2,7 @@
 
 import gc
 
-from checks import CARD, PIECE, card_by_nvml, check, end, equal, figure, fill, in_mib, meet, section
+from checks import CARD, PIECE, card_by_nvml, check, end, equal, figure, fill, in_mib, leave, meet, section
 from checks import CARD_BY_NVML
 
 import jax
@@ -38,8 +38,11 @@ def main():
     again = len(taken) * PIECE
     check("goes on beside the other, with as much as before", abs(again - held) <= 2 * PIECE, in_mib(again))
     meet("tried again")
-    end()
 
 
 with section("beside another"):
-    main()
+    try:
+        main()
+    finally:
+        leave()
+end()

@@ -1,6 +1,6 @@
 """PyTorch beside another framework on the same card: it fills its own and leaves the other's alone."""
 
-from checks import CARD, PIECE, check, end, figure, fill, in_mib, meet, section, sees_the_card
+from checks import CARD, PIECE, check, end, figure, fill, in_mib, leave, meet, section, sees_the_card
 
 import torch
 
@@ -29,8 +29,11 @@ def main():
     again = len(taken) * PIECE
     check("goes on beside the other, with as much as before", abs(again - held) <= 2 * PIECE, in_mib(again))
     meet("tried again")
-    end()
 
 
 with section("beside another"):
-    main()
+    try:
+        main()
+    finally:
+        leave()
+end()

@@ -134,7 +134,18 @@ def meet(name, seconds=240):
     others = os.environ["MEETING_OTHERS"].split()
     open(os.path.join(folder, f"{name}-{own}"), "w").close()
     end_of_patience = time.monotonic() + seconds
-    while not all(os.path.exists(os.path.join(folder, f"{name}-{other}")) for other in others):
+
+    def has_come(other):
+        return any(os.path.exists(os.path.join(folder, f"{place}-{other}")) for place in (name, "left"))
+
+    while not all(map(has_come, others)):
         if time.monotonic() > end_of_patience:
             raise TimeoutError(f"{' '.join(others)} did not come to {name!r} in {seconds} s")
         time.sleep(0.02)
+
+
+def leave():
+    """Says that nobody needs to wait for this program any more."""
+    if os.environ.get("MEETING"):
+        meet_at = os.path.join(os.environ["MEETING"], f"left-{os.environ['MEETING_SELF']}")
+        open(meet_at, "w").close()

@@ -34,7 +34,12 @@ pub(crate) struct Case {
     /// Whether all checks must hold without a limit too. Programs that share a card without limits get into each
     /// other's way: that is what is to be seen there.
     pub(crate) holds_without_a_limit: bool,
+    /// The memory of the card, in MiB.
+    pub(crate) card_mib: u64,
 }
+
+/// The card of most cases.
+const CARD_MIB: u64 = 16_384;
 
 /// A program and how it is started.
 pub(crate) struct Member {
@@ -76,6 +81,7 @@ const fn alone(title: &'static str, member: &'static [Member; 1]) -> Case {
         title,
         members: member,
         holds_without_a_limit: true,
+        card_mib: CARD_MIB,
     }
 }
 
@@ -213,6 +219,7 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
                 },
             ],
             holds_without_a_limit: false,
+            card_mib: CARD_MIB,
         }],
     },
     Framework {
@@ -252,5 +259,27 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
             "cuda-core",
             &[other("cuda-core", "cuda_core_buffers.py", 2000)],
         )],
+    },
+    Framework {
+        name: "vllm",
+        about: "two engines with 0.7 and 0.2 of one card, each finding its KV cache",
+        cases: &[Case {
+            title: "vLLM twice",
+            members: &[
+                Member {
+                    title: "one",
+                    share: Share::Fraction("0.7"),
+                    ..other("vllm", "vllm_profile.py", 0)
+                },
+                Member {
+                    title: "other",
+                    share: Share::Fraction("0.2"),
+                    ..other("vllm", "vllm_profile.py", 0)
+                },
+            ],
+            holds_without_a_limit: false,
+            // Of a smaller card a fifth is too little: a context is then more than what vLLM leaves free.
+            card_mib: 49_152,
+        }],
     },
 ];

@@ -17,7 +17,7 @@ use crate::workspace::Workspace;
 const OPTIONS: [&str; 3] = ["--no-deps", "--no-compile", "--no-cache-dir"];
 
 /// Environments that see the packages of another one too.
-const ON_TOP_OF: &[(&str, &str)] = &[];
+const ON_TOP_OF: &[(&str, &str)] = &[("vllm", "pytorch")];
 
 /// All environments.
 pub(crate) struct Environments {

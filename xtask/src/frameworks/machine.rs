@@ -15,8 +15,7 @@ use serde_json::Value;
 
 use super::cases::Share;
 
-/// What the card has, and what of that the driver keeps.
-const MEMORY: u64 = 16_384 << 20;
+/// What the driver keeps of the card.
 const RESERVED: u64 = 256 << 20;
 
 /// How long the simulated driver may take until it serves.
@@ -43,18 +42,19 @@ pub(crate) struct Machine {
     staged: PathBuf,
     folder: PathBuf,
     driver: Child,
+    memory: u64,
 }
 
 impl Machine {
-    /// Starts the simulated driver of a new machine.
-    pub(crate) fn start(staged: &Path) -> Result<Self> {
+    /// Starts the simulated driver of a new machine, whose card has so many bytes.
+    pub(crate) fn start(staged: &Path, memory: u64) -> Result<Self> {
         let number = MACHINES.fetch_add(1, Ordering::Relaxed);
         let folder = format!("apportion-frameworks-{}-{number}", process::id());
         // A socket's path is short, so it does not lie below the target folder.
         let folder = std::env::temp_dir().join(folder);
         DirBuilder::new().mode(0o700).create(&folder)?;
         let config = folder.join("machine.json");
-        let card = serde_json::json!({ "memory": MEMORY, "reserved": RESERVED });
+        let card = serde_json::json!({ "memory": memory, "reserved": RESERVED });
         fs::write(&config, serde_json::json!({ "cards": [card] }).to_string())?;
         let mut driver = simd(staged, &folder);
         let driver = driver
@@ -67,6 +67,7 @@ impl Machine {
             staged: staged.to_owned(),
             folder,
             driver,
+            memory,
         };
         let deadline = Instant::now() + PATIENCE;
         while UnixStream::connect(socket(&machine.folder)).is_err() {
@@ -84,22 +85,22 @@ impl Machine {
     }
 
     /// What the card can give, as CUDA shows it without a limit.
-    pub(crate) const fn card() -> u64 {
-        MEMORY - RESERVED
+    pub(crate) const fn card(&self) -> u64 {
+        self.memory - RESERVED
     }
 
     /// What NVML shows of it without a limit.
-    pub(crate) const fn card_by_nvml() -> u64 {
-        MEMORY
+    pub(crate) const fn card_by_nvml(&self) -> u64 {
+        self.memory
     }
 
     /// The limit that a share makes.
-    pub(crate) fn limit(share: Share) -> Result<u64> {
+    pub(crate) fn limit(&self, share: Share) -> Result<u64> {
         Ok(match share {
             Share::Mib(size) => size << 20,
             Share::Fraction(text) => {
                 let fraction: apportion_abi::Fraction = text.parse()?;
-                fraction.of(Bytes(Self::card())).0
+                fraction.of(Bytes(self.card())).0
             }
         })
     }

@@ -76,7 +76,7 @@ pub(crate) fn case(
         .iter()
         .map(|program| program.card)
         .sum::<u64>()
-        .min(Machine::card());
+        .min(machine.card());
     let outcomes = running.iter().zip(ends).map(|(program, end)| {
         let mut outcome = gather(program, high_water)?;
         let held = outcome.said.bytes("held").unwrap_or(0);
@@ -110,14 +110,14 @@ fn start(
     let member = &case.members[place];
     let is_limited = mode == Mode::Limited;
     let card = if is_limited {
-        Machine::limit(member.share)?
+        machine.limit(member.share)?
     } else {
-        Machine::card()
+        machine.card()
     };
     let by_nvml = if is_limited {
         card
     } else {
-        Machine::card_by_nvml()
+        machine.card_by_nvml()
     };
     let logs = environments.scratch("logs");
     fs::create_dir_all(&logs).with_context(|| format!("failed to make {}", logs.display()))?;
