@@ -11,7 +11,7 @@ use crate::error::{
 };
 use crate::export::exports;
 use crate::pointer::{In, Out};
-use crate::tables::Context;
+use crate::tables::{Context, Primary};
 
 /// The API version that contexts of `cuCtxCreate_v2` and later report.
 const API_VERSION: u32 = 3020;
@@ -159,11 +159,15 @@ fn pop(out: Out<u64>) -> Outcome {
     Ok(())
 }
 
-/// Replaces the top of the stack; zero takes it away.
+/// Replaces the top of the stack; zero takes it away. A primary context may be made current before it is
+/// retained, and after its end: it is there again when it is retained again.
 fn set_current(handle: u64) -> Outcome {
-    if handle != 0 {
-        tables().context(handle)?;
+    let tables = tables();
+    let is_primary = |primary: &Primary| primary.handle == handle;
+    if handle != 0 && !tables.primaries.values().any(is_primary) {
+        tables.context(handle)?;
     }
+    drop(tables);
     with_stack(|stack| {
         stack.pop();
         if handle != 0 {

@@ -87,6 +87,9 @@ static FIXED: &[(i32, i32)] = &[
     (111, 1024),        // reserved shared memory of a block
     (115, 1),           // memory pools
     (120, 1),           // clusters
+    (122, 1),           // 64 bits of memory written by a stream
+    (123, 1),           // waits for a value that is not
+    (125, 1),           // events of other processes
     (126, 4),           // memory synchronisation domains
     (127, 1),           // tensor maps
     (129, 1),           // unified function pointers

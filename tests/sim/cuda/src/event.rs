@@ -16,14 +16,14 @@ pub(crate) type Events = HashMap<u64, Event>;
 /// An event that the program has created.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Event {
-    flags: u32,
-    recorded: Option<Instant>,
+    pub(crate) flags: u32,
+    pub(crate) recorded: Option<Instant>,
 }
 
 /// `CU_EVENT_DISABLE_TIMING`.
-const WITHOUT_TIME: u32 = 2;
+pub(crate) const WITHOUT_TIME: u32 = 2;
 /// `CU_EVENT_INTERPROCESS`, which asks for the former.
-const BETWEEN_PROCESSES: u32 = 4;
+pub(crate) const BETWEEN_PROCESSES: u32 = 4;
 
 exports! {
     cuEventCreate(out: Out<u64>, flags: u32) = create => "cuEventCreate" @ 2000;

@@ -12,6 +12,8 @@ use crate::pointer::In;
 pub(crate) struct Image {
     /// The length of its code and of what has no name.
     pub(crate) bytes: u64,
+    /// How much of that is the code of a bundle, which lazy drivers load when it is used.
+    pub(crate) code_of_bundle: u64,
     /// The names of the kernels, as far as they can be read.
     pub(crate) kernels: Vec<String>,
     /// The names and sizes of the variables, as far as they can be read.
@@ -37,7 +39,7 @@ impl Image {
         match word {
             BUNDLE => bundle(code),
             WRAPPER => bundle(In::from_address(code.cast::<u64>().at(1).ok()?)),
-            CUBIN => Some(Self::of_bytes(cubin_bytes(code)?)),
+            CUBIN => Some(Self::of_bytes(cubin_bytes(code)?.0)),
             _ => Some(Self::of_text(&code.text().ok()?.to_string_lossy())),
         }
     }
@@ -46,6 +48,14 @@ impl Image {
         Self {
             bytes,
             ..Self::default()
+        }
+    }
+
+    /// A part of a bundle: all bytes, and those of its code.
+    fn bundled((bytes, code_of_bundle): (u64, u64)) -> Self {
+        Self {
+            code_of_bundle,
+            ..Self::of_bytes(bytes)
         }
     }
 
@@ -108,9 +118,10 @@ fn bundle(code: In<u8>) -> Option<Image> {
                 .collect();
             let mut whole = vec![0; usize::try_from(head.cast::<u64>().at(7).ok()?).ok()?];
             lz4_flex::block::decompress_into(&packed?, &mut whole).ok()?;
-            Image::of_bytes(cubin_bytes(In::to(whole.first()?))?)
+            Image::bundled(cubin_bytes(In::to(whole.first()?))?)
         } else if flags & COMPRESSED != 0 {
-            Image::of_bytes(head.cast::<u64>().at(7).ok()?)
+            let bytes = head.cast::<u64>().at(7).ok()?;
+            Image::bundled((bytes, bytes))
         } else if kind == TEXT {
             Image::of_text(
                 &In::<u8>::from_address(content)
@@ -119,7 +130,7 @@ fn bundle(code: In<u8>) -> Option<Image> {
                     .to_string_lossy(),
             )
         } else {
-            Image::of_bytes(cubin_bytes(In::from_address(content))?)
+            Image::bundled(cubin_bytes(In::from_address(content))?)
         };
         let rank = (kind != TEXT, head.cast::<u32>().at(7).ok()?);
         if best.as_ref().is_none_or(|(known, _)| *known < rank) {
@@ -131,8 +142,8 @@ fn bundle(code: In<u8>) -> Option<Image> {
 }
 
 /// The sections of a cubin that are in the card's memory: those that are loaded, but not those which say
-/// how much on-chip memory a kernel has.
-fn cubin_bytes(code: In<u8>) -> Option<u64> {
+/// how much on-chip memory a kernel has. Gives the bytes of all sections and of those that are code.
+fn cubin_bytes(code: In<u8>) -> Option<(u64, u64)> {
     let base = code.address();
     let table = base + code.cast::<u64>().at(5).ok()?;
     let (count, named) = (
@@ -141,16 +152,18 @@ fn cubin_bytes(code: In<u8>) -> Option<u64> {
     );
     let section = |at: u16| In::<u64>::from_address(table + 64 * u64::from(at));
     let names = base + section(named).at(3).ok()?;
-    let mut bytes = 0;
+    let (mut bytes, mut instructions) = (0, 0);
     for at in 0..count {
         let name = section(at).cast::<u32>().get().ok()?;
         let name = In::<u8>::from_address(names + u64::from(name));
-        let is_on_chip = name.text().ok()?.to_bytes().starts_with(b".nv.shared");
-        if section(at).at(1).ok()? & LOADED != 0 && !is_on_chip {
-            bytes += section(at).at(4).ok()?;
+        let name = name.text().ok()?.to_bytes();
+        if section(at).at(1).ok()? & LOADED != 0 && !name.starts_with(b".nv.shared") {
+            let size = section(at).at(4).ok()?;
+            bytes += size;
+            instructions += if name.starts_with(b".text") { size } else { 0 };
         }
     }
-    Some(bytes)
+    Some((bytes, instructions))
 }
 
 fn identifier(text: &str) -> Option<String> {

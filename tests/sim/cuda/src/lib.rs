@@ -19,6 +19,7 @@ mod device_attributes;
 mod driver;
 mod error;
 mod event;
+mod event_sharing;
 mod export;
 mod fill;
 mod functions;
@@ -67,6 +68,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         driver::ROWS,
         error::ROWS,
         event::ROWS,
+        event_sharing::ROWS,
         fill::ROWS,
         functions::ROWS,
         graph_memory::ROWS,

@@ -1,7 +1,12 @@
 //! Modules: code that is loaded into a context. A module takes memory of the card; its kernels are
 //! there under any name that is asked for.
+//!
+//! Under lazy loading, which is the default, a bundle takes the memory of its variables and not of its code:
+//! drivers load that function by function, and the few functions that a program runs are small beside
+//! its context. Under eager loading all of it is taken at once.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use apportion_sim_machine::Request;
 
@@ -42,15 +47,26 @@ exports! {
     cuModuleGetGlobal_v2(address: Out<u64>, bytes: Out<usize>, module: u64, name: Text) = get_global => "cuModuleGetGlobal" @ 3020;
 }
 
-/// `CU_MODULE_EAGER_LOADING`: what is loaded takes its memory at once.
+/// `CU_MODULE_EAGER_LOADING` and `CU_MODULE_LAZY_LOADING`.
 const EAGER: u32 = 1;
+const LAZY: u32 = 2;
+
+/// Whether what is loaded takes all of its memory at once. As with drivers since CUDA 12.2, a program asks for
+/// that with `CUDA_MODULE_LOADING`.
+fn is_eager() -> bool {
+    static ASKED: OnceLock<bool> = OnceLock::new();
+    *ASKED.get_or_init(|| std::env::var("CUDA_MODULE_LOADING").is_ok_and(|mode| mode == "EAGER"))
+}
 
 /// Loads an image into the current context.
 pub(crate) fn load_image(image: Image) -> Result<u64, Error> {
     let (_, context) = current()?;
     let request = Request::ModuleLoad {
         context: context.name,
-        bytes: image.device_bytes(),
+        bytes: match is_eager() {
+            true => image.device_bytes(),
+            false => image.device_bytes() - image.code_of_bundle,
+        },
     };
     let name = create(request)?;
     let mut tables = tables();
@@ -148,7 +164,7 @@ fn load_file(out: Out<u64>, path: Text) -> Outcome {
 }
 
 fn get_loading_mode(mode: Out<u32>) -> Outcome {
-    mode.put(EAGER)
+    mode.put(if is_eager() { EAGER } else { LAZY })
 }
 
 fn get_function(out: Out<u64>, module: u64, name: Text) -> Outcome {

@@ -262,6 +262,7 @@ unsupported! {
     nvmlDeviceGetNumaNodeId
     nvmlDeviceGetNvLinkCapability
     nvmlDeviceGetNvLinkErrorCounter
+    nvmlDeviceGetNvLinkRemoteDeviceType
     nvmlDeviceGetNvLinkVersion
     nvmlDeviceGetOfaUtilization
     nvmlDeviceGetPcieSpeed

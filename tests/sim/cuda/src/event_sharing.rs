@@ -1,0 +1,62 @@
+//! Events of other processes. As a recorded event is over at once, an event that was opened has nothing to wait
+//! for; what matters is whose it is and how it was made.
+
+use crate::context::current;
+use crate::driver::tables;
+use crate::error::{INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Outcome};
+use crate::event::{BETWEEN_PROCESSES, Event, WITHOUT_TIME};
+use crate::export::exports;
+use crate::pointer::Out;
+
+/// `CUipcEventHandle`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct EventHandle {
+    event: u64,
+    process: u32,
+    mark: u32,
+    rest: [u64; 6],
+}
+
+/// What the handle of an event begins with, and that of memory does not.
+const MARK: u32 = 0x0e7e_7001;
+
+exports! {
+    cuIpcGetEventHandle(out: Out<EventHandle>, event: u64) = get => "cuIpcGetEventHandle" @ 4010;
+    cuIpcOpenEventHandle(out: Out<u64>, handle: EventHandle) = open => "cuIpcOpenEventHandle" @ 4010;
+}
+
+fn get(out: Out<EventHandle>, event: u64) -> Outcome {
+    out.check()?;
+    let tables = tables();
+    let known = tables.events.get(&event).ok_or(INVALID_HANDLE)?;
+    if known.flags & BETWEEN_PROCESSES == 0 {
+        return Err(INVALID_VALUE);
+    }
+    out.put(EventHandle {
+        event,
+        process: std::process::id(),
+        mark: MARK,
+        rest: [0; 6],
+    })
+}
+
+/// A process does not open what is its own.
+fn open(out: Out<u64>, handle: EventHandle) -> Outcome {
+    out.check()?;
+    current()?;
+    if handle.mark != MARK {
+        return Err(INVALID_VALUE);
+    }
+    if handle.process == std::process::id() {
+        return Err(INVALID_CONTEXT);
+    }
+    let mut tables = tables();
+    let event = tables.fresh();
+    let opened = Event {
+        flags: BETWEEN_PROCESSES | WITHOUT_TIME,
+        recorded: None,
+    };
+    tables.events.insert(event, opened);
+    out.put(event)
+}
