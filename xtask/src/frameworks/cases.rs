@@ -85,6 +85,14 @@ const fn alone(title: &'static str, member: &'static [Member; 1]) -> Case {
     }
 }
 
+/// One program alone that fills the card from the host, so that every byte is the host's memory too.
+const fn filled(title: &'static str, member: &'static [Member; 1]) -> Case {
+    Case {
+        card_mib: 4096,
+        ..alone(title, member)
+    }
+}
+
 const fn pytorch(
     program: &'static str,
     variables: &'static [(&'static str, &'static str)],
@@ -165,40 +173,40 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
         name: "jax",
         about: "preallocation and the allocators platform, cuda_async and vmm",
         cases: &[
-            alone("JAX", &[jax(&[SKIP], Share::Mib(2000))]),
-            alone(
+            filled("JAX", &[jax(&[SKIP], Share::Mib(2000))]),
+            filled(
                 "JAX, MEM_FRACTION=.5",
                 &[jax(
                     &[SKIP, ("XLA_PYTHON_CLIENT_MEM_FRACTION", ".5")],
-                    Share::Mib(3000),
+                    Share::Mib(1500),
                 )],
             ),
-            alone(
+            filled(
                 "JAX, PREALLOCATE=false",
                 &[jax(
                     &[SKIP, ("XLA_PYTHON_CLIENT_PREALLOCATE", "false")],
-                    Share::Mib(5000),
+                    Share::Mib(3000),
                 )],
             ),
-            alone(
+            filled(
                 "JAX, platform allocator",
                 &[jax(
                     &[SKIP, ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")],
                     Share::Mib(2000),
                 )],
             ),
-            alone(
+            filled(
                 "JAX, cuda_async allocator",
                 &[jax(
                     &[SKIP, ("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async")],
-                    Share::Mib(3000),
+                    Share::Mib(1500),
                 )],
             ),
-            alone(
+            filled(
                 "JAX, vmm allocator",
                 &[jax(
                     &[SKIP, ("XLA_PYTHON_CLIENT_ALLOCATOR", "vmm")],
-                    Share::Mib(5000),
+                    Share::Mib(3000),
                 )],
             ),
         ],
@@ -219,7 +227,7 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
                 },
             ],
             holds_without_a_limit: false,
-            card_mib: CARD_MIB,
+            card_mib: 10_240,
         }],
     },
     Framework {
