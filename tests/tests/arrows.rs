@@ -170,6 +170,12 @@ const MAP: &[Crate] = &[
         knows: &["apportion-sim-client", "apportion-sim-machine"],
         room: Unsafe,
     },
+    // It knows the driver as a program does: by its functions' names.
+    Crate {
+        name: "apportion-sim-cudart",
+        knows: &[],
+        room: Unsafe,
+    },
     // It builds, and it runs the pure scheduler on files.
     // It starts our programs and links to none.
     Crate {

@@ -1,5 +1,5 @@
-//! Capturing a stream: what is asked of it becomes a graph. Here memory and launches do; copies of
-//! a captured stream leave nothing behind.
+//! Capturing a stream: what is asked of it becomes a graph. Here memory, launches, copies
+//! and fills do; copies of arrays are done at once.
 
 use crate::driver::tables;
 use crate::error::{Error, Outcome};

@@ -2,6 +2,7 @@
 //! addresses and differ in which of the two must be known to the driver.
 
 use crate::array;
+use crate::captured_work::{COPY, on_stream};
 use crate::driver::tables;
 use crate::error::{INVALID_VALUE, Outcome};
 use crate::export::exports;
@@ -56,8 +57,7 @@ fn copy(to: u64, from: u64, bytes: usize) -> Outcome {
 }
 
 fn copy_async(to: u64, from: u64, bytes: usize, on: u64) -> Outcome {
-    stream(on)?;
-    copy(to, from, bytes)
+    on_stream(on, COPY, move || copy(to, from, bytes))
 }
 
 fn copy_peer(to: u64, to_context: u64, from: u64, from_context: u64, bytes: usize) -> Outcome {
@@ -77,8 +77,9 @@ fn copy_peer_async(
     bytes: usize,
     on: u64,
 ) -> Outcome {
-    stream(on)?;
-    copy_peer(to, to_context, from, from_context, bytes)
+    on_stream(on, COPY, move || {
+        copy_peer(to, to_context, from, from_context, bytes)
+    })
 }
 
 fn copy_to_device(to: impl Number, from: u64, bytes: impl Number) -> Outcome {
@@ -87,8 +88,7 @@ fn copy_to_device(to: impl Number, from: u64, bytes: impl Number) -> Outcome {
 }
 
 fn copy_to_device_async(to: impl Number, from: u64, bytes: impl Number, on: u64) -> Outcome {
-    stream(on)?;
-    copy_to_device(to, from, bytes)
+    on_stream(on, COPY, move || copy_to_device(to, from, bytes))
 }
 
 fn copy_to_host(to: u64, from: impl Number, bytes: impl Number) -> Outcome {
@@ -97,8 +97,7 @@ fn copy_to_host(to: u64, from: impl Number, bytes: impl Number) -> Outcome {
 }
 
 fn copy_to_host_async(to: u64, from: impl Number, bytes: impl Number, on: u64) -> Outcome {
-    stream(on)?;
-    copy_to_host(to, from, bytes)
+    on_stream(on, COPY, move || copy_to_host(to, from, bytes))
 }
 
 fn copy_on_device<N: Number>(to: N, from: N, bytes: impl Number) -> Outcome {
@@ -108,8 +107,7 @@ fn copy_on_device<N: Number>(to: N, from: N, bytes: impl Number) -> Outcome {
 }
 
 fn copy_on_device_async<N: Number>(to: N, from: N, bytes: impl Number, on: u64) -> Outcome {
-    stream(on)?;
-    copy_on_device(to, from, bytes)
+    on_stream(on, COPY, move || copy_on_device(to, from, bytes))
 }
 
 fn copy_array_to_array<N: Number>(

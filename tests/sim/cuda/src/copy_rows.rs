@@ -1,6 +1,7 @@
 //! Copies in two and three dimensions: rows of slices, between host, device and arrays.
 
 use crate::array;
+use crate::captured_work::{COPY, on_stream};
 use crate::driver::tables;
 use crate::error::{Error, INVALID_VALUE, Outcome};
 use crate::export::exports;
@@ -149,8 +150,8 @@ fn copy_2d_v1(copy: In<Narrow2D>) -> Outcome {
 }
 
 fn copy_2d_async(copy: In<Wide2D>, on: u64) -> Outcome {
-    stream(on)?;
-    copy_2d(copy)
+    let copy = copy.get()?;
+    on_stream(on, COPY, move || copy_2d(In::to(&copy)))
 }
 
 fn copy_2d_async_v1(copy: In<Narrow2D>, on: u64) -> Outcome {
@@ -187,8 +188,8 @@ fn copy_3d_v1(copy: In<Narrow3D>) -> Outcome {
 }
 
 fn copy_3d_async(copy: In<Wide3D>, on: u64) -> Outcome {
-    stream(on)?;
-    copy_3d(copy)
+    let copy = copy.get()?;
+    on_stream(on, COPY, move || perform(&copy))
 }
 
 fn copy_3d_async_v1(copy: In<Narrow3D>, on: u64) -> Outcome {

@@ -1,11 +1,11 @@
 //! Filling device memory. The second dimension and the first API differ in numbers only.
 
+use crate::captured_work::{FILL, on_stream};
 use crate::driver::tables;
 use crate::error::{Error, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::mapping;
 use crate::number::Number;
-use crate::stream::stream;
 
 exports! {
     cuMemsetD8(address: u32, value: u8, count: u32) = fill => "cuMemsetD8" @ 2000;
@@ -29,7 +29,7 @@ exports! {
 }
 
 /// A value that memory is filled with.
-trait Pattern: Copy {
+trait Pattern: Copy + Send + Sync + 'static {
     fn bytes(&self) -> Vec<u8>;
 }
 
@@ -56,8 +56,7 @@ fn fill(address: impl Number, value: impl Pattern, count: impl Number) -> Outcom
 }
 
 fn fill_async(address: u64, value: impl Pattern, count: usize, on: u64) -> Outcome {
-    stream(on)?;
-    fill(address, value, count)
+    on_stream(on, FILL, move || fill(address, value, count))
 }
 
 /// The pitch is in bytes, the width in values. Nothing is filled unless all of it can be.
@@ -96,8 +95,9 @@ fn fill_rows_async(
     height: usize,
     on: u64,
 ) -> Outcome {
-    stream(on)?;
-    fill_rows(address, pitch, value, width, height)
+    on_stream(on, FILL, move || {
+        fill_rows(address, pitch, value, width, height)
+    })
 }
 
 /// From the first byte of the first row to the last of the last.

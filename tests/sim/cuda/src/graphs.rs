@@ -1,5 +1,5 @@
-//! Graphs, as far as memory is concerned: nodes that allocate and free, kernels, graphs in graphs, and
-//! empty nodes for all other work, which takes no time here.
+//! Graphs, as far as memory is concerned: nodes that allocate and free, kernels, graphs in graphs,
+//! captured copies and fills, and empty nodes for all other work, which takes no time here.
 //!
 //! Memory of a graph is its device's: a launch takes it from a pool that only graphs use, and what is freed
 //! stays there until it is trimmed. Where a launch needs more than lies free there in one piece, the pool
@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use apportion_sim_machine::{PoolAttribute, Reply, Request};
 
+use crate::captured_work::Work;
 use crate::driver::{ask, tables};
 use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
 use crate::export::exports;
@@ -40,6 +41,8 @@ pub(crate) enum Node {
     Allocate(Parameters),
     Free(u64),
     Child(u64),
+    /// A copy or a fill.
+    Work(Work),
     /// Graphs that run on a condition, which here is always met.
     Conditional(Arc<[u64]>),
 }
@@ -95,6 +98,7 @@ impl Node {
     fn kind(&self) -> u32 {
         match self {
             Self::Kernel(_) => 0,
+            Self::Work(work) => work.kind,
             Self::Child(_) => 4,
             Self::Nothing => 5,
             Self::Allocate(_) => 10,
@@ -360,6 +364,7 @@ fn launch(handle: u64, on: u64) -> Outcome {
             Node::Allocate(parameters) => back(parameters).map(|()| done.push(parameters.address)),
             Node::Free(address) => free(*address),
             Node::Kernel(function) => functions::start(*function),
+            Node::Work(work) => work.run(),
             Node::Nothing | Node::Child(_) | Node::Conditional(_) => Ok(()),
         };
         if let Err(error) = step {

@@ -10,6 +10,7 @@
 mod array;
 mod between;
 mod capture;
+mod captured_work;
 mod conditionals;
 mod context;
 mod copy;
@@ -32,6 +33,7 @@ mod keeping;
 mod kernel_nodes;
 mod libraries;
 mod location;
+mod logs;
 mod lookup;
 mod managed;
 mod mapping;
@@ -77,6 +79,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         host::ROWS,
         kernel_nodes::ROWS,
         libraries::ROWS,
+        logs::ROWS,
         lookup::ROWS,
         managed::ROWS,
         memory::ROWS,

@@ -1,7 +1,7 @@
 //! The sizes and addresses of the API, which have 32 bits in its first version and 64 since.
 
 /// A size or an address of either version.
-pub(crate) trait Number: Copy {
+pub(crate) trait Number: Copy + Send + Sync + 'static {
     /// The same in 64 bits.
     fn number(self) -> u64;
 }

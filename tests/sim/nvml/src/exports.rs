@@ -219,21 +219,41 @@ texts! {
 }
 
 unsupported! {
+    nvmlDeviceClearAccountingPids
+    nvmlDeviceClearCpuAffinity
+    nvmlDeviceClearEccErrorCounts
+    nvmlDeviceClearFieldValues
+    nvmlDeviceCreateGpuInstance
+    nvmlDeviceCreateGpuInstanceWithPlacement
+    nvmlDeviceFreezeNvLinkUtilizationCounter
     nvmlDeviceGetAPIRestriction
     nvmlDeviceGetAccountingBufferSize
     nvmlDeviceGetAccountingPids
     nvmlDeviceGetAccountingStats
+    nvmlDeviceGetActiveVgpus
+    nvmlDeviceGetAdaptiveClockInfoStatus
     nvmlDeviceGetApplicationsClock
+    nvmlDeviceGetAttributes
     nvmlDeviceGetAttributes_v2
     nvmlDeviceGetAutoBoostedClocksEnabled
     nvmlDeviceGetBridgeChipInfo
     nvmlDeviceGetC2cModeInfoV
+    nvmlDeviceGetCapabilities
+    nvmlDeviceGetClkMonStatus
     nvmlDeviceGetClock
+    nvmlDeviceGetClockOffsets
     nvmlDeviceGetComputeInstanceId
+    nvmlDeviceGetConfComputeGpuAttestationReport
+    nvmlDeviceGetConfComputeGpuCertificate
+    nvmlDeviceGetConfComputeProtectedMemoryUsage
     nvmlDeviceGetCoolerInfo
+    nvmlDeviceGetCreatableVgpus
+    nvmlDeviceGetCurrentClockFreqs
     nvmlDeviceGetDefaultApplicationsClock
+    nvmlDeviceGetDefaultEccMode
     nvmlDeviceGetDetailedEccErrors
     nvmlDeviceGetDeviceHandleFromMigDeviceHandle
+    nvmlDeviceGetDramEncryptionMode
     nvmlDeviceGetDriverModel
     nvmlDeviceGetDriverModel_v2
     nvmlDeviceGetDynamicPstatesInfo
@@ -242,30 +262,61 @@ unsupported! {
     nvmlDeviceGetEncoderStats
     nvmlDeviceGetFBCSessions
     nvmlDeviceGetFBCStats
+    nvmlDeviceGetFanControlPolicy_v2
     nvmlDeviceGetFanSpeed
+    nvmlDeviceGetFanSpeedRPM
     nvmlDeviceGetFanSpeed_v2
+    nvmlDeviceGetGpcClkMinMaxVfOffset
+    nvmlDeviceGetGpcClkVfOffset
     nvmlDeviceGetGpuFabricInfo
     nvmlDeviceGetGpuFabricInfoV
+    nvmlDeviceGetGpuInstanceById
     nvmlDeviceGetGpuInstanceId
+    nvmlDeviceGetGpuInstancePossiblePlacements
+    nvmlDeviceGetGpuInstancePossiblePlacements_v2
+    nvmlDeviceGetGpuInstanceProfileInfo
+    nvmlDeviceGetGpuInstanceProfileInfoV
+    nvmlDeviceGetGpuInstanceRemainingCapacity
+    nvmlDeviceGetGpuInstances
     nvmlDeviceGetGpuOperationMode
+    nvmlDeviceGetGridLicensableFeatures
+    nvmlDeviceGetGridLicensableFeatures_v2
+    nvmlDeviceGetGridLicensableFeatures_v3
     nvmlDeviceGetGridLicensableFeatures_v4
     nvmlDeviceGetGspFirmwareMode
     nvmlDeviceGetGspFirmwareVersion
     nvmlDeviceGetHostVgpuMode
     nvmlDeviceGetInforomConfigurationChecksum
     nvmlDeviceGetInforomImageVersion
+    nvmlDeviceGetInforomVersion
     nvmlDeviceGetIrqNum
     nvmlDeviceGetJpgUtilization
+    nvmlDeviceGetLastBBXFlushTime
+    nvmlDeviceGetMarginTemperature
     nvmlDeviceGetMaxCustomerBoostClock
+    nvmlDeviceGetMemClkMinMaxVfOffset
+    nvmlDeviceGetMemClkVfOffset
     nvmlDeviceGetMemoryErrorCounter
+    nvmlDeviceGetMinMaxClockOfPState
+    nvmlDeviceGetMinMaxFanSpeed
     nvmlDeviceGetNumFans
     nvmlDeviceGetNumaNodeId
     nvmlDeviceGetNvLinkCapability
     nvmlDeviceGetNvLinkErrorCounter
     nvmlDeviceGetNvLinkRemoteDeviceType
+    nvmlDeviceGetNvLinkRemotePciInfo
+    nvmlDeviceGetNvLinkUtilizationControl
+    nvmlDeviceGetNvLinkUtilizationCounter
     nvmlDeviceGetNvLinkVersion
+    nvmlDeviceGetNvlinkBwMode
+    nvmlDeviceGetNvlinkSupportedBwModes
     nvmlDeviceGetOfaUtilization
+    nvmlDeviceGetPcieLinkMaxSpeed
     nvmlDeviceGetPcieSpeed
+    nvmlDeviceGetPerformanceModes
+    nvmlDeviceGetPgpuMetadataString
+    nvmlDeviceGetPlatformInfo
+    nvmlDeviceGetPowerManagementMode
     nvmlDeviceGetPowerSource
     nvmlDeviceGetProcessesUtilizationInfo
     nvmlDeviceGetRepairStatus
@@ -274,14 +325,70 @@ unsupported! {
     nvmlDeviceGetRetiredPages_v2
     nvmlDeviceGetRowRemapperHistogram
     nvmlDeviceGetSamples
+    nvmlDeviceGetSramEccErrorStatus
     nvmlDeviceGetSupportedGraphicsClocks
     nvmlDeviceGetSupportedMemoryClocks
     nvmlDeviceGetSupportedPerformanceStates
+    nvmlDeviceGetSupportedVgpus
+    nvmlDeviceGetTargetFanSpeed
+    nvmlDeviceGetThermalSettings
     nvmlDeviceGetTotalEnergyConsumption
+    nvmlDeviceGetVgpuCapabilities
+    nvmlDeviceGetVgpuHeterogeneousMode
+    nvmlDeviceGetVgpuInstancesUtilizationInfo
+    nvmlDeviceGetVgpuMetadata
+    nvmlDeviceGetVgpuProcessUtilization
+    nvmlDeviceGetVgpuProcessesUtilizationInfo
+    nvmlDeviceGetVgpuSchedulerCapabilities
+    nvmlDeviceGetVgpuSchedulerLog
+    nvmlDeviceGetVgpuSchedulerState
+    nvmlDeviceGetVgpuTypeCreatablePlacements
+    nvmlDeviceGetVgpuTypeSupportedPlacements
+    nvmlDeviceGetVgpuUtilization
     nvmlDeviceGetViolationStatus
+    nvmlDevicePowerSmoothingActivatePresetProfile
+    nvmlDevicePowerSmoothingSetState
+    nvmlDevicePowerSmoothingUpdatePresetProfileParam
+    nvmlDeviceResetApplicationsClocks
+    nvmlDeviceResetGpuLockedClocks
+    nvmlDeviceResetMemoryLockedClocks
+    nvmlDeviceResetNvLinkErrorCounters
+    nvmlDeviceResetNvLinkUtilizationCounter
+    nvmlDeviceSetAPIRestriction
     nvmlDeviceSetAccountingMode
+    nvmlDeviceSetApplicationsClocks
+    nvmlDeviceSetAutoBoostedClocksEnabled
+    nvmlDeviceSetClockOffsets
     nvmlDeviceSetComputeMode
+    nvmlDeviceSetConfComputeUnprotectedMemSize
+    nvmlDeviceSetCpuAffinity
+    nvmlDeviceSetDefaultAutoBoostedClocksEnabled
+    nvmlDeviceSetDefaultFanSpeed_v2
+    nvmlDeviceSetDramEncryptionMode
+    nvmlDeviceSetDriverModel
+    nvmlDeviceSetEccMode
+    nvmlDeviceSetFanControlPolicy
+    nvmlDeviceSetFanSpeed_v2
+    nvmlDeviceSetGpcClkVfOffset
+    nvmlDeviceSetGpuLockedClocks
+    nvmlDeviceSetGpuOperationMode
+    nvmlDeviceSetMemClkVfOffset
+    nvmlDeviceSetMemoryLockedClocks
     nvmlDeviceSetMigMode
+    nvmlDeviceSetNvLinkDeviceLowPowerThreshold
+    nvmlDeviceSetNvLinkUtilizationControl
+    nvmlDeviceSetNvlinkBwMode
     nvmlDeviceSetPersistenceMode
     nvmlDeviceSetPowerManagementLimit
+    nvmlDeviceSetPowerManagementLimit_v2
+    nvmlDeviceSetTemperatureThreshold
+    nvmlDeviceSetVgpuCapabilities
+    nvmlDeviceSetVgpuHeterogeneousMode
+    nvmlDeviceSetVgpuSchedulerState
+    nvmlDeviceSetVirtualizationMode
+    nvmlDeviceValidateInforom
+    nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
+    nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
+    nvmlDeviceWorkloadPowerProfileGetProfilesInfo
+    nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
 }
