@@ -58,6 +58,12 @@ def section(name):
         check(name, False, f"{type(error).__name__}: {error}")
 
 
+def is_part(size, part):
+    """Whether a size is that part of the card, to the byte or rounded up to the driver's 2 MiB."""
+    exact = int(CARD * part)
+    return size in (exact, -(-exact // (2 * MIB)) * 2 * MIB)
+
+
 def in_mib(size):
     return f"{size / MIB:.10g} MiB"
 
