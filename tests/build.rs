@@ -1,6 +1,6 @@
 //! Makes the library that `victim-linked` is linked with: the driver's name, the functions that a victim
 //! calls and nothing in them. At run time the loader finds the driver itself under that name. And makes the
-//! program without a loader that `victim` carries.
+//! program without a loader, and the library of a host, that `victim` carries.
 
 use std::env;
 use std::error::Error;
@@ -38,6 +38,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         .status()?;
     if !status.success() {
         return Err("cc did not link a static program".into());
+    }
+    let plugin = "victims/plugin.c";
+    println!("cargo::rerun-if-changed={plugin}");
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-s", "-o"])
+        .arg(out.join("plugin.so"))
+        .arg(plugin)
+        .arg("-ldl")
+        .status()?;
+    if !status.success() {
+        return Err("cc did not link a library".into());
     }
     println!(
         "cargo::rustc-link-arg-bin=victim-linked={}",

@@ -13,6 +13,7 @@ use crate::failure::Failure;
 /// Variables that say how *our* command is limited; what runs in the background is not.
 const NOT_INHERITED: &[&str] = &[
     "LD_PRELOAD",
+    "CUDA_DEVICE_ORDER",
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
     place::ENV_ACCOUNT,

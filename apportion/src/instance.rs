@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use apportion_abi::place;
-use nix::unistd::Uid;
+use nix::unistd::{AccessFlags, Uid, access};
 
 use crate::failure::Failure;
 
@@ -49,6 +49,29 @@ impl Instance {
             driver_socket,
             lib,
         })
+    }
+
+    /// Whether a program that is started here can open the device files of so many cards. CUDA does not count a
+    /// card that it cannot open.
+    pub(crate) fn sees_cards(&self, count: usize) -> bool {
+        if self.is_simulated {
+            return true;
+        }
+        let Ok(devices) = fs::read_dir("/dev") else {
+            return false;
+        };
+        let is_card = |name: &str| {
+            let number = name.strip_prefix("nvidia");
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        let cards = devices
+            .flatten()
+            .filter(|entry| entry.file_name().to_str().is_some_and(is_card));
+        let usable = AccessFlags::R_OK | AccessFlags::W_OK;
+        cards
+            .filter(|entry| access(&entry.path(), usable).is_ok())
+            .count()
+            == count
     }
 
     /// Makes the folder, if it is not there, and checks that it is ours alone.

@@ -76,7 +76,7 @@ pub(crate) struct Doctor {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without --gpu-memory and --gpu-fraction the command gets whole cards. It sees its cards only \
-(CUDA_VISIBLE_DEVICES is set), each as large as the limit.")]
+(CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are set), each as large as the limit.")]
 pub(crate) struct Run {
     /// MiB of each card (2000Mi and 8Gi are read too).
     #[arg(long, value_name = "MIB", allow_negative_numbers = true)]

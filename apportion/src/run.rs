@@ -36,6 +36,7 @@ pub(crate) fn run(run: Run, asks_for_simulated: bool) -> Result<(), Failure> {
     let (allocation, list) = block_on(obtain(&instance, &ask, &name))?;
     let id = allocation.id.clone();
     let grant = grant(
+        &instance,
         &allocation,
         &list,
         ask.request,
@@ -68,12 +69,20 @@ pub(crate) fn run(run: Run, asks_for_simulated: bool) -> Result<(), Failure> {
     Err(failure)
 }
 
-fn grant(allocation: &Allocation, list: &ListReply, request: GpuRequest, library: String) -> Grant {
+fn grant(
+    instance: &Instance,
+    allocation: &Allocation,
+    list: &ListReply,
+    request: GpuRequest,
+    library: String,
+) -> Grant {
+    let sees_all = instance.sees_cards(list.cards.len());
     let card = |grant: &v1::Grant| {
         let card = list.cards.iter().find(|card| card.uuid == grant.card);
         GrantedCard {
             uuid: grant.card.clone(),
             minor: None,
+            cuda_ordinal: card.filter(|_| sees_all).and_then(|card| card.cuda_ordinal),
             limit: apportion_abi::Bytes(grant.limit_bytes),
             allocatable: card.map(cards::capacity).map_or_else(
                 || apportion_abi::Bytes(grant.limit_bytes),

@@ -93,6 +93,9 @@ exports! {
     // SAFETY: the caller's promise.
     cuCtxGetId(_context: usize, id: *mut u64) => unsafe { give(id, 1) };
     cuCtxSynchronize() => SUCCESS;
+    // SAFETY: the caller's promise.
+    cuCtxCreate_v2(context: *mut usize, _flags: u32, _device: i32) => unsafe { give(context, 0x1001) };
+    cuCtxDestroy_v2(_context: usize) => SUCCESS;
     cuStreamSynchronize(_stream: usize) => SUCCESS;
     // SAFETY: the caller's promise.
     cuStreamGetCtx(_stream: usize, context: *mut usize) => unsafe { give(context, 0x1000) };

@@ -1,6 +1,8 @@
 //! This process's hold on its account: where the account is, the slot, charge and uncharge.
 
 use core::ffi::{CStr, c_char};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 
 use apportion_abi::account::{
     Api, Charge, LimitsMap, OpenError, Owner, Registration, Usage, UsageMap,
@@ -11,11 +13,16 @@ use apportion_gate::Reserve;
 
 use crate::{errno, spin::Spin};
 
+mod lifeline;
 pub(crate) mod marks;
+mod members;
+mod pace;
 mod path;
 mod peers;
 mod shared;
 
+use lifeline::{Lifeline, Lifelines};
+use pace::Pace;
 use path::PathBuffer;
 pub(crate) use shared::Joined;
 
@@ -31,18 +38,34 @@ pub(crate) enum Standing {
     Closed,
 }
 
+/// How many milliseconds a question may be behind with processes that nobody waited for.
+const LOOK: u64 = 10;
+/// How many milliseconds pass between full looks.
+const DEEP_LOOK: u64 = 1000;
+
 /// The two files, mapped, and our slot in them.
 #[derive(Debug)]
 pub(crate) struct Account {
     limits: LimitsMap,
     usage: UsageMap,
+    /// Where the usage file is.
+    path: PathBuffer,
     slot: Spin<Slot>,
+    /// Looks for the dead that only a question asks for.
+    looks: Pace,
+    /// Looks at the processes themselves, also at those whose lifelines say that they live.
+    deep_looks: Pace,
+    /// See [`pace::children`].
+    /// Written by: whoever finds it changed. Read by: every question. Relaxed: it only tells one value from another.
+    children: AtomicU64,
 }
 
 /// What we hold, by the slot that says so to others.
 #[derive(Debug)]
 struct Slot {
     owner: Option<Owner>,
+    /// Says that this process lives, once there was a descriptor for it.
+    lifeline: Option<Lifeline>,
     /// The same sums as in the slot, to enter a new one with should the slot be retired under us.
     held: [u64; apportion_abi::account::MAX_CARDS],
 }
@@ -82,7 +105,8 @@ impl Standing {
 
 impl Account {
     fn open(path: &mut PathBuffer, folder: &[u8]) -> Result<Self, OpenError> {
-        let usage = path.join(folder, place::USAGE_FILE);
+        let mut usage_path = PathBuffer::default();
+        let usage = usage_path.join(folder, place::USAGE_FILE);
         let usage = usage.map(UsageMap::open).ok_or(OpenError::NotAnAccount)?;
         // Last, so that the buffer still holds this path for whoever asks whether it is there.
         let limits = path.join(folder, place::LIMITS_FILE);
@@ -91,13 +115,19 @@ impl Account {
         if limits.cards().len() != usage.cards() {
             return Err(OpenError::NotAnAccount);
         }
-        let owner = None;
-        let held = [0; apportion_abi::account::MAX_CARDS];
-        let slot = Spin::new(Slot { owner, held });
+        let slot = Spin::new(Slot {
+            owner: None,
+            lifeline: None,
+            held: [0; apportion_abi::account::MAX_CARDS],
+        });
         Ok(Self {
             limits,
             usage,
+            path: usage_path,
             slot,
+            looks: Pace::of(LOOK),
+            deep_looks: Pace::of(DEEP_LOOK),
+            children: AtomicU64::new(0),
         })
     }
 
@@ -105,6 +135,13 @@ impl Account {
     pub(crate) fn card(&self, uuid: CardUuid) -> Option<usize> {
         let mut cards = self.limits.cards().iter();
         cards.position(|card| card.card() == uuid)
+    }
+
+    /// Whether so much is more than the whole card has, so that its driver refuses it, too. A card of which that is not
+    /// known has no size.
+    pub(crate) fn is_absurd(&self, card: usize, bytes: u64) -> bool {
+        let card = self.limits.cards().get(card);
+        card.is_some_and(|card| card.total > 0 && bytes > card.total)
     }
 
     /// What contexts on the card are charged.
@@ -185,15 +222,52 @@ impl Account {
         self.usage.usage().deny(card, api, Bytes(bytes));
     }
 
-    /// Takes processes that are gone out of the account. True if that freed anything.
+    /// Takes processes that are gone out of the account, for a charge that would fail otherwise. True if that freed
+    /// anything.
+    ///
+    /// Who has a lifeline is taken to live, but for a full look once in a while: a child that was forked in the very
+    /// moment in which a lifeline was made keeps it.
     pub(crate) fn retire_the_dead(&self) -> bool {
         let _kept = errno::Kept::now();
         let usage = self.usage.usage();
-        let (own, here) = (self.slot.lock().owner, peers::namespace());
-        let others = usage.processes().filter(|other| Some(other.owner) != own);
-        let dead = others.filter(|other| peers::is_dead(other.registration, here));
+        let own = self.slot.lock().owner;
+        let mut others = usage
+            .processes()
+            .filter(|other| Some(other.owner) != own)
+            .peekable();
+        if others.peek().is_none() {
+            return false;
+        }
+        let lifelines = match self.deep_looks.is_due() {
+            true => {
+                self.hold_lifeline();
+                None
+            }
+            false => self.path.get().and_then(Lifelines::open),
+        };
+        let is_held = |owner: Owner| {
+            let lifelines = lifelines.as_ref();
+            lifelines.is_some_and(|lifelines| lifelines.is_held(owner.number()))
+        };
+        let here = peers::namespace();
+        let dead = others.filter(|other| {
+            peers::is_from(other.registration, here)
+                && !is_held(other.owner)
+                && peers::is_dead(other.registration, here)
+        });
         let freed = dead.map(|process| usage.retire(process.owner));
         freed.sum::<Bytes>() > Bytes::ZERO
+    }
+
+    /// The same for a question, which costs the same whoever is in the account: at most once in [`LOOK`]
+    /// milliseconds, and when a child of this process has ended and was waited for.
+    pub(crate) fn retire_the_dead_in_time(&self) {
+        let children = pace::children();
+        let has_lost = self.children.load(Relaxed) != children;
+        if self.looks.is_due() || has_lost {
+            self.children.store(children, Relaxed);
+            let _ = self.retire_the_dead();
+        }
     }
 
     /// The card as every query shows it. `total` and `free` are what the driver says of the whole.
@@ -228,10 +302,36 @@ impl Account {
         let _kept = errno::Kept::now();
         // Reads files, so it comes before the lock.
         let own = peers::own();
-        self.enter_as(own, usage, old).or_else(|| {
+        let entered = self.enter_as(own, usage, old).or_else(|| {
             self.retire_the_dead();
             self.enter_as(own, usage, old)
-        })
+        });
+        self.hold_lifeline();
+        entered
+    }
+
+    /// Says that this process lives, if it is in the account and does not say so yet.
+    fn hold_lifeline(&self) {
+        let wanted = |slot: &Slot| {
+            let held = slot.lifeline.as_ref().map(Lifeline::number);
+            let number = slot.owner.map(Owner::number);
+            number.filter(|number| held != Some(*number))
+        };
+        let number = wanted(&self.slot.lock());
+        let Some((number, path)) = number.zip(self.path.get()) else {
+            return;
+        };
+        // Opens a file, so it comes between the locks, and what it replaces goes after them.
+        let Some(lifeline) = Lifeline::take(path, number) else {
+            return;
+        };
+        let mut replaced = Some(lifeline);
+        let mut slot = self.slot.lock();
+        if wanted(&slot) == Some(number) {
+            core::mem::swap(&mut slot.lifeline, &mut replaced);
+        }
+        drop(slot);
+        drop(replaced);
     }
 
     fn enter_as(&self, own: Registration, usage: &Usage<'_>, old: Option<Owner>) -> Option<Owner> {

@@ -9,15 +9,22 @@
 //! that is the driver's own function the hook is handed out in its place. Anything else is handed out as
 //! it is: a library that stands between the program and the driver reaches the driver by these same
 //! doors, and a hook that stood in for *its* function would call it in a circle.
+//!
+//! The names of the doors themselves are looked up too: who asks the C library for its `dlsym` or `dlopen`,
+//! in this or in another namespace, gets ours, which does what was asked.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_void};
 use core::ops::ControlFlow;
-use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::{Acquire, Release};
 
-use crate::table::{ROWS, Row};
-use crate::{driver, elf, table};
+use crate::table::{Library, ROWS, Row};
+use crate::{driver, elf, process, table};
+
+mod loader;
+mod open;
+
+use loader::{DLSYM, DLVSYM, Door};
+pub use open::{dlmopen, dlopen};
 
 /// What becomes of a call: the caller gets `value`, or the call goes on at `value`.
 #[repr(C)]
@@ -103,8 +110,7 @@ unsafe extern "C" fn dlsym_way(
     _: *const c_char,
     caller: usize,
 ) -> Way {
-    static REAL: AtomicUsize = AtomicUsize::new(0);
-    let Some(real) = next_definition(c"dlsym", &REAL) else {
+    let Some(real) = DLSYM.real() else {
         return answer(0);
     };
     // SAFETY: the address is that of the next library's `dlsym`.
@@ -121,8 +127,7 @@ unsafe extern "C" fn dlvsym_way(
     version: *const c_char,
     caller: usize,
 ) -> Way {
-    static REAL: AtomicUsize = AtomicUsize::new(0);
-    let Some(real) = next_definition(c"dlvsym", &REAL) else {
+    let Some(real) = DLVSYM.real() else {
         return answer(0);
     };
     // SAFETY: the address is that of the next library's `dlvsym`.
@@ -146,13 +151,28 @@ unsafe fn way(
         is_answer: 0,
         value: real,
     };
-    // SAFETY: passed on from the caller.
-    let Some((place, row)) = (unsafe { row_of(name) }) else {
+    if name.is_null() {
+        return forward;
+    }
+    // SAFETY: it is not null, so it is a string.
+    let name = unsafe { CStr::from_ptr(name) };
+    if let Some(door) = Door::of(name) {
+        return door.look_up(name, handle, ask).map_or(forward, answer);
+    }
+    let Some(library) = library_of(name) else {
         return forward;
     };
+    let Some((place, row)) = row_of(name) else {
+        return match handle {
+            libc::RTLD_NEXT | libc::RTLD_DEFAULT => forward,
+            handle => answer(in_the_one_driver(library, name, ask(handle), caller)),
+        };
+    };
+    let substitute =
+        |found| substitute(place, row, in_the_one_driver(library, name, found, caller));
     if handle == libc::RTLD_NEXT {
         return match next_after(caller, row.symbol).or_else(|| driver::real(place, row.library)) {
-            Some(found) => answer(substitute(place, row, found)),
+            Some(found) => answer(substitute(found)),
             None => {
                 // There is none; asking leaves the message that the caller expects.
                 ask(handle);
@@ -169,7 +189,7 @@ unsafe fn way(
             found = linked_with(caller, place, row).unwrap_or(0);
         }
     }
-    answer(substitute(place, row, found))
+    answer(substitute(found))
 }
 
 /// The hook, if `found` is the driver's function of that row; else `found`.
@@ -180,23 +200,39 @@ fn substitute(place: usize, row: &Row, found: usize) -> usize {
     }
 }
 
-/// The row of a name, if it is one of the driver's.
-///
-/// # Safety
-/// `name` must be null or a string.
-unsafe fn row_of(name: *const c_char) -> Option<(usize, &'static Row)> {
-    if name.is_null() {
-        return None;
+/// The same function of the driver that is hooked, if `found` lies in another copy of it: what one copy
+/// takes means nothing to the other, so a limited process has one. A driver that stands in front of another,
+/// as under WSL, is not sent back to itself.
+fn in_the_one_driver(library: Library, name: &CStr, found: usize, caller: usize) -> usize {
+    if found == 0 || driver::is_in(library, found) {
+        return found;
     }
-    // SAFETY: it is a string, as the caller guarantees.
-    let name = unsafe { CStr::from_ptr(name) };
-    let rest = match name.to_bytes() {
-        [b'c', b'u', rest @ ..] | [b'n', b'v', b'm', b'l', rest @ ..] => rest,
+    let is_in_a_copy = |address| {
+        let named = elf::for_each(|object| match object.span().contains(&address) {
+            true => ControlFlow::Break(object.is_named(library.soname())),
+            false => ControlFlow::Continue(()),
+        });
+        named == Some(true)
+    };
+    match is_in_a_copy(found) && !is_in_a_copy(caller) && process::may_be_limited() {
+        true => driver::function(library, name).unwrap_or(found),
+        false => found,
+    }
+}
+
+/// The library that a name belongs to.
+fn library_of(name: &CStr) -> Option<Library> {
+    let (library, rest) = match name.to_bytes() {
+        [b'c', b'u', rest @ ..] => (Library::Cuda, rest),
+        [b'n', b'v', b'm', b'l', rest @ ..] => (Library::Nvml, rest),
         _ => return None,
     };
-    if !rest.first().is_some_and(u8::is_ascii_uppercase) {
-        return None;
-    }
+    let is_a_function_s = rest.first().is_some_and(u8::is_ascii_uppercase);
+    is_a_function_s.then_some(library)
+}
+
+/// The row of a name, if it has one.
+fn row_of(name: &CStr) -> Option<(usize, &'static Row)> {
     let place = table::find(name)?;
     ROWS.get(place).map(|row| (place, row))
 }
@@ -226,26 +262,5 @@ fn linked_with(caller: usize, place: usize, row: &Row) -> Option<usize> {
     });
     let found = is_library?.then(|| driver::real(place, row.library))??;
     driver::forget_message();
-    Some(found)
-}
-
-/// The definition that a call of ours would reach if this library were not there.
-fn next_definition(symbol: &CStr, known: &AtomicUsize) -> Option<usize> {
-    let found = known.load(Acquire);
-    if found != 0 {
-        return Some(found);
-    }
-    let mut passed = false;
-    let found = elf::for_each(|object| {
-        if !passed {
-            passed = object.is_ours();
-            return ControlFlow::Continue(());
-        }
-        match object.symbol(symbol) {
-            Some(found) => ControlFlow::Break(found),
-            None => ControlFlow::Continue(()),
-        }
-    })?;
-    known.store(found, Release);
     Some(found)
 }

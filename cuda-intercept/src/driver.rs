@@ -13,18 +13,20 @@ use core::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::elf::{self, Object};
 use crate::errno;
 use crate::foreign::{
-    AllocationNode, ArrayRequirements, Context, Device, DevicePointer, Event, KernelNode,
+    AllocationNode, ArrayRequirements, Context, Device, DevicePointer, Event, Handle, KernelNode,
     NvmlDevice, Opaque, WholeNodeParameters,
 };
 use crate::foreign::{Pool, Status, Stream};
 use crate::table::{COUNT, Library, ROWS};
 
+mod capture_mode;
 mod questions;
 
 pub(crate) use questions::{
     Reading, attribute, child_of, conditional_of, context_of, current_context, current_device,
-    devices, event_behind, forget_event, freed_by, is_capturing, is_pending, kernel_of, kernels_in,
-    limit, loads_lazily, local_bytes, node_type, pool_reserved, primary_is_active, trim, uuid_of,
+    devices, event_behind, forget_event, freed_by, is_capturing, is_pending, is_started, kernel_of,
+    kernels_in, limit, loads_lazily, local_bytes, node_type, pool_reserved, primary_handle,
+    primary_is_active, trim, uuid_of,
 };
 
 /// The real function of each row; 0 where there is none or it is not known yet.
@@ -34,6 +36,37 @@ static REAL: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
 /// Whether a library was found and its rows are filled in.
 /// Written by: [`load`], after `REAL`. Read by: every look-up. Release/Acquire.
 static FOUND: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+
+/// Where each library lies, which is pinned; zeroes until it is found.
+/// Written by: [`load`], before `FOUND`, always with the same values. Read by: every look-up, and hooks that look at
+/// their caller. Release/Acquire.
+static SPANS: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
+
+/// Whether an address lies in the library whose functions are hooked, which is looked for first.
+pub(crate) fn is_in(library: Library, address: usize) -> bool {
+    load(library);
+    is_within(library, address)
+}
+
+/// Whether an address lies in a library's own code, if it was found already.
+#[inline]
+pub(crate) fn is_within(library: Library, address: usize) -> bool {
+    let Some([start, end]) = SPANS.get(library as usize) else {
+        return false;
+    };
+    (start.load(Acquire)..end.load(Acquire)).contains(&address)
+}
+
+/// A function of the library whose functions are hooked, hooked or not.
+pub(crate) fn function(library: Library, name: &CStr) -> Option<usize> {
+    load(library);
+    let [start, _] = SPANS.get(library as usize)?;
+    let start = start.load(Acquire);
+    elf::for_each(|object| match object.span().start == start {
+        true => ControlFlow::Break(object.symbol(name)),
+        false => ControlFlow::Continue(()),
+    })?
+}
 
 /// The real function of a row, if the library is in the process and has it.
 #[inline]
@@ -76,6 +109,10 @@ fn load(library: Library) {
 }
 
 fn fill(library: Library, object: &Object) {
+    if let Some([start, end]) = SPANS.get(library as usize) {
+        start.store(object.span().start, Release);
+        end.store(object.span().end, Release);
+    }
     for (row, real) in ROWS.iter().zip(&REAL) {
         if row.library == library {
             real.store(object.symbol(row.symbol).unwrap_or(0), Release);
@@ -127,12 +164,13 @@ fn defined(name: &CStr) -> Option<usize> {
     })
 }
 
-/// The real functions that hooks call and that are not hooked themselves.
+/// The real functions that hooks call on their own. Each row says in which capture mode it may be asked; see
+/// [`capture_mode`].
 static NEEDED: [AtomicUsize; Needed::ALL.len()] =
     [const { AtomicUsize::new(0) }; Needed::ALL.len()];
 
 macro_rules! needed {
-    ($($library:ident $variant:ident $name:ident = $symbol:literal ($($arg:ident: $type:ty),*);)*) => {
+    ($($library:ident $mode:ident $variant:ident $name:ident = $symbol:literal ($($arg:ident: $type:ty),*);)*) => {
         #[derive(Clone, Copy, PartialEq)]
         enum Needed { $($variant),* }
 
@@ -158,6 +196,7 @@ macro_rules! needed {
                 if real == 0 {
                     return None;
                 }
+                let _mode = capture_mode::$mode();
                 // SAFETY: the address is that of the driver's function of this name, which has this
                 // signature in every version of the driver.
                 let real = unsafe {
@@ -171,40 +210,46 @@ macro_rules! needed {
 }
 
 needed! {
-    Cuda CtxGetCurrent ctx_get_current = c"cuCtxGetCurrent" (context: *mut Context);
-    Cuda CtxGetDevice ctx_get_device = c"cuCtxGetDevice" (device: *mut Device);
-    Cuda StreamGetCtx stream_get_ctx = c"cuStreamGetCtx" (stream: Stream, context: *mut Context);
-    Cuda PrimaryState primary_state = c"cuDevicePrimaryCtxGetState" (device: Device, flags: *mut u32, active: *mut i32);
-    Cuda Uuid device_uuid = c"cuDeviceGetUuid" (uuid: *mut [u8; 16], device: Device);
-    Cuda UuidV2 device_uuid_v2 = c"cuDeviceGetUuid_v2" (uuid: *mut [u8; 16], device: Device);
-    Cuda DeviceGetMemPool device_get_pool = c"cuDeviceGetMemPool" (pool: *mut Pool, device: Device);
-    Cuda PoolGetAttribute pool_get_attribute = c"cuMemPoolGetAttribute" (pool: Pool, attribute: u32, value: *mut u64);
-    Cuda PoolTrimTo pool_trim_to = c"cuMemPoolTrimTo" (pool: Pool, keep: usize);
-    Cuda ArrayDestroy array_destroy = c"cuArrayDestroy" (array: Opaque);
-    Cuda MipmappedArrayDestroy mipmapped_destroy = c"cuMipmappedArrayDestroy" (array: Opaque);
-    Cuda ArrayRequirements array_requirements = c"cuArrayGetMemoryRequirements" (size: *mut ArrayRequirements, array: Opaque, device: Device);
-    Cuda MipmappedRequirements mipmapped_requirements = c"cuMipmappedArrayGetMemoryRequirements" (size: *mut ArrayRequirements, array: Opaque, device: Device);
-    Cuda CtxGetLimit ctx_get_limit = c"cuCtxGetLimit" (value: *mut usize, limit: u32);
-    Cuda GraphNodes graph_nodes = c"cuGraphGetNodes" (graph: Opaque, nodes: *mut Opaque, count: *mut usize);
-    Cuda NodeType graph_node_type = c"cuGraphNodeGetType" (node: Opaque, kind: *mut u32);
-    Cuda AllocationNode allocation_node = c"cuGraphMemAllocNodeGetParams" (node: Opaque, allocation: *mut AllocationNode);
-    Cuda FreeNode free_node = c"cuGraphMemFreeNodeGetParams" (node: Opaque, address: *mut DevicePointer);
-    Cuda ChildGraph child_graph = c"cuGraphChildGraphNodeGetGraph" (node: Opaque, graph: *mut Opaque);
-    Cuda NodeParameters node_parameters = c"cuGraphNodeGetParams" (node: Opaque, parameters: *mut WholeNodeParameters);
-    Cuda GraphMemory graph_memory = c"cuDeviceGetGraphMemAttribute" (device: Device, attribute: u32, value: *mut u64);
-    Cuda GraphTrim graph_trim = c"cuDeviceGraphMemTrim" (device: Device);
-    Cuda IsCapturing stream_is_capturing = c"cuStreamIsCapturing" (stream: Stream, status: *mut u32);
-    Cuda EventCreate event_create = c"cuEventCreate" (event: *mut Event, flags: u32);
-    Cuda EventRecord event_record = c"cuEventRecord" (event: Event, stream: Stream);
-    Cuda EventQuery event_query = c"cuEventQuery" (event: Event);
-    Cuda EventDestroy event_destroy = c"cuEventDestroy_v2" (event: Event);
-    Cuda DeviceCount device_count = c"cuDeviceGetCount" (count: *mut i32);
-    Cuda DeviceGetAttribute device_get_attribute = c"cuDeviceGetAttribute" (value: *mut i32, attribute: u32, device: Device);
-    Cuda FunctionAttribute func_get_attribute = c"cuFuncGetAttribute" (value: *mut i32, attribute: u32, function: Opaque);
-    Cuda KernelAttribute kernel_get_attribute = c"cuKernelGetAttribute" (value: *mut i32, attribute: u32, kernel: Opaque, device: Device);
-    Cuda KernelNode kernel_node = c"cuGraphKernelNodeGetParams_v2" (node: Opaque, kernel: *mut KernelNode);
-    Cuda KernelNodeV1 kernel_node_v1 = c"cuGraphKernelNodeGetParams" (node: Opaque, kernel: *mut KernelNode);
-    Cuda KernelCount library_kernels = c"cuLibraryGetKernelCount" (count: *mut u32, library: Opaque);
-    Cuda LoadingMode module_loading_mode = c"cuModuleGetLoadingMode" (mode: *mut u32);
-    Nvml NvmlUuid nvml_uuid = c"nvmlDeviceGetUUID" (device: NvmlDevice, text: *mut c_char, length: u32);
+    Cuda anytime CtxGetCurrent ctx_get_current = c"cuCtxGetCurrent" (context: *mut Context);
+    Cuda anytime CtxGetDevice ctx_get_device = c"cuCtxGetDevice" (device: *mut Device);
+    Cuda anytime StreamGetCtx stream_get_ctx = c"cuStreamGetCtx" (stream: Stream, context: *mut Context);
+    Cuda anytime PrimaryState primary_state = c"cuDevicePrimaryCtxGetState" (device: Device, flags: *mut u32, active: *mut i32);
+    Cuda relaxed PrimaryRetain primary_retain = c"cuDevicePrimaryCtxRetain" (context: *mut Context, device: Device);
+    Cuda relaxed PrimaryRelease primary_release = c"cuDevicePrimaryCtxRelease_v2" (device: Device);
+    Cuda relaxed PrimaryReleaseV1 primary_release_v1 = c"cuDevicePrimaryCtxRelease" (device: Device);
+    Cuda relaxed MemFree mem_free = c"cuMemFree_v2" (address: DevicePointer);
+    Cuda relaxed MemRelease mem_release = c"cuMemRelease" (handle: Handle);
+    Cuda anytime Uuid device_uuid = c"cuDeviceGetUuid" (uuid: *mut [u8; 16], device: Device);
+    Cuda anytime UuidV2 device_uuid_v2 = c"cuDeviceGetUuid_v2" (uuid: *mut [u8; 16], device: Device);
+    Cuda relaxed DeviceGetMemPool device_get_pool = c"cuDeviceGetMemPool" (pool: *mut Pool, device: Device);
+    Cuda relaxed PoolGetAttribute pool_get_attribute = c"cuMemPoolGetAttribute" (pool: Pool, attribute: u32, value: *mut u64);
+    Cuda relaxed PoolTrimTo pool_trim_to = c"cuMemPoolTrimTo" (pool: Pool, keep: usize);
+    Cuda relaxed ArrayDestroy array_destroy = c"cuArrayDestroy" (array: Opaque);
+    Cuda relaxed MipmappedArrayDestroy mipmapped_destroy = c"cuMipmappedArrayDestroy" (array: Opaque);
+    Cuda relaxed ArrayRequirements array_requirements = c"cuArrayGetMemoryRequirements" (size: *mut ArrayRequirements, array: Opaque, device: Device);
+    Cuda relaxed MipmappedRequirements mipmapped_requirements = c"cuMipmappedArrayGetMemoryRequirements" (size: *mut ArrayRequirements, array: Opaque, device: Device);
+    Cuda relaxed CtxGetLimit ctx_get_limit = c"cuCtxGetLimit" (value: *mut usize, limit: u32);
+    Cuda anytime GraphNodes graph_nodes = c"cuGraphGetNodes" (graph: Opaque, nodes: *mut Opaque, count: *mut usize);
+    Cuda anytime NodeType graph_node_type = c"cuGraphNodeGetType" (node: Opaque, kind: *mut u32);
+    Cuda anytime AllocationNode allocation_node = c"cuGraphMemAllocNodeGetParams" (node: Opaque, allocation: *mut AllocationNode);
+    Cuda anytime FreeNode free_node = c"cuGraphMemFreeNodeGetParams" (node: Opaque, address: *mut DevicePointer);
+    Cuda anytime ChildGraph child_graph = c"cuGraphChildGraphNodeGetGraph" (node: Opaque, graph: *mut Opaque);
+    Cuda anytime NodeParameters node_parameters = c"cuGraphNodeGetParams" (node: Opaque, parameters: *mut WholeNodeParameters);
+    Cuda relaxed GraphMemory graph_memory = c"cuDeviceGetGraphMemAttribute" (device: Device, attribute: u32, value: *mut u64);
+    Cuda relaxed GraphTrim graph_trim = c"cuDeviceGraphMemTrim" (device: Device);
+    Cuda anytime ExchangeMode exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode" (mode: *mut u32);
+    Cuda anytime IsCapturing stream_is_capturing = c"cuStreamIsCapturing" (stream: Stream, status: *mut u32);
+    Cuda relaxed EventCreate event_create = c"cuEventCreate" (event: *mut Event, flags: u32);
+    Cuda relaxed EventRecord event_record = c"cuEventRecord" (event: Event, stream: Stream);
+    Cuda relaxed EventQuery event_query = c"cuEventQuery" (event: Event);
+    Cuda relaxed EventDestroy event_destroy = c"cuEventDestroy_v2" (event: Event);
+    Cuda anytime DeviceCount device_count = c"cuDeviceGetCount" (count: *mut i32);
+    Cuda anytime DeviceGetAttribute device_get_attribute = c"cuDeviceGetAttribute" (value: *mut i32, attribute: u32, device: Device);
+    Cuda relaxed FunctionAttribute func_get_attribute = c"cuFuncGetAttribute" (value: *mut i32, attribute: u32, function: Opaque);
+    Cuda relaxed KernelAttribute kernel_get_attribute = c"cuKernelGetAttribute" (value: *mut i32, attribute: u32, kernel: Opaque, device: Device);
+    Cuda anytime KernelNode kernel_node = c"cuGraphKernelNodeGetParams_v2" (node: Opaque, kernel: *mut KernelNode);
+    Cuda anytime KernelNodeV1 kernel_node_v1 = c"cuGraphKernelNodeGetParams" (node: Opaque, kernel: *mut KernelNode);
+    Cuda relaxed KernelCount library_kernels = c"cuLibraryGetKernelCount" (count: *mut u32, library: Opaque);
+    Cuda anytime LoadingMode module_loading_mode = c"cuModuleGetLoadingMode" (mode: *mut u32);
+    Nvml anytime NvmlUuid nvml_uuid = c"nvmlDeviceGetUUID" (device: NvmlDevice, text: *mut c_char, length: u32);
 }

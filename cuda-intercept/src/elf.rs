@@ -195,14 +195,16 @@ impl Object {
         !self.name.is_null() && unsafe { self.name.read() } != 0
     }
 
+    /// The name that the object gives itself.
+    pub(crate) fn soname(&self) -> Option<&CStr> {
+        let soname = self.strings.wrapping_add(self.soname?) as *const c_char;
+        // SAFETY: the name is a string in the object's string table.
+        Some(unsafe { CStr::from_ptr(soname) })
+    }
+
     /// Whether the object says that this is its name.
     pub(crate) fn is_named(&self, name: &CStr) -> bool {
-        self.soname.is_some_and(|offset| {
-            let soname = self.strings.wrapping_add(offset) as *const c_char;
-            // SAFETY: the name is a string in the object's string table.
-            let soname = unsafe { CStr::from_ptr(soname) };
-            soname == name
-        })
+        self.soname() == Some(name)
     }
 
     /// The address of a function that the object defines and exports.

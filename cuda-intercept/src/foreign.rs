@@ -38,6 +38,12 @@ pub(crate) const OUT_OF_MEMORY: Status = 2;
 pub(crate) const NOT_INITIALIZED: Status = 3;
 /// `NVML_ERROR_UNINITIALIZED`: the same of NVML.
 pub(crate) const NVML_UNINITIALIZED: Status = 1;
+/// `NVML_ERROR_NOT_FOUND`.
+pub(crate) const NVML_NOT_FOUND: Status = 6;
+/// `NVML_ERROR_INSUFFICIENT_SIZE`.
+pub(crate) const NVML_INSUFFICIENT_SIZE: Status = 7;
+/// `NVML_ERROR_MEMORY`.
+pub(crate) const NVML_MEMORY: Status = 20;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 const LOCATION_DEVICE: u32 = 1;
@@ -47,6 +53,8 @@ const LOCATION_DOMAIN: u32 = 6;
 pub(crate) const POOL_RESERVED: u32 = 5;
 /// `CUDA_ERROR_NOT_READY`.
 pub(crate) const NOT_READY: Status = 600;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+pub(crate) const CAPTURE_RELAXED: u32 = 2;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const WITHOUT_TIMING: u32 = 2;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
@@ -357,4 +365,24 @@ pub struct NvmlMemoryV2 {
     pub(crate) reserved: u64,
     pub(crate) free: u64,
     pub(crate) used: u64,
+}
+
+/// `nvmlProcessDetailList_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ProcessDetailList {
+    version: u32,
+    mode: u32,
+    pub(crate) count: u32,
+    pub(crate) entries: Opaque,
+}
+
+/// `nvmlProcessesUtilizationInfo_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ProcessUtilization {
+    version: u32,
+    pub(crate) count: u32,
+    since: u64,
+    pub(crate) entries: Opaque,
 }

@@ -19,6 +19,7 @@ pub(crate) mod launch;
 pub(crate) mod linear;
 pub(crate) mod module;
 pub(crate) mod pool;
+pub(crate) mod processes;
 pub(crate) mod query;
 pub(crate) mod resolve;
 mod room;

@@ -1,8 +1,9 @@
 //! The other half of the table: every function of the driver that is not hooked, and why.
 //!
-//! Together with [`ROWS`](crate::table::ROWS) it names every function of CUDA's headers, and what NVML's
-//! header has about memory and processes. A test reads the headers and fails on a name that stands in
-//! neither, so that a new function is thought about before it goes past the limit.
+//! Together with [`ROWS`](crate::table::ROWS) it names every function of CUDA's headers, what NVML's
+//! header has about memory and processes, and what drivers export beyond their headers. Tests read the
+//! headers and the exports and fail on a name that stands in neither, so that a new function is thought
+//! about before it goes past the limit.
 //!
 //! A name stands for all its versions and streams: `cuMemcpyHtoD` for `cuMemcpyHtoD_v2_ptds` too. No name
 //! with a row stands here: of a hooked function each version is a row.
@@ -12,7 +13,7 @@
 //! off what is left of the limit. What a call does announce and no hook charges is called a gap here, also
 //! where the agent sees it in the same way.
 
-use crate::table::Library;
+use crate::table::{Library, ROWS};
 
 /// What being left alone means for the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,38 @@ pub fn family(symbol: &str) -> &str {
         Some((name, version)) if version.parse::<u32>().is_ok() => name,
         Some(_) | None => stem,
     }
+}
+
+/// What a name of NVML contains if it is about memory or processes, or about a way to functions that have no name.
+const NVML_SUBJECTS: [&str; 9] = [
+    "Mem",
+    "BAR1",
+    "Fb",
+    "Framebuffer",
+    "FieldValues",
+    "DeviceGetAttributes",
+    "Process",
+    "Accounting",
+    "ExportTable",
+];
+
+/// Whether a symbol of the driver's libraries must be hooked or left alone for a reason: all of CUDA's must, and what
+/// NVML has about memory and processes.
+#[must_use]
+pub fn is_of_interest(symbol: &str) -> bool {
+    symbol.starts_with("cu")
+        || symbol.starts_with("nvml")
+            && NVML_SUBJECTS.iter().any(|subject| symbol.contains(subject))
+}
+
+/// Whether a symbol is hooked, or left alone for a reason.
+#[must_use]
+pub fn is_classified(symbol: &str) -> bool {
+    let is_hooked = ROWS
+        .iter()
+        .any(|row| row.symbol.to_bytes() == symbol.as_bytes());
+    let mut left_alone = LEFT_ALONE.iter().flat_map(LeftAlone::names);
+    is_hooked || left_alone.any(|name| name == family(symbol))
 }
 
 macro_rules! left_alone {
@@ -230,6 +263,22 @@ left_alone! {
         cuEGLStreamProducerDisconnect cuEGLStreamProducerPresentFrame cuEGLStreamProducerReturnFrame";
     Cuda Gap "hands out private tables, whose functions are not hooked": "
         cuGetExportTable";
+    Cuda TakesNothing "is exported without a declaration; by its name it starts an interface, or describes memory that is there": "
+        cuEGLApiInit cuMemGetAttribute";
+    Cuda Overhead "turns a profiler on and off, whose buffers the agent counts": "
+        cuProfilerInitialize cuProfilerStart cuProfilerStop";
+    Cuda Overhead "functions and variables of the driver's side of a debugger, which calls and sets them; the agent counts what it takes": "
+        cudbgApiAttach cudbgApiClientPid cudbgApiClientRevision cudbgApiDetach cudbgApiInit
+        cudbgAttachHandlerAvailable cudbgDebuggerCapabilities cudbgDebuggerInitialized
+        cudbgDetachSuspendedDevicesMask cudbgEnableIntegratedMemcheck cudbgEnableLaunchBlocking
+        cudbgEnablePreemptionDebugging cudbgGetAPI cudbgGetAPIVersion cudbgInjectionPath cudbgIpcFlag
+        cudbgMain cudbgReportDriverApiError cudbgReportDriverApiErrorFlags
+        cudbgReportDriverInternalError cudbgReportedDriverApiErrorCode
+        cudbgReportedDriverApiErrorFuncNameAddr cudbgReportedDriverApiErrorFuncNameSize
+        cudbgReportedDriverInternalErrorCode cudbgResumeForAttachDetach cudbgRpcEnabled cudbgSessionId
+        cudbgUseExternalDebugger";
+    Nvml Gap "hands out private tables, whose functions are not hooked; nvidia-smi reads the processes of the card there": "
+        nvmlInternalGetExportTable";
     Nvml TakesNothing "clocks, errors, counters and wiring of the memory; names of processes": "
         nvmlDeviceGetMemClkMinMaxVfOffset nvmlDeviceGetMemClkVfOffset nvmlDeviceGetMemoryAffinity
         nvmlDeviceGetMemoryBusWidth nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetSupportedMemoryClocks
@@ -239,15 +288,12 @@ left_alone! {
         nvmlDeviceGetMemoryLimits nvmlDeviceSetMemoryLimits nvmlDeviceSetAccountingMode
         nvmlDeviceSetConfComputeUnprotectedMemSize nvmlDeviceSetMemClkVfOffset
         nvmlDeviceSetMemoryLockedClocks nvmlDeviceResetMemoryLockedClocks";
-    Nvml Gap "shows the processes of the whole card": "
-        nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetGraphicsRunningProcesses
-        nvmlDeviceGetMPSComputeRunningProcesses nvmlDeviceGetRunningProcessDetailList
-        nvmlDeviceGetProcessUtilization nvmlDeviceGetProcessesUtilizationInfo
+    Nvml TakesNothing "says how processes are accounted for, and forgets them, for root to do": "
+        nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingMode nvmlDeviceClearAccountingPids
+        nvmlVgpuInstanceClearAccountingPids nvmlVgpuInstanceGetAccountingMode";
+    Nvml Gap "shows the processes of virtual machines, which only a host that has them can ask for": "
         nvmlDeviceGetVgpuProcessUtilization nvmlDeviceGetVgpuProcessesUtilizationInfo
-        nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingMode nvmlDeviceGetAccountingPids
-        nvmlDeviceGetAccountingStats nvmlDeviceClearAccountingPids nvmlVgpuInstanceClearAccountingPids
-        nvmlVgpuInstanceGetAccountingMode nvmlVgpuInstanceGetAccountingPids
-        nvmlVgpuInstanceGetAccountingStats";
+        nvmlVgpuInstanceGetAccountingPids nvmlVgpuInstanceGetAccountingStats";
     Nvml Gap "shows the memory of the whole card, of its window or of its parts": "
         nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetAttributes nvmlDeviceGetConfComputeMemSizeInfo
         nvmlDeviceGetConfComputeProtectedMemoryUsage nvmlVgpuInstanceGetFbUsage nvmlVgpuTypeGetBAR1Info

@@ -2,13 +2,14 @@
 //!
 //! A program reaches the driver through three doors: a linked symbol, `dlsym` (and `dlvsym`), or
 //! `cuGetProcAddress`. One table ([`table`]) names every function that stands in the way, and
-//! all three doors read it. A hook charges the account before it asks the driver and gives back what
+//! all three doors read it. The loader's own doors, `dlopen` and `dlmopen`, are kept where the hooks are found
+//! (`door/open.rs`). A hook charges the account before it asks the driver and gives back what
 //! the driver did not take; what it cannot decide it forwards.
 //!
 //! This code runs inside other people's programs, in every thread, after `fork`, without an agent,
 //! without a driver. So it never panics, prints, blocks on another process or holds a lock while the
 //! driver runs; it needs no standard library; and it does nothing at all until the first `cu*` or
-//! `nvml*` function is used.
+//! `nvml*` function is used, or a library is opened out of the hooks' reach.
 //!
 //! # Decision: open or closed
 //! A program is under a limit if a container's account stands at its fixed path, or if the environment
@@ -44,15 +45,17 @@ mod hooks;
 mod image;
 pub mod left_alone;
 mod process;
+mod reach;
 mod seen;
 mod spin;
 pub mod table;
 
-pub use door::{dlsym, dlvsym};
+pub use door::{dlmopen, dlopen, dlsym, dlvsym};
 pub use foreign::{
     AllocationNode, AllocationProperties, Context, Device, DevicePointer, Event, Handle, NvmlDevice,
 };
 pub use foreign::{Array3d, Array3dV1, ArrayMap, ArrayShape, ArrayShapeV1};
 pub use foreign::{KernelNode, LaunchConfig, LaunchOne, NodeParameters};
 pub use foreign::{NvmlMemory, NvmlMemoryV2, Opaque, Pool, PoolProperties, Status, Stream};
+pub use foreign::{ProcessDetailList, ProcessUtilization};
 pub use table::{Library, ROWS, Row};

@@ -19,7 +19,7 @@ use apportion_gate::{Books, Card, ContextId, Settled};
 use crate::account::{Account, Standing, View};
 use crate::driver;
 use crate::errno;
-use crate::foreign::Device;
+use crate::foreign::{Device, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::seen;
 use crate::spin::Spin;
 
@@ -226,6 +226,17 @@ impl Process {
             account.deny(card, api, bytes);
         }
         granted
+    }
+
+    /// What the program is told of memory that could not be charged. More than the whole card has the driver refuses,
+    /// too, and for a reason of its own, if the arguments are wrong in another way: then `ask` asks it, and gives back
+    /// what it gave should it give anything.
+    pub(crate) fn refusal(&self, card: Card, bytes: u64, ask: impl FnOnce() -> Status) -> Status {
+        let is_absurd = |account: &Account| account.is_absurd(card, bytes);
+        match self.account().is_some_and(is_absurd).then(ask) {
+            None | Some(SUCCESS) => OUT_OF_MEMORY,
+            Some(refused) => refused,
+        }
     }
 
     /// Says how much of what is charged is for code.

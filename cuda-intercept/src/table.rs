@@ -77,6 +77,81 @@ impl Row {
     }
 }
 
+/// The driver's function of a row; without one the caller is told that there is no driver.
+macro_rules! real_of {
+    ($library:ident $symbol:ident($($type:ty),*)) => {{
+        let Some(real) = driver::real(Place::$symbol as usize, Library::$library) else {
+            return Library::$library.absent();
+        };
+        // SAFETY: the address is that of the driver's function of this name and version, and the row gives
+        // its signature.
+        unsafe { core::mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> Status>(real) }
+    }};
+}
+
+/// The register of the argument after so many.
+macro_rules! register_after {
+    ($a:ident $b:ident) => {
+        "rdx"
+    };
+    ($a:ident $b:ident $c:ident) => {
+        "rcx"
+    };
+    ($a:ident $b:ident $c:ident $d:ident) => {
+        "r8"
+    };
+}
+
+/// An entry point with the driver's name and signature. NVML's library calls functions of its own by their
+/// names, which the linker binds to these, so those of NVML say who called.
+macro_rules! entry_point {
+    (Cuda $symbol:ident($($arg:ident: $type:ty),*) => $family:ident::$hook:ident, $what:literal) => {
+        #[doc = concat!("See the table: ", $what, ".")]
+        ///
+        /// # Safety
+        /// As for the driver's function of this name.
+        #[cfg_attr(feature = "exported", unsafe(no_mangle))]
+        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
+            let real = real_of!(Cuda $symbol($($type),*));
+            // SAFETY: the caller keeps the driver's contract, which is the hook's.
+            unsafe { hooks::$family::$hook(real, $($arg),*) }
+        }
+    };
+    (Nvml $symbol:ident($($arg:ident: $type:ty),*) => $family:ident::$hook:ident, $what:literal) => {
+        #[doc = concat!("See the table: ", $what, ".")]
+        ///
+        /// # Safety
+        /// As for the driver's function of this name.
+        #[unsafe(naked)]
+        #[cfg_attr(feature = "exported", unsafe(no_mangle))]
+        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
+            // The return address becomes one more argument; all else stays as the caller left it.
+            core::arch::naked_asm!(
+                "endbr64",
+                concat!("mov ", register_after!($($arg)*), ", [rsp]"),
+                "jmp {called}",
+                called = sym super::called::$symbol,
+            )
+        }
+    };
+}
+
+/// What such an entry point goes on to. NVML itself gets the driver's own answer.
+macro_rules! called {
+    (Cuda $symbol:ident($($arg:ident: $type:ty),*) => $family:ident::$hook:ident) => {};
+    (Nvml $symbol:ident($($arg:ident: $type:ty),*) => $family:ident::$hook:ident) => {
+        pub(super) unsafe extern "C" fn $symbol($($arg: $type,)* caller: usize) -> Status {
+            let real = real_of!(Nvml $symbol($($type),*));
+            if driver::is_within(Library::Nvml, caller) {
+                // SAFETY: the caller keeps the driver's contract.
+                return unsafe { real($($arg),*) };
+            }
+            // SAFETY: the caller keeps the driver's contract, which is the hook's.
+            unsafe { hooks::$family::$hook(real, $($arg),*) }
+        }
+    };
+}
+
 macro_rules! rows {
     ($($library:ident $symbol:ident($($arg:ident: $type:ty),*) = $name:literal @ $version:literal => $family:ident::$hook:ident, $what:literal;)*) => {
         /// Every hooked function, in the order of the table.
@@ -101,6 +176,10 @@ macro_rules! rows {
         enum Place { $($symbol),* }
 
         /// The hooks as the program calls them: with the driver's name and the driver's signature.
+        #[cfg_attr(
+            not(feature = "exported"),
+            expect(non_snake_case, reason = "the driver's own names")
+        )]
         pub mod entry {
             use core::ffi::c_char;
 
@@ -108,29 +187,17 @@ macro_rules! rows {
             use crate::foreign::*;
             use crate::{driver, hooks};
 
-            $(
-                #[doc = concat!("See the table: ", $what, ".")]
-                ///
-                /// # Safety
-                /// As for the driver's function of this name.
-                #[cfg_attr(
-                    not(feature = "exported"),
-                    expect(non_snake_case, reason = "the driver's own name")
-                )]
-                #[cfg_attr(feature = "exported", unsafe(no_mangle))]
-                pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
-                    let Some(real) = driver::real(Place::$symbol as usize, Library::$library) else {
-                        return Library::$library.absent();
-                    };
-                    // SAFETY: the address is that of the driver's function of this name and version,
-                    // and the row gives its signature.
-                    let real = unsafe {
-                        core::mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> Status>(real)
-                    };
-                    // SAFETY: the caller keeps the driver's contract, which is the hook's.
-                    unsafe { hooks::$family::$hook(real, $($arg),*) }
-                }
-            )*
+            $(entry_point! { $library $symbol($($arg: $type),*) => $family::$hook, $what })*
+        }
+
+        /// What the entry points of NVML go on to, with the address that they were called from.
+        #[expect(non_snake_case, reason = "the driver's own names")]
+        mod called {
+            use super::{Library, Place};
+            use crate::foreign::*;
+            use crate::{driver, hooks};
+
+            $(called! { $library $symbol($($arg: $type),*) => $family::$hook })*
         }
     };
 }
@@ -231,8 +298,8 @@ rows! {
     Cuda cuDevicePrimaryCtxRetain(context: *mut Context, device: Device) = "cuDevicePrimaryCtxRetain" @ 7000 => context::retain_primary, "charges the reserve of the primary context";
     Cuda cuDevicePrimaryCtxRelease(device: Device) = "cuDevicePrimaryCtxRelease" @ 7000 => context::release_primary, "uncharges the primary context and all in it when it ends";
     Cuda cuDevicePrimaryCtxRelease_v2(device: Device) = "cuDevicePrimaryCtxRelease" @ 11000 => context::release_primary, "uncharges the primary context and all in it when it ends";
-    Cuda cuDevicePrimaryCtxReset(device: Device) = "cuDevicePrimaryCtxReset" @ 7000 => context::release_primary, "uncharges the primary context and all in it";
-    Cuda cuDevicePrimaryCtxReset_v2(device: Device) = "cuDevicePrimaryCtxReset" @ 11000 => context::release_primary, "uncharges the primary context and all in it";
+    Cuda cuDevicePrimaryCtxReset(device: Device) = "cuDevicePrimaryCtxReset" @ 7000 => context::reset_primary, "uncharges the primary context and all in it";
+    Cuda cuDevicePrimaryCtxReset_v2(device: Device) = "cuDevicePrimaryCtxReset" @ 11000 => context::reset_primary, "uncharges the primary context and all in it";
     Cuda cuGreenCtxCreate(context: *mut Opaque, description: Opaque, device: Device, flags: u32) = "cuGreenCtxCreate" @ 12040 => context::create_green, "charges the reserve of a context, and of the primary one if that begins with it";
     Cuda cuGreenCtxDestroy(context: Opaque) = "cuGreenCtxDestroy" @ 12040 => context::destroy_green, "uncharges a context, and the primary one if that ends with it";
     Cuda cuGLCtxCreate(context: *mut Context, flags: u32, device: Device) = "cuGLCtxCreate" @ 2000 => context::create, "charges the reserve of a context";
@@ -269,6 +336,21 @@ rows! {
     Cuda cuDeviceTotalMem_v2(bytes: *mut usize, device: Device) = "cuDeviceTotalMem" @ 3020 => query::total, "shows a card of the limit's size";
     Nvml nvmlDeviceGetMemoryInfo(device: NvmlDevice, memory: *mut NvmlMemory) = "nvmlDeviceGetMemoryInfo" @ 1 => query::nvml_memory, "shows a card of the limit's size";
     Nvml nvmlDeviceGetMemoryInfo_v2(device: NvmlDevice, memory: *mut NvmlMemoryV2) = "nvmlDeviceGetMemoryInfo" @ 2 => query::nvml_memory_v2, "shows a card of the limit's size";
+    Nvml nvmlDeviceGetComputeRunningProcesses(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetComputeRunningProcesses" @ 1 => processes::first, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetComputeRunningProcesses_v2(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetComputeRunningProcesses" @ 2 => processes::second, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetComputeRunningProcesses_v3(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetComputeRunningProcesses" @ 3 => processes::third, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetGraphicsRunningProcesses(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetGraphicsRunningProcesses" @ 1 => processes::first, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetGraphicsRunningProcesses_v2(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetGraphicsRunningProcesses" @ 2 => processes::second, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetGraphicsRunningProcesses_v3(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetGraphicsRunningProcesses" @ 3 => processes::third, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetMPSComputeRunningProcesses(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetMPSComputeRunningProcesses" @ 1 => processes::first, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetMPSComputeRunningProcesses_v2(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetMPSComputeRunningProcesses" @ 2 => processes::second, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetMPSComputeRunningProcesses_v3(device: NvmlDevice, count: *mut u32, infos: Opaque) = "nvmlDeviceGetMPSComputeRunningProcesses" @ 3 => processes::third, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetRunningProcessDetailList(device: NvmlDevice, list: *mut ProcessDetailList) = "nvmlDeviceGetRunningProcessDetailList" @ 1 => processes::details, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetProcessUtilization(device: NvmlDevice, samples: Opaque, count: *mut u32, since: u64) = "nvmlDeviceGetProcessUtilization" @ 1 => processes::utilization, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetProcessesUtilizationInfo(device: NvmlDevice, list: *mut ProcessUtilization) = "nvmlDeviceGetProcessesUtilizationInfo" @ 1 => processes::utilizations, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetAccountingPids(device: NvmlDevice, count: *mut u32, pids: Opaque) = "nvmlDeviceGetAccountingPids" @ 1 => processes::accounted, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetAccountingStats(device: NvmlDevice, pid: u32, stats: Opaque) = "nvmlDeviceGetAccountingStats" @ 1 => processes::stats, "shows the processes of the allocation";
+    Nvml nvmlDeviceGetAccountingStats_v2(device: NvmlDevice, stats: Opaque) = "nvmlDeviceGetAccountingStats" @ 2 => processes::stats_v2, "shows the processes of the allocation";
     // The third door.
     Cuda cuGetProcAddress(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64) = "cuGetProcAddress" @ 11030 => resolve::get_proc_address, "hands out the hook of what the driver chose";
     Cuda cuGetProcAddress_v2(symbol: *const c_char, function: *mut Opaque, version: i32, flags: u64, status: *mut i32) = "cuGetProcAddress" @ 12000 => resolve::get_proc_address_v2, "hands out the hook of what the driver chose";

@@ -16,11 +16,13 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use apportion_intercept::left_alone::{LEFT_ALONE, family};
+use apportion_intercept::left_alone::{LEFT_ALONE, family, is_classified, is_of_interest};
 use apportion_intercept::table::{Library, ROWS};
 
 /// A function a line, with the headers that have it.
 const LIST: &str = include_str!("functions.txt");
+/// A symbol a line, with the driver branches that export it.
+const EXPORTS: &str = include_str!("exports.txt");
 /// The folder that the headers' packages are unpacked into.
 const HEADERS: &str = "APPORTION_CUDA_HEADERS";
 
@@ -48,24 +50,12 @@ const VERSIONS: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// What a name of NVML contains if it is about memory or processes.
-const NVML_SUBJECTS: [&str; 8] = [
-    "Mem",
-    "BAR1",
-    "Fb",
-    "Framebuffer",
-    "FieldValues",
-    "DeviceGetAttributes",
-    "Process",
-    "Accounting",
-];
-
 /// The functions that a header declares. A macro that stands for a function, which is a version or a
 /// stream of it, names two; those of other macros are followed by something else.
 fn declared(header: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for line in without_comments(header).lines() {
-        let names = || words(line).filter(|(word, _)| is_of_interest(word));
+        let names = || words(line).filter(|(word, _)| is_function(word));
         let is_macro = line.trim_start().starts_with('#');
         let stands_for_one = is_macro && names().count() == 2;
         for (name, next) in names() {
@@ -82,14 +72,12 @@ fn declared(header: &str) -> BTreeSet<String> {
     found
 }
 
-fn is_of_interest(word: &str) -> bool {
-    let is_function = |rest: &str| rest.starts_with(|first: char| first.is_ascii_uppercase());
-    if word.ends_with("_t") {
-        return false;
-    }
-    word.strip_prefix("cu").is_some_and(is_function)
-        || word.strip_prefix("nvml").is_some_and(is_function)
-            && NVML_SUBJECTS.iter().any(|subject| word.contains(subject))
+fn is_function(word: &str) -> bool {
+    let is_name = |rest: &str| rest.starts_with(|first: char| first.is_ascii_uppercase());
+    let rest = word
+        .strip_prefix("cu")
+        .or_else(|| word.strip_prefix("nvml"));
+    !word.ends_with("_t") && rest.is_some_and(is_name) && is_of_interest(word)
 }
 
 /// The words of a line, each with the character after it.
@@ -131,6 +119,13 @@ fn all_listed() -> BTreeSet<String> {
     VERSIONS.iter().flat_map(|(v, _)| listed(v)).collect()
 }
 
+/// What drivers export and no header has.
+fn exported() -> BTreeSet<String> {
+    let lines = EXPORTS.lines().filter(|line| !line.starts_with('#'));
+    let names = lines.filter_map(|line| line.split(' ').next());
+    names.map(str::to_owned).collect()
+}
+
 fn hooked() -> BTreeSet<&'static str> {
     let symbols = ROWS.iter().map(|row| row.symbol.to_str());
     symbols.map(|symbol| symbol.expect("plain")).collect()
@@ -159,12 +154,10 @@ fn in_headers(folder: &Path, files: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn every_function_is_hooked_or_left_alone_for_a_reason() {
-    let (hooked, left_alone) = (hooked(), left_alone());
-    let is_classified =
-        |name: &String| hooked.contains(name.as_str()) || left_alone.contains(family(name));
     let forgotten: Vec<_> = all_listed()
-        .into_iter()
+        .union(&exported())
         .filter(|name| !is_classified(name))
+        .cloned()
         .collect();
     assert!(
         forgotten.is_empty(),
@@ -173,14 +166,24 @@ fn every_function_is_hooked_or_left_alone_for_a_reason() {
 }
 
 #[test]
-fn only_functions_of_the_headers_are_hooked_or_left_alone() {
-    let listed = all_listed();
-    let families: BTreeSet<_> = listed.iter().map(|name| family(name)).collect();
+fn only_functions_that_there_are_are_hooked_or_left_alone() {
+    let (listed, exported) = (all_listed(), exported());
+    let all = listed.union(&exported);
+    let families: BTreeSet<_> = all.map(|name| family(name)).collect();
     for name in left_alone() {
-        assert!(families.contains(name), "no header has {name}");
+        assert!(families.contains(name), "nothing has {name}");
     }
     for symbol in hooked() {
         assert!(listed.contains(symbol), "no header has {symbol}");
+    }
+}
+
+#[test]
+fn what_only_drivers_have_is_of_interest_and_in_no_header() {
+    let listed = all_listed();
+    for name in exported() {
+        assert!(is_of_interest(&name), "{name}");
+        assert!(!listed.contains(&name), "a header has {name}");
     }
 }
 

@@ -22,6 +22,7 @@ use tracing::warn;
 
 mod loads;
 mod near;
+mod ordinals;
 mod processes;
 
 use loads::Loads;
@@ -69,6 +70,8 @@ pub(crate) struct FoundCard {
     /// The number of its device file, where it has one.
     pub(crate) minor: Option<u32>,
     pub(crate) near: Near,
+    /// CUDA's number for it, in the order of the PCI bus; `None` where that is not certain.
+    pub(crate) cuda_ordinal: Option<u32>,
 }
 
 /// A card at one moment.
@@ -215,6 +218,7 @@ fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, Found), DriverError>
         }
     }
     near::look(&nvml, &mut cards);
+    ordinals::enter(&nvml, count, &mut cards);
     match cards.is_empty() {
         true => Err(DriverError::NoCards(version)),
         false => Ok((
@@ -254,6 +258,7 @@ fn found_card(nvml: &Nvml, index: u32, sizes: &Sizes) -> Result<Option<FoundCard
         is_measured: told.is_some(),
         minor: device.minor_number().ok(),
         near: Near::default(),
+        cuda_ordinal: None,
     }))
 }
 

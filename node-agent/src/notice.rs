@@ -23,7 +23,10 @@ const fn row(kind: NoticeKind) -> (Loudness, &'static str) {
         NoticeKind::Draining => (Debug, "Allocation drains"),
         NoticeKind::Released => (Info, "Allocation released"),
         NoticeKind::Expired => (Warn, "Reservation expired"),
-        NoticeKind::Bypassed => (Warn, "Process uses the card without charging its account"),
+        NoticeKind::Bypassed => (
+            Warn,
+            "Process charges nothing, and its allocation is above its limit",
+        ),
         NoticeKind::Overlimit => (Warn, "Allocation uses more than its limit"),
         NoticeKind::Ungranted => (Warn, "Process uses a card that it was not granted"),
         NoticeKind::Killed => (Warn, "Process killed"),

@@ -81,6 +81,7 @@ pub(crate) fn card(
         utilisation_percent: reading.and_then(|reading| reading.utilisation),
         context_reserve_bytes: context_reserve.0,
         memory_unknown: !found.is_measured,
+        cuda_ordinal: found.cuda_ordinal,
     }
 }
 

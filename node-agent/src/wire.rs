@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use apportion_abi::{Ask, Bytes, Shortfall};
+use apportion_abi::{Ask, Bytes, Shortfall, whole_units};
 use apportion_ledger::{
     AllocationId, Enforcement, Health, NoticeKind, OffenderPolicy, Owner, Proposal, Refusal, State,
 };
@@ -47,12 +47,12 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<Proposal, Status>
     })
 }
 
-/// What shares ask for.
+/// What shares ask for: whole numbers of 2 MiB, whatever a client sends.
 pub(crate) fn asks(shares: &[v1::Share]) -> Result<Vec<Ask>, Status> {
     let ask = |share: &v1::Share| match share.card.parse() {
         Ok(card) => Ok(Ask {
             card,
-            bytes: Bytes(share.bytes),
+            bytes: whole_units(Bytes(share.bytes)),
         }),
         Err(error) => Err(Status::invalid_argument(format!(
             "{:?} is {error}",

@@ -75,12 +75,20 @@ fn on_host(grant: &Grant, preload: Option<&str>) -> ContainerEdits {
         Some(list) => format!("{}:{list}", grant.library),
         None => grant.library.clone(),
     };
-    let env = vec![
+    let mut env = vec![
         ("LD_PRELOAD", preload),
         (ENV_ACCOUNT, grant.account.clone()),
-        ("CUDA_VISIBLE_DEVICES", grant.uuids()),
         ("NVIDIA_VISIBLE_DEVICES", grant.uuids()),
     ];
+    // Programs were seen to read numbers here and to fail on a UUID (vLLM). A number means a card together
+    // with the order, whatever the environment had said of either.
+    match grant.cuda_ordinals() {
+        Some(ordinals) => env.extend([
+            ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
+            ("CUDA_VISIBLE_DEVICES", ordinals),
+        ]),
+        None => env.push(("CUDA_VISIBLE_DEVICES", grant.uuids())),
+    }
     ContainerEdits {
         env,
         ..ContainerEdits::default()
@@ -97,6 +105,7 @@ mod tests {
         let card = |(minor, limit): (u32, &u64)| GrantedCard {
             uuid: format!("GPU-{minor}"),
             minor: Some(minor),
+            cuda_ordinal: None,
             limit: Bytes::from_mib(*limit),
             allocatable: Bytes::from_mib(1000),
         };
@@ -136,6 +145,24 @@ mod tests {
         );
         assert_eq!(value(&edits, "APPORTION_ACCOUNT").unwrap(), grant.account);
         assert!(edits.mounts.is_empty() && edits.devices.is_empty());
+    }
+
+    #[test]
+    fn a_process_gets_numbers_where_those_of_all_its_cards_are_certain() {
+        let mut grant = grant(Share::Memory(Bytes::from_mib(250)), &[250, 250]);
+        let seen = |grant: &Grant| {
+            let edits = edits(grant, Target::Host { preload: None });
+            let of = |name| value(&edits, name);
+            (of("CUDA_DEVICE_ORDER"), of("CUDA_VISIBLE_DEVICES").unwrap())
+        };
+        grant.cards[0].cuda_ordinal = Some(3);
+        assert_eq!(seen(&grant), (None, "GPU-0,GPU-1".to_owned()));
+        grant.cards[1].cuda_ordinal = Some(0);
+        let in_order = Some("PCI_BUS_ID".to_owned());
+        assert_eq!(seen(&grant), (in_order, "3,0".to_owned()));
+        let files = ContainerFiles::default();
+        let inside = edits(&grant, Target::Container(&files));
+        assert_eq!(value(&inside, "CUDA_DEVICE_ORDER"), None);
     }
 
     #[test]

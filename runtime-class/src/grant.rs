@@ -24,6 +24,8 @@ pub struct GrantedCard {
     pub uuid: String,
     /// The number in `/dev/nvidia<minor>`, where it is known.
     pub minor: Option<u32>,
+    /// CUDA's number for it on this machine, in the order of the PCI bus, where that is certain.
+    pub cuda_ordinal: Option<u32>,
     /// The most that the program may take.
     pub limit: Bytes,
     /// What the card has to give in all.
@@ -38,6 +40,16 @@ impl Grant {
             .map(|card| card.uuid.as_str())
             .collect::<Vec<_>>()
             .join(",")
+    }
+
+    /// CUDA's numbers of the cards in the order of the PCI bus, in the grant's order, separated by commas; `None`
+    /// where one is not certain.
+    pub(crate) fn cuda_ordinals(&self) -> Option<String> {
+        let ordinals = self
+            .cards
+            .iter()
+            .map(|card| Some(card.cuda_ordinal?.to_string()));
+        Some(ordinals.collect::<Option<Vec<_>>>()?.join(","))
     }
 
     /// KAI's `GPU_PORTION`: the fraction as asked, or what the memory comes to; two decimals.

@@ -173,6 +173,7 @@ mod tests {
         let card = |minor: &u32| GrantedCard {
             uuid: format!("GPU-{minor}"),
             minor: Some(*minor),
+            cuda_ordinal: None,
             limit: Bytes::from_mib(1000),
             allocatable: Bytes::from_mib(4000),
         };

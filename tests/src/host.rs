@@ -31,9 +31,10 @@ pub const CONTEXT: u64 = 300 * MIB;
 /// What the driver keeps of each card.
 const RESERVED: u64 = 256 * MIB;
 /// What a command must not inherit from the one who runs the tests.
-const FOREIGN: [&str; 10] = [
+const FOREIGN: [&str; 11] = [
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
+    "CUDA_DEVICE_ORDER",
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
     "XDG_RUNTIME_DIR",
@@ -230,7 +231,7 @@ impl Host {
         self.victim_through("dlsym", options)
     }
 
-    /// The same, by the way to the driver that is named: `dlsym`, `getproc`, `perthread` or `linked`.
+    /// The same, by the way to the driver that is named: `linked`, or one of those in `victims/doors.rs`.
     #[must_use]
     pub fn victim_through(&self, door: &str, options: &[&str]) -> Victim {
         let program = if door == "linked" {

@@ -144,6 +144,12 @@ const MAP: &[Crate] = &[
         knows: &[],
         room: Unsafe,
     },
+    // It runs such programs with and without the library, and knows which functions are hooked.
+    Crate {
+        name: "apportion-real-drivers",
+        knows: &["apportion-abi", "apportion-intercept"],
+        room: Unsafe,
+    },
     // The simulated driver knows nothing of what is tested on it.
     Crate {
         name: "apportion-sim-machine",

@@ -19,14 +19,51 @@ fn is_gone(pid: u64) -> bool {
     kill(pid, None) == Err(Errno::ESRCH) || stat.contains(") Z ")
 }
 
+/// What a program takes past the library is as what a video encoder takes, which no call announces: it counts,
+/// and is no offence while all of the allocation together keeps to the limit.
 #[test]
-fn a_child_without_the_library_is_reported_and_its_memory_counts() {
+fn a_child_without_the_library_counts_and_is_reported_above_the_limit() {
+    for way in ["bare", "stripped"] {
+        let host = Host::new();
+        let _agent = host.agent(&["--tick", "50", "--policy", "kill"]);
+        let offences = || host.metric("apportion_offences_total", &[]);
+        let grant = || host.top()["allocations"][0]["grants"][0].clone();
+        let mut victim = host.victim(OPTIONS);
+        victim.step("alloc 100M").ok();
+        let child = victim.step(&format!("{way} alloc 1000M")).value();
+        let hidden = 1000 * MIB + CONTEXT;
+        eventually(PATIENCE, "it counts", || {
+            grant()["overhead_bytes"] == hidden
+        });
+        victim.step("alloc 700M").refused();
+        victim.step("alloc 200M").ok();
+        let mut looks = 0;
+        eventually(PATIENCE, "it has been seen often", || {
+            looks += 1;
+            looks > 20
+        });
+        assert_eq!(
+            (enforcement(&host), offences()),
+            ("attached".into(), Some(0.0))
+        );
+        assert!(!is_gone(child), "{way}: it keeps to the limit");
+        victim.step("reap").ok();
+        eventually(PATIENCE, "it is forgotten", || {
+            grant()["overhead_bytes"] == 0
+        });
+        victim.step("alloc 900M").ok();
+        assert_eq!(offences(), Some(0.0), "{way}");
+    }
+}
+
+#[test]
+fn a_child_without_the_library_that_exceeds_the_limit_is_reported_and_forgotten_with_its_end() {
     for way in ["bare", "stripped"] {
         let host = Host::new();
         let _agent = host.agent(&["--tick", "50"]);
         let mut victim = host.victim(OPTIONS);
         victim.step("alloc 100M").ok();
-        let child = victim.step(&format!("{way} alloc 1000M")).value();
+        let child = victim.step(&format!("{way} alloc 1400M")).value();
         eventually(PATIENCE, "it is seen", || enforcement(&host) == "bypassed");
         let offences = || host.metric("apportion_offences_total", &["kind=\"bypassed\""]);
         assert_eq!(offences(), Some(1.0), "{way}");
@@ -35,12 +72,7 @@ fn a_child_without_the_library_is_reported_and_its_memory_counts() {
             "{way}: {}",
             host.agent_log()
         );
-        let hidden = 1000 * MIB + CONTEXT;
-        let grant = || host.top()["allocations"][0]["grants"][0].clone();
-        eventually(PATIENCE, "it counts", || {
-            grant()["overhead_bytes"] == hidden
-        });
-        victim.step("alloc 700M").refused();
+        victim.step("alloc 1").refused();
         assert!(!is_gone(child), "{way}: it is observed, not killed");
 
         victim.step("reap").ok();

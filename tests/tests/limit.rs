@@ -8,7 +8,16 @@ const LIMIT: u64 = 2000 * MIB;
 const OPTIONS: &[&str] = &["--gpu-memory", "2000"];
 
 /// The ways of a program to the driver.
-const DOORS: [&str; 4] = ["dlsym", "getproc", "perthread", "linked"];
+const DOORS: [&str; 8] = [
+    "dlsym",
+    "getproc",
+    "perthread",
+    "linked",
+    "deepbind",
+    "namespace",
+    "plugin",
+    "plugin-apart",
+];
 
 /// What is free under the limit for a program that has one context.
 const FREE: u64 = LIMIT - CONTEXT;
@@ -35,6 +44,30 @@ fn one_byte_more_than_the_limit_in_one_piece_is_refused() {
     let mut victim = host.victim(OPTIONS);
     victim.step(&format!("alloc {}", FREE + 1)).refused();
     victim.step(&format!("alloc {FREE}")).ok();
+}
+
+/// A card's memory comes in blocks of 2 MiB: a share that ended within one could not be filled.
+#[test]
+fn all_that_is_free_can_be_had_at_once_whatever_was_asked() {
+    let machine = apportion_tests::cards(1);
+    for share in [
+        ["--gpu-fraction", "0.7"],
+        ["--gpu-fraction", "0.3333"],
+        ["--gpu-fraction", "0.123456789"],
+        ["--gpu-memory", "2001"],
+    ] {
+        let host = Host::with(&machine);
+        let mut victim = host.victim(&share);
+        let (free, total) = info(&mut victim);
+        assert_eq!(total % (2 * MIB), 0, "{share:?}");
+        assert_eq!(free, total - CONTEXT, "{share:?}");
+        assert_eq!(victim.step("total").value(), total, "{share:?}");
+        for verb in ["alloc", "create"] {
+            let held = victim.step(&format!("{verb} {free}")).value();
+            assert_eq!(info(&mut victim).0, 0, "{share:?}, {verb}");
+            victim.step(&format!("free {held}")).ok();
+        }
+    }
 }
 
 #[test]

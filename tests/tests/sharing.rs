@@ -95,7 +95,7 @@ fn the_whole_card_is_what_is_given_when_nothing_is_asked() {
     assert_eq!(total(&mut victim), CARD);
     let filled = victim.step("fill 100M");
     assert_eq!(filled.numbers[0], CARD - CONTEXT);
-    host.run(&["--gpu-memory", "1"], &["true"])
+    host.run(&["--gpu-memory", "2"], &["true"])
         .fails_in_one_line(1);
 }
 

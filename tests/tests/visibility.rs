@@ -1,6 +1,7 @@
 //! Which cards a program sees and by what name: limits go by the card itself, whatever the program calls it.
 
-use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Victim, built, cards, eventually};
+use apportion_sim_machine::{NvmlControl, NvmlRequest, Request};
+use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Said, Victim, built, cards, eventually};
 
 /// A victim under `options` with its own idea of `CUDA_VISIBLE_DEVICES`; `None` removes the variable.
 fn seeing(host: &Host, options: &[&str], visible: Option<&str>) -> Victim {
@@ -81,4 +82,94 @@ fn two_programs_on_different_cards_do_not_meet() {
     second.step("alloc 8000M").ok();
     assert_eq!(host.card(0).used, 9000 * MIB);
     assert_eq!(host.card(1).used, 8000 * MIB + CONTEXT);
+}
+
+/// Three cards that come in one order in the machine, in another on the bus and in a third by speed.
+fn mixed() -> Host {
+    let mut machine = cards(3);
+    let places = [(0x40, 100), (0x20, 80), (0x30, 132)];
+    for (card, (pci_bus, multiprocessors)) in machine.cards.iter_mut().zip(places) {
+        (card.pci_bus, card.multiprocessors) = (pci_bus, multiprocessors);
+    }
+    Host::with(&machine)
+}
+
+/// What a program under `options` finds in its environment, whatever that said before.
+fn variables(host: &Host, options: &[&str], before: &[(&str, &str)]) -> (String, Vec<u32>) {
+    let mut command = host.limited(options, "printenv");
+    command.args(["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"]);
+    let said = Said::by(command.envs(before.iter().copied())).well();
+    let lines = said.out.trim().split_once('\n');
+    let (order, visible) = lines.expect("both are set");
+    let number = |number: &str| number.parse().expect("a number, as vLLM reads it");
+    (order.to_owned(), visible.split(',').map(number).collect())
+}
+
+/// vLLM reads each entry of `CUDA_VISIBLE_DEVICES` as a number.
+#[test]
+fn a_program_finds_numbers_that_mean_its_cards() {
+    let host = mixed();
+    let uuids: Vec<String> = (0..3).map(|card| host.card(card).uuid).collect();
+    let on_bus = [2, 0, 1];
+    let elsewhere = [
+        ("CUDA_DEVICE_ORDER", "FASTEST_FIRST"),
+        ("CUDA_VISIBLE_DEVICES", "1"),
+    ];
+    for wanted in [&[0][..], &[1], &[2], &[0, 2], &[1, 2], &[0, 1, 2]] {
+        let count = wanted.len().to_string();
+        let mut options = vec!["--gpu-memory", "1000", "--gpus", &count];
+        for card in wanted {
+            options.extend(["--gpu", &uuids[*card]]);
+        }
+        for before in [&[][..], &elsewhere] {
+            let (order, mut numbers) = variables(&host, &options, before);
+            let mut expected: Vec<u32> = wanted.iter().map(|card| on_bus[*card]).collect();
+            numbers.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(
+                (order.as_str(), numbers),
+                ("PCI_BUS_ID", expected),
+                "{wanted:?}"
+            );
+        }
+        let mut victim = host.victim(&options);
+        assert_eq!(victim.step("count").value(), wanted.len() as u64);
+        for number in 0..wanted.len() {
+            victim.step(&format!("on {number}")).ok();
+            victim.step("alloc 500M").ok();
+            victim.step("alloc 700M").refused();
+        }
+        for card in 0..3 {
+            let used = if wanted.contains(&card) {
+                500 * MIB + CONTEXT
+            } else {
+                0
+            };
+            assert_eq!(host.card(card).used, used, "{wanted:?}, card {card}");
+        }
+        assert!(victim.end().success());
+        eventually(PATIENCE, "it is released", || {
+            (0..3).all(|card| host.card(card).used == 0)
+        });
+    }
+}
+
+/// CUDA does not count a card that is gone, so then nobody knows what the numbers of the others mean.
+#[test]
+fn beside_a_lost_card_a_program_finds_the_names_of_its_cards() {
+    let host = mixed();
+    let _agent = host.agent(&["--tick", "50"]);
+    let uuid = host.card(0).uuid;
+    let options = ["--gpu-memory", "1000", "--gpu", &uuid];
+    assert_eq!(variables(&host, &options, &[]).1, [2]);
+    let lost = NvmlRequest::Control(NvmlControl::Lost {
+        card: 1,
+        lost: true,
+    });
+    host.ask(Request::Nvml(lost));
+    let visible = || {
+        let mut command = host.limited(&options, "printenv");
+        Said::by(command.arg("CUDA_VISIBLE_DEVICES")).well().out
+    };
+    eventually(PATIENCE, "it is named", || visible().trim() == uuid);
 }

@@ -2,8 +2,9 @@
 //! - none: `dlsym`;
 //! - `getproc`: `cuGetProcAddress` with the version that each row of the table names, and `perthread`: the
 //!   same with a default stream for each thread;
-//! - `deepbind` and `namespace`: `dlsym` in a library that was opened to see no other, or in a world of its
-//!   own;
+//! - `deepbind` and `namespace`: `dlsym` in a driver that was opened to see itself first, or in a namespace
+//!   of its own;
+//! - `plugin` and `plugin-apart`: the same in a library that opens the driver by itself;
 //! - `symbols`: the library's own symbol table, where no function is asked at all.
 //!
 //! `VICTIM_DRIVER` names another file of the driver than the loader would find.
@@ -20,6 +21,9 @@ use crate::symbols;
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD: u64 = 2;
 
+/// A library that finds the driver by itself.
+const PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/plugin.so"));
+
 type GetProcAddress =
     unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
@@ -31,11 +35,14 @@ impl Driver {
         let library = match door.as_deref() {
             Ok("namespace") => open_apart(&name)?,
             Ok("deepbind") => open_with(&name, RTLD_NOW | libc::RTLD_DEEPBIND)?,
+            Ok("plugin") => open_with(&plugin()?, RTLD_NOW | libc::RTLD_DEEPBIND)?,
+            Ok("plugin-apart") => open_apart(&plugin()?)?,
             Ok(_) | Err(_) => open_with(&name, RTLD_NOW)?,
         };
         let driver = match door.as_deref() {
             Ok("getproc") => Self::by_get_proc_address(&library, 0)?,
             Ok("perthread") => Self::by_get_proc_address(&library, PER_THREAD)?,
+            Ok("plugin" | "plugin-apart") => Self::by_plugin(&library)?,
             Ok("symbols") => {
                 let symbols = symbols::of_loaded(&name)?;
                 Self::new(|name, _, _| symbols.get(name).map_or(ptr::null_mut(), |at| *at as _))
@@ -45,6 +52,17 @@ impl Driver {
         // The driver stays for the life of the process, as the functions do.
         mem::forget(library);
         Some(driver)
+    }
+
+    fn by_plugin(library: &Library) -> Option<Self> {
+        type Find = unsafe extern "C" fn(*const c_char) -> *mut c_void;
+        // SAFETY: the signature is that of the function in `plugin.c`.
+        let find = unsafe { library.get::<Find>(b"plugin_find\0") }.ok()?;
+        let named = |name: &str| CString::new(name).ok();
+        // SAFETY: the name is a C string.
+        let ask = |name: &str| named(name).map(|name| unsafe { find(name.as_ptr()) });
+        let is_there = !ask("cuInit")?.is_null();
+        is_there.then(|| Self::new(|name, _, _| ask(name).unwrap_or(ptr::null_mut())))
     }
 
     fn by_get_proc_address(library: &Library, flags: u64) -> Option<Self> {
@@ -68,6 +86,14 @@ impl Driver {
             function
         }))
     }
+}
+
+/// Where the plugin is: in memory, under a path that the loader can open.
+fn plugin() -> Option<String> {
+    // SAFETY: the name is a C string, and there are no flags: the file must outlive this function.
+    let file = unsafe { libc::memfd_create(c"plugin".as_ptr(), 0) };
+    let path = format!("/proc/self/fd/{file}");
+    std::fs::write(&path, PLUGIN).ok().map(|()| path)
 }
 
 fn open_with(name: &str, flags: c_int) -> Option<Library> {

@@ -16,12 +16,20 @@ use clap::{Args, Subcommand};
 
 use crate::stage;
 use crate::steps::run;
+use crate::test_programs::{self, TestProgram};
 use crate::workspace::Workspace;
 
 /// Names another folder for the cluster than `cluster` in Cargo's target folder.
 const FOLDER: &str = "APPORTION_CLUSTER_DIR";
 /// Names a cluster that runs to the suites.
 const CLUSTER: &str = "APPORTION_CLUSTER";
+
+/// The programs that allocate.
+const VICTIMS: [&str; 2] = ["victim", "victim-linked"];
+/// The packages of the suites, and what they need to be built.
+const SUITES: &str = "apportion-cluster";
+const SCHEDULER: &str = "apportion-tests";
+const FEATURES: &str = "apportion-cluster/suites,apportion-tests/control-plane";
 
 /// What can be done with a cluster.
 #[derive(Subcommand)]
@@ -161,8 +169,8 @@ fn load(workspace: &Workspace, cluster: &Cluster) -> Result<()> {
 /// Builds the programs that allocate.
 fn victims(workspace: &Workspace) -> Result<PathBuf> {
     run(workspace
-        .cargo()
-        .args(["build", "--package", "apportion-tests", "--bins"]))?;
+        .cargo_build_for_tests()
+        .args(VICTIMS.iter().flat_map(|name| ["--bin", name])))?;
     Ok(workspace.target.join("debug"))
 }
 
@@ -225,7 +233,8 @@ fn become_it(mut command: Command, rest: &Rest) -> Result<ExitCode> {
     Err(error).with_context(|| format!("failed to start {program}"))
 }
 
-/// Runs the suites; a cluster that they started goes with them.
+/// Runs the suites; a cluster that they started goes with them. Without a name these are all, and the suite of the
+/// scheduler, which starts API servers of its own from the same programs.
 fn test(
     workspace: &Workspace,
     folder: &Folder,
@@ -233,48 +242,51 @@ fn test(
     suites: &[String],
     args: &[String],
 ) -> Result<()> {
+    let mut cargo = workspace.cargo();
+    cargo.args(["test", "--workspace", "--features", FEATURES]);
+    match suites {
+        [] => cargo.arg("--tests"),
+        _ => cargo.args(suites.iter().flat_map(|suite| ["--test", suite.as_str()])),
+    };
+    let built = test_programs::build(&mut cargo)?;
+    let of_package = |package| {
+        built
+            .iter()
+            .filter(move |program| program.package == package)
+    };
+
     let ran_before = Cluster::at(folder).is_some_and(|cluster| cluster.state() == State::Up);
     if !ran_before {
         bring_up(workspace, folder, shape)?;
     }
-    let mut cargo = workspace.cargo();
-    cargo
-        .args([
-            "test",
-            "--package",
-            "apportion-cluster",
-            "--features",
-            "suites",
-            "--no-fail-fast",
-        ])
-        .args(suites.iter().flat_map(|suite| ["--test", suite.as_str()]))
-        .env(CLUSTER, folder.path())
-        .env("APPORTION_STAGED", workspace.staged());
-    if suites.is_empty() {
-        cargo.arg("--tests");
-    }
-    if !args.is_empty() {
-        cargo.arg("--").args(args);
-    }
-    let passed = run(&mut cargo);
+    let mut failed = Vec::new();
+    let mut run_one = |program: &TestProgram, more: &[&str]| {
+        println!("\n     Running {} {}", program.package, program.target);
+        let mut command = program.command();
+        command
+            .args(more)
+            .args(args)
+            .env(CLUSTER, folder.path())
+            .env("APPORTION_STAGED", workspace.staged(shape.release));
+        if run(&mut command).is_err() {
+            failed.push(program.target.clone());
+        }
+    };
+    // One after another: they share the node.
+    of_package(SUITES).for_each(|program| run_one(program, &[]));
     if !ran_before {
         end(folder)?;
     }
-    passed?;
-    match suites {
-        [] => test_scheduler(workspace, args),
-        _ => Ok(()),
+    if suites.is_empty() {
+        let mut scheduler = of_package(SCHEDULER).filter(|program| program.target == "scheduler");
+        let program = scheduler
+            .next()
+            .context("there is no suite of the scheduler")?;
+        // Each test has servers of its own, and two at once are enough for a small machine.
+        run_one(program, &["--test-threads=2"]);
     }
-}
-
-/// Runs the suite of the scheduler, which starts API servers of its own from the same programs.
-fn test_scheduler(workspace: &Workspace, args: &[String]) -> Result<()> {
-    let mut cargo = workspace.cargo();
-    cargo
-        .args(["test", "--package", "apportion-tests"])
-        .args(["--features", "control-plane", "--test", "scheduler"])
-        .env("APPORTION_STAGED", workspace.staged());
-    // Each test has servers of its own, and two at once are enough for a small machine.
-    cargo.args(["--", "--test-threads=2"]).args(args);
-    run(&mut cargo)
+    match failed.is_empty() {
+        true => Ok(()),
+        false => bail!("failed: {}", failed.join(", ")),
+    }
 }

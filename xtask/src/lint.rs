@@ -6,26 +6,25 @@ use crate::steps::{run, succeeds};
 use crate::workspace::Workspace;
 
 /// Checks both workspaces; the first complaint ends it.
+///
+/// What clippy and rustdoc make lies in a folder of its own, so that nobody who builds or tests waits for them.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
-    run(workspace.cargo().args(["fmt", "--all", "--check"]))?;
-    run(workspace
-        .cargo_of_preload()
-        .args(["fmt", "--all", "--check"]))?;
+    let target = workspace.target.join("lint");
+    let cargo = || workspace.cargo_in(&workspace.root, &target);
+    let preload = workspace.root.join("cuda-intercept/preload");
+    let cargo_of_preload = || workspace.cargo_in(&preload, &target);
+    run(cargo().args(["fmt", "--all", "--check"]))?;
+    run(cargo_of_preload().args(["fmt", "--all", "--check"]))?;
     let deny = ["--", "--deny", "warnings"];
-    run(workspace
-        .cargo()
+    run(cargo()
         .args(["clippy", "--workspace", "--all-targets"])
         .args(deny))?;
     // The preloaded library has no tests and brings its own panic handler: only the library is checked.
-    run(workspace
-        .cargo_of_preload()
-        .args(["clippy", "--release"])
-        .args(deny))?;
-    run(workspace
-        .cargo()
+    run(cargo_of_preload().args(["clippy", "--release"]).args(deny))?;
+    run(cargo()
         .args(["doc", "--workspace", "--no-deps", "--quiet"])
         .env("RUSTDOCFLAGS", "--deny warnings"))?;
-    run(workspace.cargo().args([
+    run(cargo().args([
         "deny",
         "--all-features",
         "check",
@@ -34,11 +33,9 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         "sources",
     ]))?;
     // The database of advisories is a git repository, which a machine may not reach.
-    if !succeeds(workspace.cargo().args(["deny", "fetch", "db"])) {
+    if !succeeds(cargo().args(["deny", "fetch", "db"])) {
         println!("left out: the advisories (their database cannot be reached)");
         return Ok(());
     }
-    run(workspace
-        .cargo()
-        .args(["deny", "--all-features", "check", "advisories"]))
+    run(cargo().args(["deny", "--all-features", "check", "advisories"]))
 }

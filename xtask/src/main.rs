@@ -14,8 +14,11 @@ use clap::Parser;
 mod chart;
 mod clients;
 mod cluster;
+mod compare;
 mod deviations;
+mod drivers;
 mod frameworks;
+mod gpu_pack;
 mod lint;
 mod oracle_pod_groups;
 mod oracles;
@@ -25,9 +28,11 @@ mod stage;
 mod steps;
 mod suites;
 mod tally;
+mod test_programs;
 mod workspace;
 
 use deviations::Deviations;
+use gpu_pack::Profile;
 use steps::run;
 use workspace::Workspace;
 
@@ -38,7 +43,7 @@ const DEVIATIONS: &str = "scheduler-shim/policy/deviations.json";
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", version, disable_help_subcommand = true)]
 enum Task {
-    /// Build everything and stage it under target/apportion.
+    /// Build everything and stage it under target/apportion, or target/apportion-release.
     Build {
         /// Optimise; the preloaded library always is.
         #[arg(long)]
@@ -55,12 +60,24 @@ enum Task {
     Cluster(cluster::Task),
     /// Run every test that needs neither a GPU nor a cluster.
     Test {
+        /// Only what a pull request needs: without the long suites, the account pages under loom and the clients
+        /// from PyPI.
+        #[arg(long)]
+        quick: bool,
+        /// How many test programs run at once [default: as many as the machine has processors].
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+        jobs: Option<u32>,
         /// Arguments for the tests themselves, such as a name to look for.
         #[arg(last = true)]
         args: Vec<String>,
     },
     /// Run frameworks from PyPI on the simulated driver, without a limit and with one, and print a table.
     Frameworks(frameworks::Options),
+    /// Fetch NVIDIA's own driver libraries and compare what they do with and without ours; no card is needed.
+    Drivers {
+        /// Driver branches, such as 535 [default: all with cuGetProcAddress that Debian has].
+        branches: Vec<String>,
+    },
     /// Check format, lints, documentation, licences and advisories.
     Lint,
     /// Check the chart, its plain manifests and its alerts (with `helm` and `promtool`).
@@ -76,6 +93,16 @@ enum Task {
         #[arg(long, default_value = "target/images")]
         out: PathBuf,
     },
+    /// Build with optimisation and pack what a machine with a card needs into one folder of at most 60 MiB: programs,
+    /// libraries, and the script that runs them.
+    GpuPack {
+        /// The folder, which is made anew [default: gpu-pack in the target folder].
+        #[arg(long)]
+        out: Option<PathBuf>,
+        /// Do not optimise, and do not check the size: for tests on this machine.
+        #[arg(long)]
+        debug: bool,
+    },
     /// Run the benches; they print ratios.
     Bench {
         /// Arguments for the pairs, such as one section: calls, contention, starts; or `api` and its arguments:
@@ -83,6 +110,8 @@ enum Task {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Compare Apportion with other libraries that limit GPU memory, on the simulated driver.
+    Compare(compare::Options),
     /// Run scheduling scenarios.
     Scenarios {
         /// The folder with the scenarios.
@@ -152,8 +181,12 @@ fn perform(task: Task) -> Result<ExitCode> {
                 .args(args))?;
         }
         Task::Cluster(task) => return cluster::perform(&workspace, task),
-        Task::Test { args } => return suites::test(&workspace, &args),
         Task::Frameworks(options) => return frameworks::perform(&workspace, &options),
+        Task::Test { quick, jobs, args } => {
+            return suites::test(&workspace, quick, jobs, &args);
+        }
+        Task::Compare(options) => compare::run(&workspace, &options)?,
+        Task::Drivers { branches } => return drivers::compare(&workspace, &branches),
         Task::Lint => lint::check(&workspace)?,
         Task::Chart { update } => chart::check(&workspace, update)?,
         Task::Soak {
@@ -183,6 +216,15 @@ fn perform(task: Task) -> Result<ExitCode> {
                 let path = apportion_cluster::image::pack(&image, &out)?;
                 println!("{}  {}", path.display(), image.name);
             }
+        }
+        Task::GpuPack { out, debug } => {
+            let profile = if debug {
+                Profile::Debug
+            } else {
+                Profile::Release
+            };
+            let out = out.unwrap_or_else(|| workspace.target.join("gpu-pack"));
+            gpu_pack::make(&workspace, profile, &out)?;
         }
         Task::Install { prefix } => {
             let staged = stage::build(&workspace, true)?;

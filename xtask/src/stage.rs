@@ -75,22 +75,13 @@ const PRELOAD: &str = "libapportion_cuda.so";
 
 /// Builds both workspaces and stages what they make; returns the staged tree.
 pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
-    let mut cargo = workspace.cargo();
-    cargo.arg("build");
-    if release {
-        cargo.arg("--release");
-    }
-    for row in ROWS {
-        cargo.args(["--package", row.package]);
-    }
-    cargo.args(["--package", runtime::PACKAGE]);
-    run(&mut cargo)?;
+    run(&mut programs(workspace, release))?;
     run(workspace.cargo_of_preload().args(["build", "--release"]))?;
 
     let made = workspace
         .target
         .join(if release { "release" } else { "debug" });
-    let staged = workspace.staged();
+    let staged = workspace.staged(release);
     for row in ROWS {
         place(&made.join(row.made), &staged.join(row.placed))?;
     }
@@ -102,6 +93,23 @@ pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     place(&preload, &staged.join("lib/apportion").join(PRELOAD))?;
     link(&staged)?;
     Ok(staged)
+}
+
+/// Builds what the rows name. What people install has no feature that only tests ask for; what tests use has them all.
+fn programs(workspace: &Workspace, release: bool) -> process::Command {
+    if release {
+        let mut cargo = workspace.cargo();
+        cargo.args(["build", "--release"]);
+        cargo.args(ROWS.iter().flat_map(|row| ["--package", row.package]));
+        cargo.args(["--package", runtime::PACKAGE]);
+        return cargo;
+    }
+    let mut cargo = workspace.cargo_build_for_tests();
+    let is_library = |row: &&Row| row.made.ends_with(".so");
+    cargo.arg("--lib");
+    let programs = ROWS.iter().filter(|row| !is_library(row));
+    cargo.args(programs.flat_map(|row| ["--bin", row.made]));
+    cargo
 }
 
 /// Copies the staged tree below `prefix`.

@@ -1,17 +1,21 @@
 //! The test command of the README: everything that needs neither a GPU nor a cluster.
 //!
-//! The suites are the crates' own tests and the process suites (one run of `cargo test`, which finds the
-//! staged tree, the clients' Python and the driver's headers in the environment), and the lock-free pages
-//! under `loom`, which replaces the atomics and so needs a build of its own.
+//! The suites are the crates' own tests and the process suites, which find the staged tree, the clients' Python and the
+//! driver's headers in the environment, and the lock-free pages under `loom`, which replaces the atomics and so needs a
+//! build of its own.
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::thread;
 
 use anyhow::{Result, anyhow};
 
 use crate::clients;
+use crate::gpu_pack::{self, Profile};
 use crate::stage;
 use crate::steps::run;
-use crate::tally::{Tally, count};
+use crate::tally::count;
+use crate::test_programs;
 use crate::workspace::Workspace;
 
 /// Where the process suites look for the programs and libraries.
@@ -20,32 +24,56 @@ const STAGED: &str = "APPORTION_STAGED";
 const PYTHON: &str = "APPORTION_PYTHON";
 /// The folder that has the driver's headers.
 const HEADERS: &str = "APPORTION_CUDA_HEADERS";
+/// The pack for a machine with a card.
+const GPU_PACK: &str = "APPORTION_GPU_PACK";
 /// The feature that builds the suite of the third-party clients.
 const CLIENTS: &str = "apportion-tests/clients";
 
+/// Suites that take long, because they kill and wait many times. A pull request can do without them.
+const LONG: &[(&str, &str)] = &[("apportion-tests", "kills")];
+
 /// Runs all suites, then prints what was left out and how many tests passed and failed.
-pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
-    let staged = stage::build(workspace, false)?;
-    let python = clients::python(workspace);
-    let headers = match &python {
-        Ok(python) => clients::headers(workspace, python),
-        Err(missing) => Err(anyhow!("{missing:#}")),
+pub(crate) fn test(
+    workspace: &Workspace,
+    is_quick: bool,
+    jobs: Option<u32>,
+    args: &[String],
+) -> Result<ExitCode> {
+    let pack = workspace.target.join("gpu-pack-debug");
+    gpu_pack::make(workspace, Profile::Debug, &pack)?;
+    let staged = workspace.staged(false);
+    let (python, headers) = match is_quick {
+        true => (Err(anyhow!("--quick")), Err(anyhow!("--quick"))),
+        false => from_pypi(workspace),
     };
-    let mut tally = Tally::default();
 
     let mut cargo = workspace.cargo();
-    cargo
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .env(STAGED, &staged);
-    if let Ok(python) = &python {
-        cargo.args(["--features", CLIENTS]).env(PYTHON, python);
+    cargo.args(["test", "--workspace"]);
+    if python.is_ok() {
+        cargo.args(["--features", CLIENTS]);
     }
-    if let Ok(headers) = &headers {
-        cargo.env(HEADERS, headers);
+    let mut programs = test_programs::build(&mut cargo)?;
+    programs.retain(|program| {
+        let name = (program.package.as_str(), program.target.as_str());
+        !(is_quick && LONG.contains(&name))
+    });
+    let jobs = match jobs {
+        Some(jobs) => usize::try_from(jobs)?,
+        None => thread::available_parallelism()?.get(),
+    };
+    let prepare = |program: &mut Command| {
+        program.env(STAGED, &staged).env(GPU_PACK, &pack).args(args);
+        if let Ok(python) = &python {
+            program.env(PYTHON, python);
+        }
+        if let Ok(headers) = &headers {
+            program.env(HEADERS, headers);
+        }
+    };
+    let mut tally = test_programs::run(&programs, jobs, &prepare);
+    if !is_quick {
+        tally += count(with(&mut loom(workspace), args))?;
     }
-    tally += count(with(&mut cargo, args))?;
-
-    tally += count(with(&mut loom(workspace), args))?;
 
     let parts = [
         ("the third-party clients", python),
@@ -54,15 +82,31 @@ pub(crate) fn test(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     for (part, got) in parts {
         if let Err(missing) = got {
             println!("left out: {part} ({missing:#})");
-            tally.failed += u64::from(clients::must_be_complete());
+            tally.failed += u64::from(!is_quick && clients::must_be_complete());
         }
     }
+    if is_quick {
+        let long = LONG
+            .iter()
+            .map(|(package, target)| format!("{package} {target}"));
+        let long: Vec<_> = long.collect();
+        println!("left out: loom, {} (--quick)", long.join(", "));
+    }
     println!("{tally}");
-    Ok(if tally.failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    Ok(match tally.failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
     })
+}
+
+/// The Python with the third-party clients, and the folder with the driver's headers.
+fn from_pypi(workspace: &Workspace) -> (Result<PathBuf>, Result<PathBuf>) {
+    let python = clients::python(workspace);
+    let headers = match &python {
+        Ok(python) => clients::headers(workspace, python),
+        Err(missing) => Err(anyhow!("{missing:#}")),
+    };
+    (python, headers)
 }
 
 /// Runs the benches against an optimised tree: pairs in processes first, then single functions. With `api` as the

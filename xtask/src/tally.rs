@@ -28,6 +28,17 @@ impl std::fmt::Display for Tally {
     }
 }
 
+impl Tally {
+    /// What the lines of a harness say.
+    pub(crate) fn of(output: &str) -> Self {
+        let mut tally = Self::default();
+        for counted in output.lines().filter_map(read) {
+            tally += counted;
+        }
+        tally
+    }
+}
+
 /// Runs `cargo test …`, shows its output as it comes and counts.
 ///
 /// A run that fails without a failed test (it did not compile, or a harness died) counts as one failure.

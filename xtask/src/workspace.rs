@@ -40,14 +40,28 @@ impl Workspace {
         })
     }
 
-    /// The folder with the staged programs and libraries.
-    pub(crate) fn staged(&self) -> PathBuf {
-        self.target.join("apportion")
+    /// The folder with the staged programs and libraries. Optimised ones have another, so that they can be built while
+    /// tests use the first.
+    pub(crate) fn staged(&self, release: bool) -> PathBuf {
+        self.target.join(match release {
+            true => "apportion-release",
+            false => "apportion",
+        })
     }
 
     /// Cargo on the workspace itself.
     pub(crate) fn cargo(&self) -> Command {
         self.cargo_in(&self.root, &self.target)
+    }
+
+    /// `cargo build` of programs and libraries that tests use, with the features that `cargo test --workspace` has.
+    ///
+    /// Cargo resolves features for the packages and the kinds of targets that a command names: the workspace and one test
+    /// make it choose as for all tests, so that no library of others is compiled once for programs and again for tests.
+    pub(crate) fn cargo_build_for_tests(&self) -> Command {
+        let mut cargo = self.cargo();
+        cargo.args(["build", "--workspace", "--test", "functions"]);
+        cargo
     }
 
     /// Cargo on the preloaded library, which is a workspace of its own.

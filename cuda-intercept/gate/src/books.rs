@@ -79,6 +79,28 @@ impl Books {
         self.contexts.primary(device)
     }
 
+    /// Whether any context on a device is entered.
+    #[must_use]
+    pub fn has_context_on(&self, device: i32) -> bool {
+        self.contexts.is_any_on(device)
+    }
+
+    /// Notes that a context which is entered is the primary one of its device. False if it is not entered.
+    pub fn name_primary(&mut self, device: i32, handle: u64) -> bool {
+        self.contexts.name_primary(device, handle)
+    }
+
+    /// Takes the turn to retain the primary context of a device. False if it is another thread's, unless the
+    /// caller `is_tired` of waiting for that.
+    pub fn take_turn(&mut self, device: i32, thread: i32, is_tired: bool) -> bool {
+        self.contexts.take_turn(device, thread, is_tired)
+    }
+
+    /// Ends a turn, unless it was taken over.
+    pub fn end_turn(&mut self, device: i32, thread: i32) {
+        self.contexts.end_turn(device, thread);
+    }
+
     /// Notes that the driver is about to be asked to end a context.
     pub fn end_context(&mut self, handle: u64) -> Option<Ended> {
         self.contexts.begin_end(handle)

@@ -11,6 +11,10 @@
 //! The first context of a process on a card costs more than each further one, as some of it is the
 //! process's and not the context's. Which part goes when is the driver's secret, so the large reserve
 //! stays until the last context on the card is gone, whichever was first.
+//!
+//! Threads that retain one primary context at once get one context, and it is charged once: they take turns, and who
+//! comes second finds it there. A turn that is never given back, by a thread that was ended in the driver, is taken
+//! over by whoever has waited long enough.
 
 use crate::Card;
 use crate::map::Map;
@@ -65,6 +69,8 @@ pub(crate) struct Contexts {
     by_handle: Map<u64, (ContextId, Entry)>,
     /// Ending ones whose handle another context has.
     aside: Map<ContextId, Entry>,
+    /// The thread whose turn it is to retain the primary context of a device.
+    turns: Map<i32, i32>,
     next: u64,
 }
 
@@ -73,6 +79,7 @@ impl Default for Contexts {
         Self {
             by_handle: Map::default(),
             aside: Map::default(),
+            turns: Map::default(),
             next: ContextId::first().0,
         }
     }
@@ -119,6 +126,39 @@ impl Contexts {
         let mut all = self.by_handle.iter();
         all.find(|(_, (_, entry))| entry.is_primary && entry.device == device)
             .map(|(handle, _)| handle)
+    }
+
+    /// Whether any context on a device is entered.
+    pub(crate) fn is_any_on(&self, device: i32) -> bool {
+        let mut all = self.by_handle.iter();
+        all.any(|(_, (_, entry))| entry.device == device)
+    }
+
+    /// See [`crate::Books::name_primary`].
+    pub(crate) fn name_primary(&mut self, device: i32, handle: u64) -> bool {
+        let entry = self.by_handle.get_mut(handle).map(|(_, entry)| entry);
+        let Some(entry) = entry.filter(|entry| entry.device == device) else {
+            return false;
+        };
+        entry.is_primary = true;
+        true
+    }
+
+    /// See [`crate::Books::take_turn`].
+    pub(crate) fn take_turn(&mut self, device: i32, thread: i32, is_tired: bool) -> bool {
+        let other = self.turns.get(device).filter(|other| **other != thread);
+        let is_free = other.is_none() || is_tired;
+        if is_free {
+            self.turns.enter(device, thread);
+        }
+        is_free
+    }
+
+    /// See [`crate::Books::end_turn`].
+    pub(crate) fn end_turn(&mut self, device: i32, thread: i32) {
+        if self.turns.get(device) == Some(&thread) {
+            self.turns.remove(device);
+        }
     }
 
     /// See [`crate::Books::context_after`].
@@ -231,6 +271,40 @@ mod tests {
         assert_eq!(contexts.remove(second), Some(100));
         assert_eq!(contexts.remove(first), None);
         assert_eq!((contexts.find(PRIMARY), contexts.reserves(0)), (None, 0));
+    }
+
+    #[test]
+    fn a_turn_is_one_thread_s_until_it_ends_or_another_is_tired_of_waiting() {
+        const DEVICE: i32 = 3;
+        let mut contexts = Contexts::default();
+        assert!(contexts.take_turn(DEVICE, 1, false));
+        assert!(
+            contexts.take_turn(DEVICE, 1, false),
+            "it is its own already"
+        );
+        assert!(contexts.take_turn(4, 2, false), "another device");
+        assert!(!contexts.take_turn(DEVICE, 2, false));
+        contexts.end_turn(DEVICE, 2);
+        assert!(!contexts.take_turn(DEVICE, 2, false));
+        assert!(contexts.take_turn(DEVICE, 2, true));
+        contexts.end_turn(DEVICE, 1);
+        assert!(!contexts.take_turn(DEVICE, 1, false), "it was taken over");
+        contexts.end_turn(DEVICE, 2);
+        assert!(contexts.take_turn(DEVICE, 1, false));
+    }
+
+    #[test]
+    fn a_context_is_named_primary_where_it_is_entered() {
+        let mut contexts = Contexts::default();
+        assert!(!contexts.is_any_on(0) && !contexts.name_primary(0, PRIMARY));
+        assert!(contexts.open(PRIMARY, (0, 0), 100, false));
+        assert!(contexts.is_any_on(0) && contexts.primary(0).is_none());
+        assert!(
+            !contexts.name_primary(1, PRIMARY),
+            "it is of another device"
+        );
+        assert!(contexts.name_primary(0, PRIMARY));
+        assert_eq!(contexts.primary(0), Some(PRIMARY));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use core::ffi::CStr;
 use crate::errno;
 
 /// A path, put together without the heap.
+#[derive(Debug)]
 pub(super) struct PathBuffer([u8; 512]);
 
 impl Default for PathBuffer {
@@ -25,6 +26,12 @@ impl PathBuffer {
             rest = next;
         }
         CStr::from_bytes_until_nul(&self.0).ok()
+    }
+
+    /// The path that was put together last.
+    pub(super) fn get(&self) -> Option<&CStr> {
+        let path = CStr::from_bytes_until_nul(&self.0).ok()?;
+        (!path.is_empty()).then_some(path)
     }
 
     /// Whether something is at the path, readable or not.

@@ -26,9 +26,14 @@ pub(super) fn is_same(one: Registration, other: Registration) -> bool {
     one == other && one.start_time != 0
 }
 
+/// Whether a process is of the pid namespace `here`, so that it can be seen.
+pub(super) const fn is_from(process: Registration, here: u64) -> bool {
+    process.pid_namespace != 0 && process.pid_namespace == here
+}
+
 /// Whether a process is gone for certain, as far as that is seen from the pid namespace `here`.
 pub(super) fn is_dead(process: Registration, here: u64) -> bool {
-    if process.pid_namespace == 0 || process.pid_namespace != here {
+    if !is_from(process, here) {
         return false;
     }
     let Ok(pid) = i32::try_from(process.pid) else {

@@ -7,8 +7,8 @@ use super::{
     device_get_attribute, device_uuid, device_uuid_v2, event_create, event_destroy, event_query,
     event_record, free_node, func_get_attribute, graph_memory, graph_node_type, graph_trim,
     kernel_get_attribute, kernel_node, kernel_node_v1, library_kernels, module_loading_mode,
-    node_parameters, pool_get_attribute, pool_trim_to, primary_state, stream_get_ctx,
-    stream_is_capturing,
+    node_parameters, pool_get_attribute, pool_trim_to, primary_release, primary_release_v1,
+    primary_retain, primary_state, stream_get_ctx, stream_is_capturing,
 };
 use crate::foreign::{
     Context, Device, Event, GRAPHS_RESERVED, INVALID_HANDLE, INVALID_VALUE, KernelNode,
@@ -22,6 +22,14 @@ pub(crate) fn current_context() -> Option<Context> {
     // SAFETY: the pointer is to a local variable.
     let status = unsafe { ctx_get_current(&raw mut context) }?;
     (status == SUCCESS && !context.is_null()).then_some(context)
+}
+
+/// Whether the driver answers questions: it was started, and is not at its end.
+pub(crate) fn is_started() -> bool {
+    let mut context: Context = core::ptr::null_mut();
+    // SAFETY: the pointer is to a local variable.
+    let status = unsafe { ctx_get_current(&raw mut context) };
+    status == Some(SUCCESS)
 }
 
 /// The device of the current context.
@@ -50,6 +58,22 @@ pub(crate) fn primary_is_active(device: Device) -> Option<bool> {
     // SAFETY: the pointers are to local variables.
     let status = unsafe { primary_state(device, &raw mut flags, &raw mut active) }?;
     (status == SUCCESS).then_some(active != 0)
+}
+
+/// The handle of a device's primary context, which must be active: a use of it that is given back at once.
+pub(crate) fn primary_handle(device: Device) -> Option<Context> {
+    let mut context: Context = core::ptr::null_mut();
+    // SAFETY: the pointer is to a local variable.
+    let status = unsafe { primary_retain(&raw mut context, device) }?;
+    if status != SUCCESS {
+        return None;
+    }
+    // SAFETY: this gives back the use from above, and no other.
+    if unsafe { primary_release(device) }.is_none() {
+        // SAFETY: as above; drivers before 11 have only this one.
+        let _ = unsafe { primary_release_v1(device) };
+    }
+    (!context.is_null()).then_some(context)
 }
 
 /// A limit of the current context.

@@ -71,7 +71,14 @@ fn open(
     let process = site.process;
     let estimated = worst_case(estimate);
     if !process.charge_for(Api::Array, site.card, estimated) {
-        return OUT_OF_MEMORY;
+        return process.refusal(site.card, estimate, || {
+            let mut array: Opaque = core::ptr::null_mut();
+            let status = ask(&raw mut array);
+            if status == SUCCESS {
+                kind.destroy(array);
+            }
+            status
+        });
     }
     let mut array: Opaque = core::ptr::null_mut();
     let status = ask(&raw mut array);

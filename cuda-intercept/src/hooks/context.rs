@@ -4,12 +4,15 @@
 //! agent learns the number for each model of card and driver and writes it into the account; it is
 //! charged before the driver is asked. So it does for each further context of a process on the same card,
 //! which costs less. Libraries, which are in every context, are charged with it.
+//!
+//! A primary context that came by a way of the driver's own is entered like any other when it is first met. That it
+//! is the primary one is known once the program retains it too, and is found out before a reset ends it.
 
 use apportion_gate::{Memory, Reserve};
 
 use crate::foreign::{Context, Device, OUT_OF_MEMORY, Opaque, SUCCESS, Status};
 use crate::process::{self, Process};
-use crate::{driver, seen};
+use crate::{driver, seen, spin};
 
 type Create = unsafe extern "C" fn(*mut Context, u32, Device) -> Status;
 type CreateV3 = unsafe extern "C" fn(*mut Context, Opaque, i32, u32, Device) -> Status;
@@ -19,6 +22,43 @@ type CreateVdpau = unsafe extern "C" fn(*mut Context, u32, Device, u32, Opaque) 
 type Destroy = unsafe extern "C" fn(Context) -> Status;
 type Retain = unsafe extern "C" fn(*mut Context, Device) -> Status;
 type Release = unsafe extern "C" fn(Device) -> Status;
+
+/// The turn of this thread to retain the primary context of a device. The others wait for what comes of it, and
+/// hold nothing meanwhile; one whose driver asks for the context again gets its own turn again.
+struct Turn {
+    process: &'static Process,
+    device: Device,
+    thread: i32,
+}
+
+impl Turn {
+    fn wait(process: &'static Process, device: Device) -> Self {
+        /// Each is some seconds. A card may need as long for a first context.
+        const TURNS: u32 = 8;
+        // SAFETY: the call cannot fail.
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) };
+        let thread = i32::try_from(thread).unwrap_or(0);
+        let take = |is_tired| {
+            let is_ours = (process.books.lock()).take_turn(device, thread, is_tired);
+            is_ours.then_some(())
+        };
+        if !(0..TURNS).any(|_| spin::wait_for(|| take(false)).is_some()) {
+            let _ = take(true);
+        }
+        Self {
+            process,
+            device,
+            thread,
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut books = self.process.books.lock();
+        books.end_turn(self.device, self.thread);
+    }
+}
 
 /// Charges a context's reserve, calls `ask`, and enters the context.
 fn open(
@@ -48,6 +88,7 @@ fn open_with(
     let Some((account, card)) = limited.filter(|_| !place.is_null()) else {
         return ask(place);
     };
+    let _turn = is_primary.then(|| Turn::wait(process, device));
     let is_there = is_primary
         && process.books.lock().primary(device).is_some()
         && driver::primary_is_active(device) == Some(true);
@@ -235,18 +276,50 @@ pub(crate) unsafe fn detach(real: Destroy, context: Context) -> Status {
     }
 }
 
-/// Release and reset: the context ends if the driver says afterwards that it is not active.
-pub(crate) unsafe fn release_primary(real: Release, device: Device) -> Status {
-    // SAFETY: the device is the caller's own.
-    let ask = || unsafe { real(device) };
+/// Ends a use of the primary context: it is gone if the driver says afterwards that it is not active.
+fn end_primary(
+    handle_of: impl Fn(&Process) -> Option<u64>,
+    device: Device,
+    ask: impl Fn() -> Status,
+) -> Status {
     let Some(process) = process::current() else {
         return ask();
     };
     // Also for one that came by a way of the driver's own, which nobody calls primary here.
     seen::forget();
-    let Some(handle) = process.books.lock().primary(device) else {
+    let Some(handle) = handle_of(process) else {
         return ask();
     };
     let has_ended = || driver::primary_is_active(device) == Some(false);
     close(process, handle, ask, has_ended)
+}
+
+pub(crate) unsafe fn release_primary(real: Release, device: Device) -> Status {
+    // SAFETY: the device is the caller's own.
+    let ask = || unsafe { real(device) };
+    let known = |process: &Process| process.books.lock().primary(device);
+    end_primary(known, device, ask)
+}
+
+/// The handle of a device's primary context that is about to be reset, if it is entered. Where nobody called it
+/// primary yet but some context is on the device, the driver says which it is: one more use of it, given back at once,
+/// has its handle. That would end a context of which the driver counts no use, which is why only a reset asks.
+fn primary_to_reset(process: &Process, device: Device) -> Option<u64> {
+    let (known, may_be) = {
+        let books = process.books.lock();
+        (books.primary(device), books.has_context_on(device))
+    };
+    if known.is_some() || !may_be || driver::primary_is_active(device) != Some(true) {
+        return known;
+    }
+    let handle = driver::primary_handle(device)? as u64;
+    let is_entered = process.books.lock().name_primary(device, handle);
+    is_entered.then_some(handle)
+}
+
+/// Ends it however many uses there are.
+pub(crate) unsafe fn reset_primary(real: Release, device: Device) -> Status {
+    // SAFETY: the device is the caller's own.
+    let ask = || unsafe { real(device) };
+    end_primary(|process| primary_to_reset(process, device), device, ask)
 }

@@ -6,6 +6,7 @@
 use apportion_abi::account::Api;
 use apportion_gate::{Held, Memory, Settled, worst_case};
 
+use crate::driver;
 use crate::foreign::{DevicePointer, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::process::{self, Ground, Process, Site};
 
@@ -21,20 +22,30 @@ type Free = unsafe extern "C" fn(DevicePointer) -> Status;
 type FreeV1 = unsafe extern "C" fn(u32) -> Status;
 
 /// What the driver gave.
-struct Given {
+struct Given<T> {
     address: u64,
     bytes: u64,
+    /// What it wrote.
+    written: T,
 }
 
 /// Charges for `bytes`, calls `ask`, and enters what it gave. `Err` is what the program gets.
-fn take(
+fn take<T>(
     (site, api): (Site, Api),
     bytes: u64,
-    ask: impl FnOnce() -> Result<Given, Status>,
-) -> Result<(), Status> {
+    ask: impl FnOnce() -> Result<Given<T>, Status>,
+) -> Result<T, Status> {
     let charged = worst_case(bytes);
     if !site.process.charge_for(api, site.card, charged) {
-        return Err(OUT_OF_MEMORY);
+        return Err(site.process.refusal(site.card, bytes, || match ask() {
+            Err(status) => status,
+            // Managed memory may be larger than the card.
+            Ok(given) => {
+                // SAFETY: it was just given, and nobody else knows it.
+                let _ = unsafe { driver::mem_free(given.address) };
+                SUCCESS
+            }
+        }));
     }
     match ask() {
         Err(status) => {
@@ -47,7 +58,7 @@ fn take(
                 books.enter(given.address, given.bytes, site.card, site.context)
             };
             site.process.adjust(site.card, charged, cost);
-            Ok(())
+            Ok(given.written)
         }
     }
 }
@@ -93,13 +104,6 @@ pub(super) fn give(
     status
 }
 
-const fn outcome(result: Result<(), Status>) -> Status {
-    match result {
-        Ok(()) => SUCCESS,
-        Err(status) => status,
-    }
-}
-
 /// A plain or managed allocation: `ask` is the driver's function with all but the place for the address.
 ///
 /// # Safety
@@ -116,18 +120,25 @@ unsafe fn allocate<A: Copy + Default + Into<u64>>(
         Ground::Closed => return OUT_OF_MEMORY,
         Ground::Charged(_) | Ground::Free => return ask(address),
     };
-    outcome(take((site, api), bytes, || {
+    let taken = take((site, api), bytes, || {
         let mut given = A::default();
         match ask(&raw mut given) {
-            SUCCESS => {
-                // SAFETY: the caller passes a place for the address, as to the driver.
-                unsafe { address.write(given) };
-                let address = given.into();
-                Ok(Given { address, bytes })
-            }
+            SUCCESS => Ok(Given {
+                address: given.into(),
+                bytes,
+                written: given,
+            }),
             status => Err(status),
         }
-    }))
+    });
+    match taken {
+        Ok(given) => {
+            // SAFETY: the caller passes a place for the address, as to the driver.
+            unsafe { address.write(given) };
+            SUCCESS
+        }
+        Err(status) => status,
+    }
 }
 
 pub(crate) unsafe fn alloc(real: Alloc, address: *mut DevicePointer, bytes: usize) -> Status {
@@ -180,21 +191,27 @@ unsafe fn allocate_rows<A: Copy + Default + Into<u64>, P: Copy + Default>(
         Ground::Closed => return OUT_OF_MEMORY,
         Ground::Charged(_) | Ground::Free => return ask(address, pitch),
     };
-    outcome(take((site, Api::Alloc), estimate(width, height), || {
+    let taken = take((site, Api::Alloc), estimate(width, height), || {
         let (mut given, mut row) = (A::default(), P::default());
         match ask(&raw mut given, &raw mut row) {
-            SUCCESS => {
-                // SAFETY: the caller passes a place for the address, as to the driver.
-                unsafe { address.write(given) };
-                // SAFETY: and one for the pitch.
-                unsafe { pitch.write(row) };
-                let bytes = bytes_of(row).saturating_mul(height);
-                let address = given.into();
-                Ok(Given { address, bytes })
-            }
+            SUCCESS => Ok(Given {
+                address: given.into(),
+                bytes: bytes_of(row).saturating_mul(height),
+                written: (given, row),
+            }),
             status => Err(status),
         }
-    }))
+    });
+    match taken {
+        Ok((given, row)) => {
+            // SAFETY: the caller passes a place for the address, as to the driver.
+            unsafe { address.write(given) };
+            // SAFETY: and one for the pitch.
+            unsafe { pitch.write(row) };
+            SUCCESS
+        }
+        Err(status) => status,
+    }
 }
 
 pub(crate) unsafe fn alloc_pitch(

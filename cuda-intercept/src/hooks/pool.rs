@@ -105,7 +105,15 @@ fn allocate(
 ) -> Status {
     let growth = worst_growth(bytes as u64);
     if !process.charge_for(Api::Pool, card, growth) {
-        return OUT_OF_MEMORY;
+        return process.refusal(card, bytes as u64, || {
+            let mut given = 0;
+            let status = ask(&raw mut given);
+            if status == SUCCESS {
+                // SAFETY: it was just given, and nobody else knows it.
+                let _ = unsafe { driver::mem_free(given) };
+            }
+            status
+        });
     }
     let growth = {
         let mut books = process.books.lock();
@@ -194,10 +202,14 @@ pub(crate) unsafe fn alloc_from_pool(
         return OUT_OF_MEMORY;
     }
     let is_nothing = address.is_null() || bytes == 0 || pool.is_null();
-    if process.account().is_none() || is_nothing || driver::is_capturing(stream) {
+    if process.account().is_none() || is_nothing {
         return ask(address);
     }
     let known = process.books.lock().pools.card(pool as u64);
+    // A driver that has not started refuses without looking at the handles, which may be none.
+    if known.is_none() && !driver::is_started() || driver::is_capturing(stream) {
+        return ask(address);
+    }
     let card = known.unwrap_or_else(|| {
         let card = device_of(process, stream).and_then(|device| process.card_of(device));
         card.filter(|_| driver::pool_reserved(pool as u64) != Reading::NoPool)

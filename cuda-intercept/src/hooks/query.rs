@@ -69,11 +69,11 @@ unsafe fn write<N: Number>(place: *mut N, value: u64) {
     }
 }
 
-/// A card without what nobody holds any more: whoever asks after a process ended is shown its memory as
-/// free, as by the driver alone, however late the agent hears of that end.
+/// A card without what nobody holds any more, however late the agent hears of an end: a process that has waited for
+/// another's end is shown its memory as free, as by the driver alone, and everybody 10 ms after the end at the latest.
 fn settled(account: &Account, card: Card, total: u64, free: u64) -> View {
     super::pool::settle_all();
-    account.retire_the_dead();
+    account.retire_the_dead_in_time();
     account.view(card, total, free)
 }
 

@@ -43,13 +43,15 @@ struct Site {
 }
 
 impl Site {
-    /// The named context, if it is known, else the current one; `None` where nothing is charged.
-    fn of(context: Option<Context>) -> Option<Self> {
+    /// The named context, if it is known, else the current one; `None` where nothing is charged. Whose context it
+    /// is may have to be asked of a handle that is none, so it is not asked where the driver refuses a launch
+    /// without looking at the handle: where there is no context.
+    fn of(context: impl FnOnce() -> Option<Context>) -> Option<Self> {
         let Ground::Charged(here) = process::ground() else {
             return None;
         };
         let process = here.process;
-        let named = context.and_then(|context| {
+        let named = context().and_then(|context| {
             let books = process.books.lock();
             let device = books.device_of(context as u64)?;
             Some((books.context(context as u64)?, device))
@@ -102,7 +104,11 @@ impl Site {
 }
 
 /// Finds room for the threads of a function. What cannot be found out is the driver's to say.
-fn find(function: Opaque, context: Option<Context>, is_captured: impl Fn() -> bool) -> Found {
+fn find(
+    function: Opaque,
+    context: impl FnOnce() -> Option<Context>,
+    is_captured: impl Fn() -> bool,
+) -> Found {
     let nothing = |lasts| Found::Room(None, lasts);
     let Some(site) = Site::of(context) else {
         return nothing(false);
@@ -144,7 +150,7 @@ pub(super) fn after(function: Opaque, stream: Stream, ask: impl Fn() -> Status) 
 #[cold]
 #[inline(never)]
 fn after_room(function: Opaque, stream: Stream, ask: &dyn Fn() -> Status) -> Status {
-    let context = driver::context_of(stream);
+    let context = || driver::context_of(stream);
     let Found::Room(growth, lasts) = find(function, context, || driver::is_capturing(stream))
     else {
         return OUT_OF_MEMORY;
@@ -180,7 +186,7 @@ pub(super) fn fits_function(function: Opaque, context: Option<Context>) -> bool 
     if function.is_null() || seen::has(function as usize) {
         return true;
     }
-    match find(function, context, || false) {
+    match find(function, || context, || false) {
         Found::Room(_, lasts) => {
             if lasts {
                 seen::note(function as usize);

@@ -8,6 +8,7 @@
 use apportion_abi::account::Api;
 use apportion_gate::{Card, Dropped, Holder, Memory};
 
+use crate::driver;
 use crate::foreign::{
     AllocationProperties, DevicePointer, Handle, OUT_OF_MEMORY, Opaque, SUCCESS, Status,
 };
@@ -74,7 +75,15 @@ pub(crate) unsafe fn create(
     if let Some((card, bytes)) = charged
         && !process.charge_for(Api::Virtual, card, bytes)
     {
-        return OUT_OF_MEMORY;
+        return process.refusal(card, bytes, || {
+            let mut created = 0;
+            let status = ask(&raw mut created);
+            if status == SUCCESS {
+                // SAFETY: it was just created, and nobody else knows it.
+                let _ = unsafe { driver::mem_release(created) };
+            }
+            status
+        });
     }
     let mut created = 0;
     let status = ask(&raw mut created);

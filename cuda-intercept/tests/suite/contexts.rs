@@ -5,6 +5,7 @@ use std::ptr::null_mut;
 use apportion_abi::Bytes;
 
 use crate::cuda::OUT_OF_MEMORY;
+use crate::lookup::past_us;
 use crate::stage::{Account, CONTEXT, FURTHER_CONTEXT, MIB, held, limited};
 
 #[test]
@@ -20,6 +21,84 @@ fn a_retained_context_is_charged_once() {
         assert_eq!(account.claimed(0), 0);
         assert_eq!(account.usage.usage().used(0).reserve.0, 0);
         assert_eq!(held(0), 0);
+    });
+}
+
+/// The driver gives all of them one context, which a share that is smaller than two has room for.
+#[test]
+fn threads_that_retain_a_context_at_once_are_charged_for_one() {
+    const THREADS: usize = 4;
+    limited(&[600], |cuda, account| {
+        assert_eq!(cuda.primary_release(0), 0);
+        for round in 0..20 {
+            let start = std::sync::Barrier::new(THREADS);
+            let retained: Vec<(i32, usize)> = std::thread::scope(|scope| {
+                let retain = || {
+                    start.wait();
+                    let mut context = null_mut();
+                    let status = cuda.primary_retain(&raw mut context, 0);
+                    (status, context as usize)
+                };
+                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(retain)).collect();
+                let ends = threads.into_iter().map(|thread| thread.join());
+                ends.map(|end| end.expect("no thread panics")).collect()
+            });
+            let (_, context) = retained[0];
+            assert!(context != 0, "round {round}: {retained:?}");
+            assert_eq!(retained, [(0, context); THREADS], "round {round}");
+            assert_eq!(account.claimed(0), CONTEXT, "round {round}");
+            (0..THREADS).for_each(|_| assert_eq!(cuda.primary_release(0), 0));
+            assert_eq!((account.claimed(0), held(0)), (0, 0), "round {round}");
+        }
+    });
+}
+
+/// As by a private table of the driver's: its own function, which no hook sees.
+fn retain_past_us() -> *mut std::ffi::c_void {
+    type Retain = unsafe extern "C" fn(*mut *mut std::ffi::c_void, i32) -> i32;
+    let real = past_us(c"cuDevicePrimaryCtxRetain");
+    // SAFETY: the address is that of the driver's function.
+    let real: Retain = unsafe { std::mem::transmute(real) };
+    let mut context = null_mut();
+    // SAFETY: the pointer is to a local variable.
+    assert_eq!(unsafe { real(&raw mut context, 0) }, 0);
+    context
+}
+
+#[test]
+fn a_reset_ends_a_primary_context_that_nobody_saw_being_retained() {
+    limited(&[2000], |cuda, account| {
+        assert_eq!(cuda.primary_release(0), 0);
+        for _ in 0..3 {
+            assert_eq!(cuda.set_current(retain_past_us()), 0);
+            cuda.alloc(512 * MIB).expect("it fits");
+            assert_eq!(account.claimed(0), CONTEXT + 512 * MIB);
+            assert_eq!(cuda.primary_reset(0), 0);
+            assert_eq!((account.claimed(0), held(0)), (0, 0));
+        }
+        let mut context = null_mut();
+        assert_eq!(cuda.primary_retain(&raw mut context, 0), 0);
+        assert_eq!(cuda.set_current(context), 0);
+        assert_eq!(cuda.info(), (2000 * MIB - CONTEXT, 2000 * MIB));
+    });
+}
+
+/// The primary context is unknown to the books, and another one of the device is not taken for it.
+#[test]
+fn a_reset_leaves_the_contexts_that_were_created() {
+    limited(&[2000], |cuda, account| {
+        assert_eq!(cuda.primary_release(0), 0);
+        let mut created = null_mut();
+        assert_eq!(cuda.create_context(&raw mut created, 0, 0), 0);
+        let address = cuda.alloc(512 * MIB).expect("it fits");
+        let before = account.claimed(0);
+        let _ = retain_past_us();
+        assert_eq!(cuda.primary_reset(0), 0);
+        assert_eq!(account.claimed(0), before);
+        assert_eq!(cuda.mem_free(address), 0);
+        assert_eq!(account.claimed(0), before - 512 * MIB);
+        assert_eq!(cuda.destroy_context(created), 0);
+        assert_eq!((account.claimed(0), held(0)), (0, 0));
     });
 }
 

@@ -3,6 +3,7 @@
 //! The table is what the documentation says; each row is tried in a C program of its own. A way that is
 //! not covered is written down as such: the agent sees what such a program takes, and acts on that.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -17,6 +18,7 @@ const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
 typedef int (*alloc_t)(unsigned long *, unsigned long);
+TOOLS
 FIND
 int main(int argc, char **argv) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | SCOPE);
@@ -50,11 +52,25 @@ int cuMemAlloc_v2(unsigned long *address, unsigned long bytes) {
 }
 "#;
 
-/// A library that looks the function up by itself.
+/// A library that looks the function up by itself, in a driver that it is given or that it opens.
 const FINDER: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
-void *find_it(void *driver) { return dlsym(driver, "cuMemAlloc_v2"); }
+void *find_it(void *driver) {
+    return dlsym(driver ? driver : dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2");
+}
+void *next(const char *name) { return dlsym(RTLD_NEXT, name); }
+"#;
+
+/// The same, done before the call that opens the library returns.
+const EARLY: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+static void *found;
+__attribute__((constructor)) static void look(void) {
+    found = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2");
+}
+void *find_it(void *driver) { return found; }
 "#;
 
 /// A library that is linked with the driver, as the modules of other languages are.
@@ -62,12 +78,45 @@ const LINKED: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
 extern int cuInit(unsigned);
-int start(void) { return cuInit(0); }
+extern int cuMemAlloc_v2(unsigned long *, unsigned long);
+extern int cuDevicePrimaryCtxRetain(void **, int);
+extern int cuCtxSetCurrent(void *);
+int alloc(unsigned long *address, unsigned long bytes) { return cuMemAlloc_v2(address, bytes); }
+void *taken(void) { return cuMemAlloc_v2; }
+int start(void) {
+    void *context;
+    return cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context);
+}
 void *find_it(void) {
     dlerror();
     void *found = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
     return dlerror() ? 0 : found;
 }
+"#;
+
+/// A library that reaches the driver only by one that it is linked with.
+const INDIRECT: &str = r#"
+extern int alloc(unsigned long *, unsigned long);
+extern int start(void);
+int far_alloc(unsigned long *address, unsigned long bytes) { return alloc(address, bytes); }
+int far_start(void) { return start(); }
+"#;
+
+/// What all programs can use: the start of a driver whose context is not the program's, and a call of a
+/// function in a library.
+const TOOLS: &str = r#"
+#define ALLOC(p) ((alloc_t)(p))
+#define GIVES(library, name, argument) (((void *(*)(void *))dlsym(library, name))(argument))
+#define DOES(library, name) (((int (*)(void))dlsym(library, name))())
+static alloc_t begun(void *driver) {
+    void *context;
+    if (((int (*)(unsigned))dlsym(driver, "cuInit"))(0)) return 0;
+    if (((int (*)(void **, int))dlsym(driver, "cuDevicePrimaryCtxRetain"))(&context, 0)) return 0;
+    if (((int (*)(void *))dlsym(driver, "cuCtxSetCurrent"))(context)) return 0;
+    return ALLOC(dlsym(driver, "cuMemAlloc_v2"));
+}
+typedef void *(*open_t)(const char *, int);
+typedef void *(*look_t)(void *, const char *);
 "#;
 
 /// Name, how the function is found, scope of the driver, what comes out.
@@ -158,34 +207,169 @@ const WAYS: &[(&str, &str, &str, &str)] = &[
         "hooked",
     ),
     (
-        "a library that was loaded with RTLD_DEEPBIND and looks it up",
+        "RTLD_DEEPBIND: a library that looks it up",
         r#"alloc_t find(void *d) { void *l = dlopen(getenv("FINDER"), RTLD_NOW | RTLD_DEEPBIND);
-           return (alloc_t)((void *(*)(void *))dlsym(l, "find_it"))(d); }"#,
+           return ALLOC(GIVES(l, "find_it", d)); }"#,
         "RTLD_LOCAL",
-        "past",
+        "hooked",
     ),
     (
-        "a namespace of its own (dlmopen)",
-        r#"alloc_t find(void *d) { void *n = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW), *c;
-           if (((int (*)(unsigned))dlsym(n, "cuInit"))(0)) return 0;
-           if (((int (*)(void **, int))dlsym(n, "cuDevicePrimaryCtxRetain"))(&c, 0)) return 0;
-           if (((int (*)(void *))dlsym(n, "cuCtxSetCurrent"))(c)) return 0;
-           return (alloc_t)dlsym(n, "cuMemAlloc_v2"); }"#,
+        "RTLD_DEEPBIND: a library that looks it up as it is loaded",
+        r#"alloc_t find(void *d) { void *l = dlopen(getenv("EARLY"), RTLD_LAZY | RTLD_DEEPBIND);
+           return ALLOC(GIVES(l, "find_it", d)); }"#,
         "RTLD_LOCAL",
-        "past",
+        "hooked",
+    ),
+    (
+        "RTLD_DEEPBIND: a call of a library that is linked with the driver",
+        r#"alloc_t find(void *d) { void *l = dlopen(getenv("LINKED"), RTLD_LAZY | RTLD_DEEPBIND);
+           return ALLOC(dlsym(l, "alloc")); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "RTLD_DEEPBIND: an address in a library that is linked with the driver",
+        r#"alloc_t find(void *d) { void *l = dlopen(getenv("LINKED"), RTLD_NOW | RTLD_DEEPBIND | RTLD_GLOBAL);
+           return ALLOC(GIVES(l, "taken", 0)); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "RTLD_DEEPBIND: a library that is linked with such a library",
+        r#"alloc_t find(void *d) { void *l = dlopen(getenv("INDIRECT"), RTLD_NOW | RTLD_DEEPBIND);
+           return ALLOC(dlsym(l, "far_alloc")); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "RTLD_DEEPBIND: a library by its name alone",
+        r#"alloc_t find(void *d) { void *l = dlopen("finder.so", RTLD_NOW | RTLD_DEEPBIND);
+           return ALLOC(GIVES(l, "find_it", d)); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "RTLD_DEEPBIND: the driver",
+        r#"alloc_t find(void *d) { void *l = dlopen("libcuda.so.1", RTLD_NOW | RTLD_DEEPBIND);
+           return ALLOC(dlsym(l, "cuMemAlloc_v2")); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "dlmopen: the driver",
+        r#"alloc_t find(void *d) { return begun(dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW)); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "dlmopen: the driver by its path",
+        r#"alloc_t find(void *d) { Dl_info i; dladdr(dlsym(d, "cuInit"), &i);
+           return begun(dlmopen(LM_ID_NEWLM, i.dli_fname, RTLD_NOW | RTLD_DEEPBIND)); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "dlmopen: a library that is linked with the driver",
+        r#"alloc_t find(void *d) { void *l = dlmopen(LM_ID_NEWLM, getenv("LINKED"), RTLD_NOW);
+           return DOES(l, "start") ? 0 : ALLOC(dlsym(l, "alloc")); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "dlmopen: a library that is linked with such a library",
+        r#"alloc_t find(void *d) { void *l = dlmopen(LM_ID_NEWLM, getenv("INDIRECT"), RTLD_NOW);
+           return DOES(l, "far_start") ? 0 : ALLOC(dlsym(l, "far_alloc")); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "dlmopen: a library that opens the driver",
+        r#"alloc_t find(void *d) { void *l = dlmopen(LM_ID_NEWLM, getenv("FINDER"), RTLD_NOW);
+           return ALLOC(GIVES(l, "find_it", 0)); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "dlmopen: the driver, beside a harmless library that has a namespace",
+        r#"alloc_t find(void *d) { Lmid_t world = 0; void *l = dlmopen(LM_ID_NEWLM, "libm.so.6", RTLD_NOW);
+           if (!l || dlinfo(l, RTLD_DI_LMID, &world) || world == LM_ID_BASE) return 0;
+           return begun(dlmopen(world, "libcuda.so.1", RTLD_NOW)); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "dlmopen: dlopen of a second C library",
+        r#"alloc_t find(void *d) { void *c = dlmopen(LM_ID_NEWLM, "libc.so.6", RTLD_NOW);
+           return begun(((open_t)dlsym(c, "dlopen"))("libcuda.so.1", RTLD_NOW)); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "dlmopen: dlsym of a second C library",
+        r#"alloc_t find(void *d) { void *c = dlmopen(LM_ID_NEWLM, "libc.so.6", RTLD_NOW);
+           return ALLOC(((look_t)dlsym(c, "dlsym"))(d, "cuMemAlloc_v2")); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "the C library's own dlopen",
+        r#"alloc_t find(void *d) { void *c = dlopen("libc.so.6", RTLD_NOW);
+           void *l = ((open_t)dlsym(c, "dlopen"))(getenv("FINDER"), RTLD_NOW | RTLD_DEEPBIND);
+           return ALLOC(GIVES(l, "find_it", d)); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "the C library's own dlopen, by its version",
+        r#"alloc_t find(void *d) { void *c = dlopen("libc.so.6", RTLD_NOW);
+           void *f = dlvsym(c, "dlopen", "GLIBC_2.2.5");
+           void *l = ((open_t)f)(getenv("FINDER"), RTLD_NOW | RTLD_DEEPBIND);
+           return ALLOC(GIVES(l, "find_it", d)); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "the C library's own dlsym",
+        r#"alloc_t find(void *d) { void *c = dlopen("libc.so.6", RTLD_NOW);
+           return ALLOC(((look_t)dlsym(c, "dlsym"))(d, "cuMemAlloc_v2")); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "the next dlsym behind a library",
+        r#"alloc_t find(void *d) { void *l = dlopen(getenv("FINDER"), RTLD_NOW);
+           return ALLOC(((look_t)GIVES(l, "next", "dlsym"))(d, "cuMemAlloc_v2")); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "the next dlopen behind a library",
+        r#"alloc_t find(void *d) { void *l = dlopen(getenv("FINDER"), RTLD_NOW);
+           l = ((open_t)GIVES(l, "next", "dlopen"))(getenv("EARLY"), RTLD_NOW | RTLD_DEEPBIND);
+           return ALLOC(GIVES(l, "find_it", d)); }"#,
+        "RTLD_LOCAL",
+        "hooked",
+    ),
+    (
+        "a second copy of the driver",
+        r#"alloc_t find(void *d) { return begun(dlopen(getenv("COPY"), RTLD_NOW)); }"#,
+        "RTLD_LOCAL",
+        "hooked",
     ),
 ];
 
 fn run(machine: &Machine, account: &Path, folder: &Path, way: &(&str, &str, &str, &str)) -> String {
-    let source = PROGRAM.replace("FIND", way.1).replace("SCOPE", way.2);
-    let program = compile(folder, "program", &source, &["-Wl,-z,lazy"]);
+    let source = PROGRAM
+        .replace("TOOLS", TOOLS)
+        .replace("FIND\n", way.1)
+        .replace("SCOPE", way.2);
+    let runpath = format!("-Wl,-rpath,{}", folder.display());
+    let program = compile(folder, "program", &source, &["-Wl,-z,lazy", &runpath]);
     let mut command: Command = machine.command(program, account);
-    let output = command
-        .env("FINDER", folder.join("finder.so"))
-        .env("WRAPPER", folder.join("wrapper.so"))
-        .env("LINKED", folder.join("linked.so"))
-        .output()
-        .expect("it was just built");
+    for library in LIBRARIES {
+        command.env(library.to_uppercase(), folder.join(format!("{library}.so")));
+    }
+    let output = command.output().expect("it was just built");
     match output.status.code() {
         Some(0) => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
         Some(4) => "none".to_owned(),
@@ -193,25 +377,38 @@ fn run(machine: &Machine, account: &Path, folder: &Path, way: &(&str, &str, &str
     }
 }
 
+/// What the programs find in the environment, in capitals.
+const LIBRARIES: &[&str] = &["finder", "early", "wrapper", "linked", "indirect", "copy"];
+
+fn make_libraries(folder: &Path) {
+    let library = |name: &str, source: &str, more: &[&str]| {
+        let flags = [&["-shared", "-fPIC", "-Wl,-z,lazy"], more].concat();
+        compile(folder, name, source, &flags)
+    };
+    library("finder.so", FINDER, &[]);
+    library("early.so", EARLY, &[]);
+    library("wrapper.so", WRAPPER, &[]);
+    let driver = staged("sim/libcuda.so.1");
+    fs::copy(&driver, folder.join("copy.so")).expect("the folder is writable");
+    let driver = driver.to_str().expect("the path is plain");
+    let linked = library("linked.so", LINKED, &[driver]);
+    let linked = linked.to_str().expect("the path is plain");
+    library("indirect.so", INDIRECT, &[linked]);
+}
+
 #[test]
 fn the_table_of_covered_ways_is_true() {
     let machine = Machine::start(&[8192]);
     let account = machine.account(&[2000]);
     let folder = tempfile::tempdir().expect("there is room for a folder");
-    compile(folder.path(), "finder.so", FINDER, &["-shared", "-fPIC"]);
-    compile(folder.path(), "wrapper.so", WRAPPER, &["-shared", "-fPIC"]);
-    let driver = staged("sim/libcuda.so.1");
-    let driver = driver.to_str().expect("the path is plain");
-    compile(
-        folder.path(),
-        "linked.so",
-        LINKED,
-        &["-shared", "-fPIC", driver],
-    );
-    for way in WAYS {
-        let outcome = run(&machine, account.folder(), folder.path(), way);
-        assert_eq!(outcome, way.3, "{}", way.0);
-    }
+    make_libraries(folder.path());
+    let wrong: Vec<String> = WAYS
+        .iter()
+        .map(|way| (way, run(&machine, account.folder(), folder.path(), way)))
+        .filter(|(way, outcome)| outcome != way.3)
+        .map(|(way, outcome)| format!("{}: {outcome}, not {}", way.0, way.3))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// `dlerror` belongs to the program: a lookup that works leaves no message behind.
@@ -270,4 +467,54 @@ fn a_driver_that_is_closed_and_opened_again_stays_hooked() {
         .status()
         .expect("it was just built");
     assert_eq!(status.code(), Some(0));
+}
+
+/// A driver that stands in front of the real one and has its name, as under WSL, finds the real one's
+/// functions and not, through the hooks, its own.
+#[test]
+fn a_driver_in_front_of_another_is_not_sent_in_a_circle() {
+    let machine = Machine::start(&[8192]);
+    let account = machine.account(&[2000]);
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let forwarded = [
+        ("cuInit", "unsigned a", "a"),
+        ("cuDevicePrimaryCtxRetain", "void **a, int b", "a, b"),
+        ("cuDeviceGetUuid_v2", "void *a, int b", "a, b"),
+        ("cuCtxSetCurrent", "void *a", "a"),
+        ("cuCtxGetCurrent", "void **a", "a"),
+        ("cuCtxGetDevice", "int *a", "a"),
+        ("cuMemAlloc_v2", "unsigned long *a, unsigned long b", "a, b"),
+    ];
+    let forward = |(name, takes, passes): (&str, &str, &str)| {
+        format!(
+            "int {name}({takes}) {{ int (*next)() = (int (*)())dlsym(real(), \"{name}\"); \
+             return next && depth++ < 20 ? next({passes}) : 999; }}\n"
+        )
+    };
+    let shim = format!(
+        "#include <dlfcn.h>\n#include <stdlib.h>\nstatic int depth;\n\
+         static void *real(void) {{ return dlopen(getenv(\"COPY\"), RTLD_NOW); }}\n{}",
+        forwarded.map(forward).concat()
+    );
+    let flags = ["-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1"];
+    compile(folder.path(), "libcuda.so.1", &shim, &flags);
+    let copy = folder.path().join("copy.so");
+    fs::copy(staged("sim/libcuda.so.1"), &copy).expect("the folder is writable");
+    let way = r#"alloc_t find(void *d) { return ALLOC(dlsym(d, "cuMemAlloc_v2")); }"#;
+    let source = PROGRAM
+        .replace("TOOLS", TOOLS)
+        .replace("FIND\n", way)
+        .replace("SCOPE", "RTLD_LOCAL");
+    let program = compile(folder.path(), "program", &source, &[]);
+    let output = machine
+        .command(program, account.folder())
+        .env("LD_LIBRARY_PATH", folder.path())
+        .env("COPY", copy)
+        .output()
+        .expect("it was just built");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "hooked\n",
+        "{output:?}"
+    );
 }

@@ -80,7 +80,7 @@ fn a_static_program_does_not_notice() {
 }
 
 /// The other C library: its linker leaves the tables of an object as they are in the file, and its
-/// `dlsym` is in the linker itself.
+/// `dlsym` is in the linker itself. It has no `dlmopen`, and does not seem to.
 #[test]
 fn a_musl_program_finds_the_hook_and_the_driver() {
     if Command::new("musl-gcc").arg("--version").output().is_err() {
@@ -103,6 +103,8 @@ fn a_musl_program_finds_the_hook_and_the_driver() {
                 (int (*)(unsigned long *, unsigned long))dlsym(driver, "cuMemAlloc_v2");
             if (!alloc || !dladdr((void *)alloc, &where) || !dlsym(RTLD_DEFAULT, "printf")) return 1;
             if (!strstr(where.dli_fname, "libapportion_cuda.so")) return 2;
+            if (dlsym(RTLD_DEFAULT, "dlmopen") || !dlerror()) return 4;
+            if (dlopen("./none.so", RTLD_NOW) || !strstr(dlerror(), "none.so")) return 5;
             return alloc(&address, 1) == 99 ? 0 : 3;
         }"#;
     let program = build("musl-gcc", folder.path(), "program", source, &[]);

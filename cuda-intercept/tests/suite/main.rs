@@ -10,6 +10,7 @@
     reason = "a test that panics has found something"
 )]
 
+mod capture;
 mod contexts;
 mod cuda;
 mod doors;
@@ -17,7 +18,9 @@ mod harmless;
 mod library;
 mod linear;
 mod lookup;
+mod management;
 mod nonsense;
+mod opening;
 mod pools;
 mod queries;
 mod shared;

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
+use crate::cuda::Properties;
 use crate::stage::{CONTEXT, MIB, limited, uuid};
 
 #[test]
@@ -36,6 +37,31 @@ fn a_limit_below_the_use_shows_nothing_free_and_takes_nothing_away() {
         assert_eq!(cuda.info().0, 500 * MIB - CONTEXT);
         account.limits.cards()[0].set_limit(apportion_abi::Bytes(3000 * MIB));
         assert_eq!(cuda.info(), (3000 * MIB - CONTEXT, 3000 * MIB));
+    });
+}
+
+/// The card gives memory in blocks of 2 MiB. Agents of earlier releases wrote the bytes of a fraction as they came.
+#[test]
+fn a_limit_that_ends_within_a_block_is_a_card_of_whole_blocks() {
+    limited(&[2000], |cuda, account| {
+        for bytes in [1500 * MIB + 777_777, 1501 * MIB, 1502 * MIB - 1] {
+            account.limits.cards()[0].set_limit(apportion_abi::Bytes(bytes));
+            let (free, total) = cuda.info();
+            assert_eq!((free, total), (1500 * MIB - CONTEXT, 1500 * MIB), "{bytes}");
+            let mut whole = 0;
+            assert_eq!(cuda.device_total(&raw mut whole, 0), 0);
+            assert_eq!(whole as u64, total);
+            assert_eq!(nvml_memory(0).0, [total, free, total - free]);
+            let address = cuda
+                .alloc(free)
+                .expect("all that is free can be had at once");
+            assert_eq!(cuda.info().0, 0);
+            assert_eq!(cuda.mem_free(address), 0);
+            let (card, mut handle) = (Properties::device(0), 0);
+            let status = cuda.mem_create(&raw mut handle, free as usize, &raw const card, 0);
+            assert_eq!((status, cuda.info().0), (0, 0));
+            assert_eq!(cuda.mem_release(handle), 0);
+        }
     });
 }
 

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::io::Read;
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -126,6 +127,135 @@ fn a_killed_process_s_memory_is_taken_out_once() {
         other.wait().expect("it was started");
         cuda.alloc(1000 * MIB).expect("the dead make room");
         assert_eq!(account.claimed(0), CONTEXT + 1000 * MIB);
+    });
+}
+
+/// A zombie holds nothing, and its memory is had at the first attempt, without an agent.
+#[test]
+fn memory_of_a_process_that_nobody_waited_for_is_had_at_the_first_attempt() {
+    const NAME: &str =
+        "shared::memory_of_a_process_that_nobody_waited_for_is_had_at_the_first_attempt";
+    limited(&[2000], |cuda, account| {
+        if role().is_some() {
+            cuda.alloc(800 * MIB).expect("it fits");
+            loop {
+                thread::park();
+            }
+        }
+        for _ in 0..5 {
+            let mut other = beside(NAME, "other").spawn().expect("it starts");
+            let all = 2 * CONTEXT + 800 * MIB;
+            eventually("the other allocates", || {
+                (account.claimed(0) == all).then_some(())
+            });
+            // Twice, so that the second finds that nobody is gone in the short way.
+            assert_eq!(cuda.alloc(1000 * MIB), Err(OUT_OF_MEMORY));
+            assert_eq!(cuda.alloc(1000 * MIB), Err(OUT_OF_MEMORY));
+            other.kill().expect("it runs");
+            eventually("it is a zombie", || {
+                let stat = fs::read_to_string(format!("/proc/{}/stat", other.id()));
+                stat.expect("it is there").contains(") Z ").then_some(())
+            });
+            let address = cuda.alloc(1000 * MIB).expect("the dead make room");
+            assert_eq!(account.claimed(0), CONTEXT + 1000 * MIB);
+            assert_eq!(cuda.mem_free(address), 0);
+            other.wait().expect("it was started");
+        }
+    });
+}
+
+/// A question shows what became free 10 ms before at the latest, whoever it was that ended.
+#[test]
+fn memory_of_a_process_that_nobody_waited_for_is_seen_free_soon() {
+    const NAME: &str = "shared::memory_of_a_process_that_nobody_waited_for_is_seen_free_soon";
+    limited(&[2000], |cuda, account| {
+        if role().is_some() {
+            cuda.alloc(800 * MIB).expect("it fits");
+            loop {
+                thread::park();
+            }
+        }
+        let (free, _) = cuda.info();
+        let mut other = beside(NAME, "other").spawn().expect("it starts");
+        let all = 2 * CONTEXT + 800 * MIB;
+        eventually("the other allocates", || {
+            (account.claimed(0) == all).then_some(())
+        });
+        assert!(cuda.info().0 < free);
+        other.kill().expect("it runs");
+        eventually("it is seen", || (cuda.info().0 == free).then_some(()));
+        other.wait().expect("it was started");
+    });
+}
+
+/// Nanoseconds of processor time that this thread has had.
+fn processor_time() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the place is a time.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// What one of many calls takes of the processor, in the best of some rounds: the others were disturbed.
+fn cost(call: impl Fn()) -> u64 {
+    const CALLS: u64 = 200;
+    let round = |_| {
+        let before = processor_time();
+        (0..CALLS).for_each(|_| call());
+        (processor_time() - before) / CALLS
+    };
+    (0..7).map(round).min().expect("there are rounds")
+}
+
+/// The others only have to be there. A look at each of them in `/proc` takes 3 to 8 us, so 40 of them 120 us at the
+/// least; the driver's own answer is in both figures.
+#[test]
+fn questions_and_refusals_cost_the_same_whoever_is_in_the_account() {
+    const NAME: &str = "shared::questions_and_refusals_cost_the_same_whoever_is_in_the_account";
+    const OTHERS: usize = 40;
+    crate::stage::on(&[65_536], &[60_000], |cuda, account| {
+        if role().is_some() {
+            std::io::stdin()
+                .read_to_end(&mut Vec::new())
+                .expect("it is a pipe");
+            return;
+        }
+        let question = || assert!(cuda.info().1 > 0);
+        let refusal = || assert_eq!(cuda.alloc(61_000 * MIB), Err(OUT_OF_MEMORY));
+        let alone = (cost(question), cost(refusal));
+        let descriptors = || {
+            fs::read_dir("/proc/self/fd")
+                .expect("it is mounted")
+                .count()
+        };
+        let others: Vec<_> = (0..OTHERS)
+            .map(|_| beside(NAME, "other").stdin(Stdio::piped()).spawn())
+            .map(|other| other.expect("it starts"))
+            .collect();
+        let before = descriptors();
+        let all = OTHERS + 1;
+        eventually("all are in", || {
+            let processes = account.usage.usage().processes().count();
+            (processes == all && account.claimed(0) == all as u64 * CONTEXT).then_some(())
+        });
+        let among = (cost(question), cost(refusal));
+        assert_eq!(descriptors(), before, "nothing is kept open");
+        println!("alone {alone:?} ns, among {OTHERS} others {among:?} ns");
+        assert!(
+            among.0 < alone.0 + 15_000,
+            "a question: {alone:?}, {among:?}"
+        );
+        assert!(
+            among.1 < alone.1 + 60_000,
+            "a refusal: {alone:?}, {among:?}"
+        );
+        for mut other in others {
+            drop(other.stdin.take());
+            assert!(other.wait().expect("it was started").success());
+        }
     });
 }
 

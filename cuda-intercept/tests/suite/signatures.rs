@@ -10,9 +10,11 @@ use std::mem::size_of;
 
 use apportion_intercept::table::entry;
 use apportion_intercept::{
-    AllocationNode, ArrayMap, KernelNode, LaunchConfig, NvmlMemory, NvmlMemoryV2, ROWS,
+    AllocationNode, ArrayMap, KernelNode, LaunchConfig, NvmlMemory, NvmlMemoryV2,
+    ProcessDetailList, ProcessUtilization, ROWS,
 };
 use cudarc::driver::sys;
+use nvml_wrapper_sys::bindings::{nvmlProcessDetailList_t, nvmlProcessesUtilizationInfo_t};
 
 /// The sizes of the result and of the arguments.
 trait Signature {
@@ -222,6 +224,21 @@ written! {
     cuGetProcAddress(a: *const c_char, b: *mut *mut c_void, c: c_int, d: u64);
     nvmlDeviceGetMemoryInfo(a: *mut c_void, b: *mut nvml_wrapper_sys::bindings::nvmlMemory_t);
     nvmlDeviceGetMemoryInfo_v2(a: *mut c_void, b: *mut nvml_wrapper_sys::bindings::nvmlMemory_v2_t);
+    nvmlDeviceGetComputeRunningProcesses(a: *mut c_void, b: *mut c_uint, c: *mut c_void);
+    nvmlDeviceGetComputeRunningProcesses_v2(a: *mut c_void, b: *mut c_uint, c: *mut c_void);
+    nvmlDeviceGetComputeRunningProcesses_v3(a: *mut c_void, b: *mut c_uint, c: *mut c_void);
+    nvmlDeviceGetGraphicsRunningProcesses(a: *mut c_void, b: *mut c_uint, c: *mut c_void);
+    nvmlDeviceGetGraphicsRunningProcesses_v2(a: *mut c_void, b: *mut c_uint, c: *mut c_void);
+    nvmlDeviceGetGraphicsRunningProcesses_v3(a: *mut c_void, b: *mut c_uint, c: *mut c_void);
+    nvmlDeviceGetMPSComputeRunningProcesses(a: *mut c_void, b: *mut c_uint, c: *mut c_void);
+    nvmlDeviceGetMPSComputeRunningProcesses_v2(a: *mut c_void, b: *mut c_uint, c: *mut c_void);
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(a: *mut c_void, b: *mut c_uint, c: *mut c_void);
+    nvmlDeviceGetRunningProcessDetailList(a: *mut c_void, b: *mut nvmlProcessDetailList_t);
+    nvmlDeviceGetProcessUtilization(a: *mut c_void, b: *mut c_void, c: *mut c_uint, d: u64);
+    nvmlDeviceGetProcessesUtilizationInfo(a: *mut c_void, b: *mut nvmlProcessesUtilizationInfo_t);
+    nvmlDeviceGetAccountingPids(a: *mut c_void, b: *mut c_uint, c: *mut c_uint);
+    nvmlDeviceGetAccountingStats(a: *mut c_void, b: c_uint, c: *mut c_void);
+    nvmlDeviceGetAccountingStats_v2(a: *mut c_void, b: *mut c_void);
 }
 
 #[test]
@@ -250,4 +267,12 @@ fn structures_that_a_hook_writes_have_the_driver_s_size() {
     assert_eq!(size_of::<LaunchConfig>(), size_of::<sys::CUlaunchConfig>());
     assert_eq!(size_of::<NvmlMemory>(), size_of::<nvmlMemory_t>());
     assert_eq!(size_of::<NvmlMemoryV2>(), size_of::<nvmlMemory_v2_t>());
+    assert_eq!(
+        size_of::<ProcessDetailList>(),
+        size_of::<nvmlProcessDetailList_t>()
+    );
+    assert_eq!(
+        size_of::<ProcessUtilization>(),
+        size_of::<nvmlProcessesUtilizationInfo_t>()
+    );
 }

@@ -159,7 +159,7 @@ fn well_formed(asks: &[Ask]) -> Result<(), Refusal> {
         return Err(Refusal::Malformed("one card is named twice"));
     }
     match asks.iter().any(|ask| ask.bytes.0 == 0) {
-        true => Err(Refusal::Malformed("a share of zero bytes is no share")),
+        true => Err(Refusal::Malformed("a share is at least 2 MiB")),
         false => Ok(()),
     }
 }

@@ -67,7 +67,7 @@ pub enum Enforcement {
     Missing,
     /// The processes use more than the limit.
     Overlimit,
-    /// A process uses the card without charging the account.
+    /// A process uses the card without charging the account, and the allocation uses more than it may.
     Bypassed,
 }
 

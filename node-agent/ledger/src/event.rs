@@ -203,7 +203,7 @@ pub enum NoticeKind {
     Released,
     /// It was not committed in time.
     Expired,
-    /// A process uses a card without charging the account.
+    /// A process uses a card without charging the account, and its allocation uses more than it may.
     Bypassed,
     /// The processes of an allocation use more than its limit.
     Overlimit,

@@ -1,10 +1,18 @@
 //! Comparing what was granted with what is: overhead, strangers, and processes that do not keep to
 //! their limit.
 //!
-//! The pages of an account are its programs' to corrupt; NVML is not. So a process that uses a card
-//! without a claim, more than the limit, or a card that it was not granted is an offender: told once
-//! when it begins, and killed, where that is the policy, when three samples in a row show it. A program
-//! whose limit was lowered below its use has done nothing wrong and is only shown as above its limit.
+//! The pages of an account are its programs' to corrupt; NVML is not. So a process that uses more than
+//! the limit, or a card that it was not granted, is an offender: told once when it begins, and killed,
+//! where that is the policy, when three samples in a row show it. A program whose limit was lowered below
+//! its use has done nothing wrong and is only shown as above its limit.
+//!
+//! # Decision: memory without a claim is overhead until the limit is exceeded
+//! Video encoders, OptiX and Vulkan take memory by interfaces that no hook sees, as does a program that goes
+//! around the library. NVML shows both alike. What they use counts as overhead of their allocation, so its
+//! other processes can take that much less and the sum keeps to the limit. While it does, nobody is harmed
+//! and nobody is an offender. When all of the allocation's processes together use more than they may, each
+//! that uses the card without a claim bypasses the limit, in that very sample. Where the driver does not say
+//! how much a process uses, nobody can say that it keeps to the limit, and it bypasses at once.
 
 use std::collections::BTreeMap;
 
@@ -234,8 +242,9 @@ impl View<'_> {
         let changed = grant.add_up();
         grant.nvml = own().filter_map(|process| process.nvml).sum();
 
+        let exceeds_allowed = grant.nvml > grant.allowed;
         let bypassing = own()
-            .filter(|p| uses_unclaimed(p))
+            .filter(|p| bypasses(p, exceeds_allowed))
             .map(|p| self.offence(NoticeKind::Bypassed, p));
         let bypassing: Vec<_> = bypassing.collect();
         let exceeds = grant.nvml > grant.limit;
@@ -245,7 +254,7 @@ impl View<'_> {
             () if self.claimed > Bytes::ZERO || own().next().is_some() => Enforcement::Attached,
             () => Enforcement::Pending,
         };
-        if grant.nvml > grant.allowed {
+        if exceeds_allowed {
             let worst = own().max_by_key(|process| unexplained(process));
             found.extend(worst.map(|process| self.offence(NoticeKind::Overlimit, process)));
         }
@@ -272,8 +281,13 @@ fn unexplained(process: &ProcessSample) -> Bytes {
     process.nvml.unwrap_or_default().minus(claimed.highest)
 }
 
-fn uses_unclaimed(process: &ProcessSample) -> bool {
-    process.claimed.is_none() && process.nvml != Some(Bytes::ZERO)
+/// Whether a process uses a card without a claim, and its allocation more than it may.
+fn bypasses(process: &ProcessSample, exceeds_allowed: bool) -> bool {
+    process.claimed.is_none()
+        && match process.nvml {
+            None => true,
+            Some(used) => exceeds_allowed && used > Bytes::ZERO,
+        }
 }
 
 /// The processes of an allocation that use a card which it was not granted.

@@ -176,8 +176,72 @@ fn a_strangers_memory_cannot_be_given() {
     assert!(allocate(&mut ledger, "fits", 300).is_ok());
 }
 
+/// A video encoder, say: the card is used by an interface that charges nothing.
 #[test]
-fn a_process_without_a_claim_bypasses_is_told_once_and_killed_where_that_is_the_policy() {
+fn a_process_without_a_claim_is_overhead_up_to_the_limit_and_an_offender_in_the_sample_above_it() {
+    for policy in [OffenderPolicy::Observe, OffenderPolicy::Kill] {
+        let (mut ledger, id) = node(policy);
+        let set = |bytes| Effect::SetOverhead {
+            id: id.clone(),
+            card: CARD,
+            overhead: Bytes(bytes),
+        };
+        for used in [1, 100, 499, 500] {
+            assert_eq!(see(&mut ledger, &id, uses(&id, used, None)), [set(used)]);
+            for _ in 0..5 {
+                assert_eq!(see(&mut ledger, &id, uses(&id, used, None)), []);
+            }
+            assert_eq!(enforcement(&ledger, &id), Enforcement::Attached);
+        }
+        let told = notices(&see(&mut ledger, &id, uses(&id, 501, None)));
+        assert!(told.contains(&NoticeKind::Bypassed), "{told:?}");
+        assert_eq!(enforcement(&ledger, &id), Enforcement::Bypassed);
+        let _ = see(&mut ledger, &id, uses(&id, 400, None));
+        assert_eq!(enforcement(&ledger, &id), Enforcement::Attached);
+    }
+}
+
+#[test]
+fn what_claims_and_what_does_not_count_together() {
+    let (mut ledger, id) = node(OffenderPolicy::Observe);
+    let encoder = ProcessId { pid: 11, start: 1 };
+    let both = |ledger: &mut Ledger, claimed: u64, unclaimed: u64| {
+        let mut event = sample(ledger, &id, CARD, uses(&id, claimed, Some(claimed)));
+        let Event::Sampled(seen) = &mut event else {
+            panic!("it is a sample")
+        };
+        seen.cards[0].processes.push(ProcessSample {
+            process: encoder,
+            ..uses(&id, unclaimed, None)
+        });
+        seen.cards[0].used = Bytes(claimed + unclaimed);
+        notices(&ledger.apply(Time(0), event))
+    };
+    assert_eq!(both(&mut ledger, 300, 200), []);
+    assert_eq!(enforcement(&ledger, &id), Enforcement::Attached);
+    let told = both(&mut ledger, 300, 201);
+    assert_eq!(told, [NoticeKind::Overlimit, NoticeKind::Bypassed]);
+    assert_eq!(enforcement(&ledger, &id), Enforcement::Bypassed);
+}
+
+#[test]
+fn a_process_that_claims_nothing_and_whose_use_nobody_knows_bypasses_at_once() {
+    let (mut ledger, id) = node(OffenderPolicy::Observe);
+    let unknown = ProcessSample {
+        nvml: None,
+        ..uses(&id, 0, None)
+    };
+    assert_eq!(
+        notices(&see(&mut ledger, &id, unknown)),
+        [NoticeKind::Bypassed]
+    );
+    let idle = uses(&id, 0, None);
+    assert_eq!(notices(&see(&mut ledger, &id, idle)), []);
+    assert_eq!(enforcement(&ledger, &id), Enforcement::Attached);
+}
+
+#[test]
+fn a_process_without_a_claim_above_the_limit_is_told_once_and_killed_where_that_is_the_policy() {
     // Its allocation is no pod's, so there is nothing to evict.
     for policy in [
         OffenderPolicy::Observe,
@@ -187,7 +251,7 @@ fn a_process_without_a_claim_bypasses_is_told_once_and_killed_where_that_is_the_
         let (mut ledger, id) = node(policy);
         let mut all = Vec::new();
         for _ in 0..5 {
-            all.extend(see(&mut ledger, &id, uses(&id, 100, None)));
+            all.extend(see(&mut ledger, &id, uses(&id, 501, None)));
         }
         assert_eq!(enforcement(&ledger, &id), Enforcement::Bypassed);
         let kills = all
@@ -196,10 +260,17 @@ fn a_process_without_a_claim_bypasses_is_told_once_and_killed_where_that_is_the_
             .count();
         match policy {
             OffenderPolicy::Observe => {
-                assert_eq!((notices(&all), kills), (vec![NoticeKind::Bypassed], 0));
+                assert_eq!(
+                    (notices(&all), kills),
+                    (vec![NoticeKind::Overlimit, NoticeKind::Bypassed], 0)
+                );
             }
             OffenderPolicy::Kill | OffenderPolicy::Evict => {
-                let told = vec![NoticeKind::Bypassed, NoticeKind::Killed];
+                let told = vec![
+                    NoticeKind::Overlimit,
+                    NoticeKind::Bypassed,
+                    NoticeKind::Killed,
+                ];
                 assert_eq!((notices(&all), kills), (told, 1));
             }
         }

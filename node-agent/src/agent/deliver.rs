@@ -221,6 +221,7 @@ impl Agent {
         GrantedCard {
             uuid: card.to_string(),
             minor: found.and_then(|found| found.minor),
+            cuda_ordinal: found.and_then(|found| found.cuda_ordinal),
             limit,
             allocatable: found.map_or(limit, |found| found.capacity.allocatable()),
         }

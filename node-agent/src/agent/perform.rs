@@ -166,14 +166,26 @@ impl Agent {
     }
 
     fn picture(&self) -> v1::ListReply {
-        let cards = self.driver.cards.iter().map(|card| {
-            let reading = self.readings.get(&card.uuid);
-            view::card(card, reading, &self.ledger, self.context_reserve(card.uuid))
-        });
+        let mut cards: Vec<_> = self
+            .driver
+            .cards
+            .iter()
+            .map(|card| {
+                let reading = self.readings.get(&card.uuid);
+                view::card(card, reading, &self.ledger, self.context_reserve(card.uuid))
+            })
+            .collect();
+        // CUDA does not count a card that is not there.
+        if cards
+            .iter()
+            .any(|card| card.health() == v1::CardHealth::Lost)
+        {
+            cards.iter_mut().for_each(|card| card.cuda_ordinal = None);
+        }
         let allocations = self.ledger.allocations().into_iter();
         v1::ListReply {
             node: Some(self.node()),
-            cards: cards.collect(),
+            cards,
             allocations: allocations
                 .map(|allocation| self.seen(allocation))
                 .collect(),

@@ -16,6 +16,9 @@ impl Agent {
         self.collect_slots();
         for card in &readings.found {
             self.driver.cards.push(card.clone());
+            // Those of before may have other numbers beside it.
+            let cards = self.driver.cards.iter_mut();
+            cards.for_each(|card| card.cuda_ordinal = None);
             self.apply_quietly(Event::CardFound {
                 card: card.uuid,
                 capacity: card.capacity,

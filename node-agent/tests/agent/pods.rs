@@ -58,7 +58,7 @@ impl Drop for Group {
 }
 
 async fn grant(client: &mut AgentClient, name: &str, uid: &str) -> String {
-    let allocation = allocate(client, name, 1000).await.expect("it fits");
+    let allocation = allocate(client, name, 200).await.expect("it fits");
     let holder = Some(Holder {
         kind: Some(holder::Kind::PodUid(uid.to_owned())),
     });

@@ -19,7 +19,7 @@ pub mod uuid;
 pub mod workload;
 
 pub use capacity::{Ask, Capacity, Holder, Shortfall, fits};
-pub use request::{Fraction, GpuRequest, RequestError, Share};
+pub use request::{Fraction, GpuRequest, RequestError, SHARE_UNIT, Share, whole_units};
 pub use units::Bytes;
 pub use uuid::CardUuid;
 pub use workload::Workload;

@@ -4,12 +4,29 @@
 //! above zero and below one, memory is whole MiB, the number of devices is at least one. A fraction is
 //! kept in parts per billion, so that fractions whose decimal texts sum to one sum to one here, and
 //! becomes bytes by rounding down, so that such shares always fit the card together.
+//!
+//! # Decision: a share is a whole number of 2 MiB, rounded down
+//! The driver hands out memory of a card in blocks of 2 MiB: that is the granularity that
+//! `cuMemGetAllocationGranularity` names for device memory, and what a plain allocation is rounded up to. A program
+//! that is shown a card of another size asks for all that is free and is refused, as its last block does not fit.
+//! So every share is rounded here, in [`Share::bytes_of`] and [`whole_units`], whether it was asked for as a fraction
+//! or as memory: `gpu-memory: "2001"` is 2000 MiB. It is rounded down, as a card has no room for what rounding up
+//! would add to shares that fill it. What is less than one block is no share, and is refused in words.
 
 use alloc::string::{String, ToString};
 use core::fmt;
 
 use crate::capacity::Capacity;
 use crate::units::{Bytes, parse_memory};
+
+/// What every share is a whole number of, in bytes: the granularity of a card's memory.
+pub const SHARE_UNIT: u64 = 2 * Bytes::MIB;
+
+/// The whole units of [`SHARE_UNIT`] in `bytes`: what a share of so many bytes is.
+#[must_use]
+pub const fn whole_units(bytes: Bytes) -> Bytes {
+    bytes.rounded_down(SHARE_UNIT)
+}
 
 /// A share of a card's allocatable memory, in parts per billion, above zero and below one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,8 +36,7 @@ const BILLION: u32 = 1_000_000_000;
 
 impl Fraction {
     /// The share of `whole`, rounded down to a byte.
-    #[must_use]
-    pub fn of(self, whole: Bytes) -> Bytes {
+    fn of(self, whole: Bytes) -> Bytes {
         let part = u128::from(whole.0) * u128::from(self.0) / u128::from(BILLION);
         Bytes(u64::try_from(part).unwrap_or(u64::MAX))
     }
@@ -82,18 +98,19 @@ pub enum Share {
     Whole,
     /// A part of the card's allocatable memory.
     Fraction(Fraction),
-    /// So many bytes, whatever the card.
+    /// So many bytes, whatever the card. What is given of them is a whole number of [`SHARE_UNIT`].
     Memory(Bytes),
 }
 
 impl Share {
-    /// The bytes that this share is of a card of that capacity.
+    /// The bytes that this share is of a card of that capacity: all that can be had of a card alone, else a whole
+    /// number of [`SHARE_UNIT`], which is zero for a share that is too small to be one.
     #[must_use]
     pub fn bytes_of(self, card: Capacity) -> Bytes {
         match self {
             Self::Whole => card.allocatable(),
-            Self::Fraction(fraction) => fraction.of(card.allocatable()),
-            Self::Memory(bytes) => bytes,
+            Self::Fraction(fraction) => whole_units(fraction.of(card.allocatable())),
+            Self::Memory(bytes) => whole_units(bytes),
         }
     }
 }
@@ -129,9 +146,13 @@ impl GpuRequest {
     ) -> Result<Self, RequestError> {
         let share = match (memory, fraction) {
             (Some(_), Some(_)) => return Err(RequestError::Both),
-            (Some(text), None) => Share::Memory(
-                parse_memory(text).ok_or_else(|| RequestError::Memory(text.to_string()))?,
-            ),
+            (Some(text), None) => match parse_memory(text) {
+                None => return Err(RequestError::Memory(text.to_string())),
+                Some(bytes) if bytes.0 < SHARE_UNIT => {
+                    return Err(RequestError::TooLittle(text.to_string()));
+                }
+                Some(bytes) => Share::Memory(bytes),
+            },
             (None, Some(text)) => Share::Fraction(text.parse()?),
             (None, None) => Share::Whole,
         };
@@ -151,6 +172,8 @@ pub enum RequestError {
     Both,
     /// Not an amount of memory.
     Memory(String),
+    /// Less memory than the smallest share has.
+    TooLittle(String),
     /// Not a fraction between zero and one.
     Fraction(String),
     /// Not a number of devices.
@@ -166,6 +189,10 @@ impl fmt::Display for RequestError {
             Self::Memory(text) => write!(
                 f,
                 "GPU memory {text:?} is not a positive whole number of MiB (such as 2000; 2000Mi and 8Gi are read too)"
+            ),
+            Self::TooLittle(text) => write!(
+                f,
+                "GPU memory {text:?} is less than 2 MiB, the smallest share; a share is a whole number of 2 MiB, rounded down"
             ),
             Self::Fraction(text) => write!(
                 f,
@@ -224,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_of_the_allocatable_memory_to_the_byte() {
+    fn a_share_is_of_the_allocatable_memory() {
         let card = Capacity {
             total: Bytes::from_mib(46068),
             reserved: Bytes::from_mib(452),
@@ -232,13 +259,41 @@ mod tests {
         let half = Share::Fraction(fraction("0.5")).bytes_of(card);
         assert_eq!(half.0 * 2, card.allocatable().0);
         assert_eq!(Share::Whole.bytes_of(card), card.allocatable());
-        assert_eq!(Share::Memory(Bytes(7)).bytes_of(card), Bytes(7));
+    }
+
+    #[test]
+    fn a_share_is_a_whole_number_of_two_mib_rounded_down() {
+        let card = Capacity {
+            total: Bytes(16128 * Bytes::MIB + 4096),
+            reserved: Bytes::ZERO,
+        };
+        let of = |share: Share| share.bytes_of(card);
+        // 0.7 of it is 11,289.6 MiB.
+        assert_eq!(of(Share::Fraction(fraction("0.7"))), Bytes::from_mib(11288));
+        assert_eq!(
+            of(Share::Memory(Bytes::from_mib(2000))),
+            Bytes::from_mib(2000)
+        );
+        assert_eq!(
+            of(Share::Memory(Bytes::from_mib(2001))),
+            Bytes::from_mib(2000)
+        );
+        assert_eq!(of(Share::Memory(Bytes(SHARE_UNIT - 1))), Bytes::ZERO);
+        assert_eq!(of(Share::Fraction(fraction("0.0001"))), Bytes::ZERO);
+    }
+
+    #[test]
+    fn less_than_the_smallest_share_is_refused_in_words() {
+        let refused = GpuRequest::parse(Some("1"), None, None).unwrap_err();
+        assert_eq!(refused, RequestError::TooLittle("1".into()));
+        assert!(refused.to_string().contains("less than 2 MiB"), "{refused}");
+        assert!(GpuRequest::parse(Some("2"), None, None).is_ok());
     }
 
     #[test]
     fn says_what_is_wrong_with_a_request() {
         assert_eq!(
-            GpuRequest::parse(Some("1"), Some("0.5"), None),
+            GpuRequest::parse(Some("2"), Some("0.5"), None),
             Err(RequestError::Both)
         );
         assert_eq!(
@@ -271,8 +326,22 @@ mod tests {
             cuts.push(0);
             cuts.push(BILLION);
             cuts.sort_unstable();
-            let sum: u64 = cuts.iter().zip(cuts.iter().skip(1)).map(|(a, b)| Fraction(b - a).of(Bytes(total)).0).sum();
-            prop_assert!(sum <= total);
+            let card = Capacity { total: Bytes(total), reserved: Bytes::ZERO };
+            let shares = cuts.iter().zip(cuts.iter().skip(1)).map(|(a, b)| Share::Fraction(Fraction(b - a)).bytes_of(card).0);
+            prop_assert!(shares.sum::<u64>() <= total);
+        }
+
+        #[test]
+        fn rounding_takes_less_than_a_unit(parts in 1u32..BILLION, total in 1u64..1 << 44, memory in 0u64..1 << 44) {
+            let card = Capacity { total: Bytes(total), reserved: Bytes::ZERO };
+            let exact = Fraction(parts).of(card.allocatable());
+            for (asked, given) in [
+                (exact, Share::Fraction(Fraction(parts)).bytes_of(card)),
+                (Bytes(memory), Share::Memory(Bytes(memory)).bytes_of(card)),
+            ] {
+                prop_assert!(given.0.is_multiple_of(SHARE_UNIT) && given <= asked);
+                prop_assert!(asked.0 - given.0 < SHARE_UNIT);
+            }
         }
 
         #[test]

@@ -44,6 +44,15 @@ impl Bytes {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// The largest multiple of `granule` that is no more than this (unchanged when `granule` is zero).
+    #[must_use]
+    pub const fn rounded_down(self, granule: u64) -> Self {
+        match self.0.checked_rem(granule) {
+            Some(rest) => Self(self.0.saturating_sub(rest)),
+            None => self,
+        }
+    }
+
     /// The next multiple of `granule` (unchanged when `granule` is zero).
     #[must_use]
     pub const fn rounded_up(self, granule: u64) -> Self {

@@ -6,10 +6,15 @@
 use apportion_abi::account::{
     CardLimit, CardUse, Charge, Join, Owner, Registration, SLOTS, SlotCard, SlotHead, Usage,
 };
-use apportion_abi::{Bytes, CardUuid};
+use apportion_abi::{Bytes, CardUuid, SHARE_UNIT};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
+
+/// Amounts are in units: limits are whole ones.
+fn units(count: u64) -> Bytes {
+    Bytes(count * SHARE_UNIT)
+}
 
 struct Pages {
     limits: CardLimit,
@@ -22,7 +27,7 @@ struct Pages {
 impl Pages {
     fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self {
-            limits: CardLimit::new(CardUuid([1; 16]), Bytes(1000), Bytes(limit), Bytes::ZERO),
+            limits: CardLimit::new(CardUuid([1; 16]), units(1000), units(limit), Bytes::ZERO),
             cards: vec![CardUse::default()],
             heads: (0..SLOTS).map(|_| SlotHead::default()).collect(),
             claims: (0..SLOTS).map(|_| SlotCard::default()).collect(),
@@ -44,8 +49,8 @@ impl Pages {
             .unwrap()
     }
 
-    fn charge(&self, owner: Owner, bytes: u64) -> Charge {
-        self.usage().charge(owner, 0, Bytes(bytes), &self.limits)
+    fn charge(&self, owner: Owner, count: u64) -> Charge {
+        self.usage().charge(owner, 0, units(count), &self.limits)
     }
 }
 
@@ -68,7 +73,7 @@ fn two_charges_that_do_not_fit_together_do_not_both_pass() {
         let held = 6 * (u64::from(mine) + u64::from(theirs));
         assert_eq!(
             pages.usage().claimed(0),
-            Bytes(held),
+            units(held),
             "a refused charge leaves nothing"
         );
     });
@@ -94,11 +99,11 @@ fn threads_of_one_process_share_its_slot_without_loss() {
         let other = pages.clone();
         let rival = thread::spawn(move || {
             assert_eq!(other.charge(owner, 3), Charge::Granted);
-            other.usage().uncharge(owner, 0, Bytes(3));
+            other.usage().uncharge(owner, 0, units(3));
         });
         assert_eq!(pages.charge(owner, 4), Charge::Granted);
         rival.join().unwrap();
-        assert_eq!(pages.usage().claimed(0), Bytes(4));
+        assert_eq!(pages.usage().claimed(0), units(4));
     });
 }
 
@@ -119,7 +124,7 @@ fn the_dead_are_retired_once_however_many_try() {
         rival.join().unwrap();
         assert_eq!(
             pages.usage().claimed(0),
-            Bytes(5),
+            units(5),
             "a late retirement takes nothing from a successor"
         );
     });
@@ -143,12 +148,12 @@ fn memory_that_is_given_up_while_another_joins_is_never_uncounted() {
         let pages = Pages::new(10);
         let (maker, taker) = (pages.enter(1), pages.enter(2));
         assert_eq!(pages.charge(maker, 6), Charge::Granted);
-        let offered = pages.usage().offer(maker, 0, 7, Bytes(6)).unwrap();
+        let offered = pages.usage().offer(maker, 0, 7, units(6)).unwrap();
         let other = pages.clone();
         let rival = thread::spawn(move || {
             let usage = other.usage();
             usage.leave(offered);
-            usage.uncharge(maker, 0, Bytes(6));
+            usage.uncharge(maker, 0, units(6));
             other.charge(maker, 6) == Charge::Granted
         });
         let joined = pages.usage().join(taker, 7, |_| Some(&pages.limits));
@@ -156,7 +161,7 @@ fn memory_that_is_given_up_while_another_joins_is_never_uncounted() {
         let charged = rival.join().unwrap();
         assert!(!(holds && charged), "twelve of ten");
         let held = 6 * (u64::from(holds) + u64::from(charged));
-        assert_eq!(pages.usage().claimed(0), Bytes(held));
+        assert_eq!(pages.usage().claimed(0), units(held));
     });
 }
 
@@ -166,14 +171,14 @@ fn what_a_dead_maker_leaves_to_another_counts_at_every_moment() {
         let pages = Pages::new(10);
         let (maker, taker) = (pages.enter(1), pages.enter(2));
         assert_eq!(pages.charge(maker, 6), Charge::Granted);
-        assert!(pages.usage().offer(maker, 0, 7, Bytes(6)).is_some());
+        assert!(pages.usage().offer(maker, 0, 7, units(6)).is_some());
         let joined = pages.usage().join(taker, 7, |_| Some(&pages.limits));
         assert!(matches!(joined, Join::Joined(_)));
         let other = pages.clone();
         let rival = thread::spawn(move || other.usage().retire(maker));
         assert_eq!(pages.charge(taker, 5), Charge::Refused);
         rival.join().unwrap();
-        assert_eq!(pages.usage().claimed(0), Bytes(6));
-        assert_eq!(pages.usage().claimed_by(taker, 0).0, Bytes(6));
+        assert_eq!(pages.usage().claimed(0), units(6));
+        assert_eq!(pages.usage().claimed_by(taker, 0).0, units(6));
     });
 }

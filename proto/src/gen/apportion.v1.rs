@@ -82,6 +82,10 @@ pub struct Card {
     /// what the agent was told, zero if nothing, and used what the processes are said to use.
     #[prost(bool, tag = "14")]
     pub memory_unknown: bool,
+    /// The number by which CUDA knows it where CUDA_DEVICE_ORDER is PCI_BUS_ID and CUDA_VISIBLE_DEVICES is not set;
+    /// absent where that is not certain.
+    #[prost(uint32, optional, tag = "15")]
+    pub cuda_ordinal: ::core::option::Option<u32>,
 }
 /// An amount on one card.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -89,7 +93,7 @@ pub struct Share {
     /// The card's UUID.
     #[prost(string, tag = "1")]
     pub card: ::prost::alloc::string::String,
-    /// How much of it.
+    /// How much of it. The agent gives a whole number of 2 MiB, rounded down, and refuses what is less than that.
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
 }
@@ -518,7 +522,7 @@ pub enum EnforcementState {
     Attached = 2,
     /// The account's files are gone or damaged.
     Missing = 3,
-    /// A process uses the card without charging the account.
+    /// A process uses the card without charging the account, and the allocation uses more than it may.
     Bypassed = 4,
     /// The processes use more than the limit.
     Overlimit = 5,
@@ -566,7 +570,7 @@ pub enum EventKind {
     Draining = 4,
     Released = 5,
     Expired = 6,
-    /// A process uses a card without charging the account.
+    /// A process uses a card without charging the account, and its allocation uses more than it may.
     Bypassed = 7,
     /// An allocation uses more than its limit.
     Overlimit = 8,

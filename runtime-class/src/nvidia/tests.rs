@@ -13,6 +13,7 @@ fn card(minor: u32) -> GrantedCard {
     GrantedCard {
         uuid: UUIDS[minor as usize].into(),
         minor: Some(minor),
+        cuda_ordinal: None,
         limit: apportion_abi::Bytes::from_mib(1000),
         allocatable: apportion_abi::Bytes::from_mib(4000),
     }

@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use apportion_abi::{Ask, Bytes, Capacity, CardUuid, GpuRequest, Holder, Shortfall, fits};
+use apportion_abi::{Ask, Bytes, Capacity, CardUuid, GpuRequest, Holder, Share, Shortfall, fits};
 
 /// One card as the policy sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub enum Refusal {
         /// How many healthy cards there are.
         healthy: usize,
     },
+    /// The share is less than the smallest that there is, of each card.
+    TooLittle(Share),
     /// Too few cards have room; these are the numbers of the one that comes closest.
     Shortfall(Shortfall),
 }
@@ -53,7 +55,7 @@ impl Refusal {
     #[must_use]
     pub fn waiting_helps(&self) -> bool {
         match self {
-            Self::TooFewCards { .. } => false,
+            Self::TooFewCards { .. } | Self::TooLittle(_) => false,
             Self::Shortfall(shortfall) => shortfall.waiting_helps(),
         }
     }
@@ -68,6 +70,12 @@ impl fmt::Display for Refusal {
                     "asked {asked} cards; {healthy} healthy here; waiting does not help"
                 )
             }
+            Self::TooLittle(share) => {
+                write!(
+                    f,
+                    "asked {share}; that is less than 2 MiB, the smallest share; waiting does not help"
+                )
+            }
             Self::Shortfall(shortfall) => shortfall.fmt(f),
         }
     }
@@ -77,7 +85,8 @@ impl fmt::Display for Refusal {
 ///
 /// # Errors
 /// The [`Refusal`] of the card that comes closest to having room: one that others will give back before
-/// one that is too small, then the one that lacks least.
+/// one that is too small, then the one that lacks least; or [`Refusal::TooLittle`] where that many cards are so small
+/// that the share is none of them.
 pub fn place(request: &GpuRequest, cards: &[Card]) -> Result<Placement, Refusal> {
     let asked = usize::try_from(request.devices).unwrap_or(usize::MAX);
     let healthy: Vec<&Card> = cards.iter().filter(|card| card.is_healthy).collect();
@@ -94,6 +103,9 @@ pub fn place(request: &GpuRequest, cards: &[Card]) -> Result<Placement, Refusal>
             card: card.uuid,
             bytes: request.share.bytes_of(card.capacity),
         };
+        if ask.bytes == Bytes::ZERO {
+            continue;
+        }
         match fits(card.capacity, &card.holders, card.unmanaged, ask) {
             Ok(()) => holes.push((left_by(card, ask), card.capacity.allocatable(), ask)),
             Err(shortfall) => shortfalls.push(shortfall),
@@ -104,8 +116,7 @@ pub fn place(request: &GpuRequest, cards: &[Card]) -> Result<Placement, Refusal>
             let lacks = shortfall.ask.bytes.minus(shortfall.free);
             (!shortfall.waiting_helps(), lacks, shortfall.ask.card)
         });
-        let closest = closest.expect("a healthy card without room has a shortfall");
-        return Err(Refusal::Shortfall(closest));
+        return Err(closest.map_or(Refusal::TooLittle(request.share), Refusal::Shortfall));
     }
     holes.sort_by_key(|&(left, allocatable, ask)| (left, allocatable, ask.card));
     Ok(Placement {

@@ -51,7 +51,12 @@ fn the_smallest_hole_that_fits_is_taken() {
     let cards = [card(1, 1000, 0), card(2, 1000, 700), card(3, 1000, 800)];
     assert_eq!(chosen(&memory(300, 1), &cards), [2]);
     assert_eq!(chosen(&memory(150, 1), &cards), [3]);
-    assert_eq!(chosen(&memory(301, 1), &cards), [1]);
+    assert_eq!(
+        chosen(&memory(301, 1), &cards),
+        [2],
+        "300 MiB in whole units"
+    );
+    assert_eq!(chosen(&memory(302, 1), &cards), [1]);
 }
 
 #[test]
@@ -86,7 +91,7 @@ fn a_fraction_is_of_the_card_that_it_goes_to() {
 fn refuses_more_cards_than_are_healthy() {
     let mut cards = [card(1, 1000, 0), card(2, 1000, 0)];
     cards[1].is_healthy = false;
-    let refusal = place(&memory(1, 2), &cards).unwrap_err();
+    let refusal = place(&memory(2, 2), &cards).unwrap_err();
     assert_eq!(
         refusal,
         Refusal::TooFewCards {
@@ -95,6 +100,15 @@ fn refuses_more_cards_than_are_healthy() {
         }
     );
     assert!(!refusal.waiting_helps());
+}
+
+#[test]
+fn a_share_of_less_than_two_mib_is_none() {
+    let cards = [card(1, 1000, 0)];
+    let refusal = place(&fraction("0.0019"), &cards).unwrap_err();
+    assert!(!refusal.waiting_helps());
+    assert!(refusal.to_string().contains("less than 2 MiB"), "{refusal}");
+    assert!(place(&fraction("0.002"), &cards).is_ok());
 }
 
 #[test]
@@ -141,7 +155,9 @@ proptest! {
     fn a_placement_fits_and_no_better_one_was_passed_over(
         cards in any_cards(), mib in 1u64..100, devices in 1u32..4
     ) {
-        let able: Vec<&Card> = cards.iter().filter(|c| c.is_healthy && free(c) >= mib).collect();
+        // A share is a whole number of 2 MiB, and one at least.
+        let least = (mib / 2 * 2).max(2);
+        let able: Vec<&Card> = cards.iter().filter(|c| c.is_healthy && free(c) >= least && mib >= 2).collect();
         match place(&memory(mib, devices), &cards) {
             Ok(placement) => {
                 let taken: HashSet<_> = placement.asks.iter().map(|ask| ask.card).collect();

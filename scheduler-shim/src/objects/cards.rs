@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use apportion_abi::{Bytes, Share};
+use apportion_abi::{Bytes, SHARE_UNIT, Share};
 use apportion_groups::Object;
 use apportion_policy::Cluster;
 use apportion_policy::cluster::{Cards, Group, Job, ListedCard, Node, PodSet, Status, Task};
@@ -50,11 +50,17 @@ pub(crate) fn kept(pod: Object<'_>, asked: Result<Cards, String>) -> Result<Card
     }
 }
 
+/// What is held of a card, as a share: no byte of it can be given to others, so a part of a unit counts as one. Shares
+/// are whole units; what others use of a card is not.
+fn held(bytes: u64) -> Share {
+    Share::Memory(Bytes(bytes).rounded_up(SHARE_UNIT))
+}
+
 /// Shares of cards in bytes, which are the same of each but for a fraction of cards that differ.
 pub(crate) fn shares(cards: &[(String, u64)]) -> Cards {
     let most = cards.iter().map(|(_, bytes)| *bytes).max();
     Cards::Shared {
-        share: Share::Memory(Bytes(most.unwrap_or(0))),
+        share: held(most.unwrap_or(0)),
         devices: u32::try_from(cards.len()).unwrap_or(u32::MAX),
     }
 }
@@ -134,7 +140,7 @@ fn stranger(node: &str, card: &str, is_leaving: bool, bytes: u64) -> Task {
         node: Some(node.to_owned()),
         on: vec![card.to_owned()],
         cards: Cards::Shared {
-            share: Share::Memory(Bytes(bytes)),
+            share: held(bytes),
             devices: 1,
         },
         ..Task::default()
@@ -159,6 +165,15 @@ mod tests {
 
     fn names(node: &Node) -> Vec<&str> {
         node.listed.iter().map(|card| card.name.as_str()).collect()
+    }
+
+    #[test]
+    fn what_is_held_counts_in_full_units() {
+        let stranger = stranger("node", "card", false, 300 * Bytes::MIB + 1);
+        let Cards::Shared { share, .. } = stranger.cards else {
+            unreachable!("it holds a part of a card");
+        };
+        assert_eq!(share, Share::Memory(Bytes::from_mib(302)));
     }
 
     #[test]

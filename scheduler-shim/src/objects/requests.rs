@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use apportion_abi::{Bytes, GpuRequest, Share};
+use apportion_abi::{Bytes, GpuRequest, SHARE_UNIT, Share};
 use apportion_admission::{Pod, request as admission};
 use apportion_groups::Object;
 use apportion_policy::cluster::Cards;
@@ -25,6 +25,11 @@ pub(crate) fn cards(pod: Object<'_>) -> Result<Cards, String> {
     let read = Pod::deserialize(pod.json()).map_err(|error| error.to_string())?;
     let asked = admission::read(&read).map_err(|refusal| refusal.to_string())?;
     if let Some(request) = asked.iter().map(|asked| asked.request).reduce(together) {
+        if let Share::Memory(asked) = request.share
+            && asked.0 < SHARE_UNIT
+        {
+            return Err("it asks for less than 2 MiB of a card, the smallest share".to_owned());
+        }
         return Ok(Cards::Shared {
             share: request.share,
             devices: request.devices,
@@ -127,6 +132,13 @@ mod tests {
             ask(json!({"gpu-memory": "8Gi"}), json!({})),
             Err("gpu-memory annotation value must be a positive integer greater than 0".to_owned())
         );
+    }
+
+    #[test]
+    fn less_than_the_smallest_share_is_no_request() {
+        let said = ask(json!({"gpu-memory": "1"}), json!({})).unwrap_err();
+        assert!(said.contains("less than 2 MiB"), "{said}");
+        assert!(ask(json!({"gpu-memory": "2"}), json!({})).is_ok());
     }
 
     #[test]

@@ -136,12 +136,8 @@ pub fn find(modules: &Path, minor: Option<&str>, containerd: Option<&Path>) -> R
     };
     let offers = containerd.map(PathBuf::from).into_iter();
     let others = tools(modules, offers.chain(kubernetes.offers.clone()).collect())?;
-    let mut paths = BTreeMap::new();
-    for (source, programs) in [(&kubernetes, KUBERNETES), (&others, OTHERS)] {
-        for program in programs {
-            paths.insert(program.name, source.find(program)?);
-        }
-    }
+    let mut paths = kubernetes.find(KUBERNETES)?;
+    paths.extend(others.find(OTHERS)?);
     Ok(Binaries {
         kubernetes: version,
         paths,
@@ -157,9 +153,12 @@ pub fn find(modules: &Path, minor: Option<&str>, containerd: Option<&Path>) -> R
 /// If no row of this file names it.
 pub fn tool(modules: &Path, name: &str) -> Result<PathBuf> {
     let assets = env::var_os(ASSETS).map(PathBuf::from);
-    let mut rows = OTHERS.iter();
-    let row = rows.find(|program| program.name == name);
-    tools(modules, assets.into_iter().collect())?.find(row.expect("every program has a row"))
+    let mut rows = OTHERS.chunks(1);
+    let row = rows.find(|row| row.iter().any(|program| program.name == name));
+    let found = tools(modules, assets.into_iter().collect())?
+        .find(row.expect("every program has a row"))?;
+    let path = found.into_values().next();
+    Ok(path.expect("one program was asked for"))
 }
 
 /// Where the programs are that are of no Kubernetes minor.
@@ -201,38 +200,68 @@ struct Source {
 }
 
 impl Source {
-    fn find(&self, program: &Program) -> Result<PathBuf> {
-        let offered = self.offers.iter().map(|folder| folder.join(program.name));
-        let mut there = offered.filter(|path| path.exists());
-        if let Some(path) = there.next() {
-            return Ok(path);
+    /// Where the programs are; what is nowhere is built.
+    fn find(&self, programs: &[Program]) -> Result<BTreeMap<&'static str, PathBuf>> {
+        let mut paths = BTreeMap::new();
+        let mut missing = Vec::new();
+        for program in programs {
+            let folders = self.offers.iter().chain([&self.made]);
+            let mut there = folders.map(|folder| folder.join(program.name));
+            match there.find(|path| path.exists()) {
+                Some(path) => drop(paths.insert(program.name, path)),
+                None => missing.push(program),
+            }
         }
-        let path = self.made.join(program.name);
-        if !path.exists() {
-            self.build(program, &path)?;
+        if !missing.is_empty() {
+            self.build(&missing)?;
         }
-        Ok(path)
+        for program in missing {
+            paths.insert(program.name, self.made.join(program.name));
+        }
+        Ok(paths)
     }
 
-    /// Builds beside the wanted path and renames, so that a build that is cut off leaves no half program.
-    fn build(&self, program: &Program, path: &Path) -> Result<()> {
-        eprintln!("building {} (once, a few minutes)", program.name);
-        fs::create_dir_all(&self.made)
-            .with_context(|| format!("failed to make {}", self.made.display()))?;
-        let new = path.with_extension(format!("new-{}", std::process::id()));
+    /// Builds all of them with one call of `go`, which compiles what they share once and links them side by side.
+    /// They are built into a folder of this process and moved, so that a build that is cut off leaves no half
+    /// program.
+    fn build(&self, programs: &[&Program]) -> Result<()> {
+        let names: Vec<_> = programs.iter().map(|program| program.name).collect();
+        eprintln!("building {} (once, some minutes)", names.join(", "));
+        let folder = self.made.join(format!("new-{}", std::process::id()));
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("failed to make {}", folder.display()))?;
         let mut go = Command::new("go");
         go.current_dir(&self.module)
+            .env("CGO_ENABLED", "0")
             .args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false"])
             .args(["-ldflags", &self.flags, "-o"])
-            .args([new.as_os_str(), program.package.as_ref()]);
+            .arg(&folder)
+            .args(programs.iter().map(|program| program.package));
         let status = go.status().context(
             "failed to start go, which builds Kubernetes; hint: install Go (https://go.dev/dl), or name a \
              folder with the programs in KUBEBUILDER_ASSETS",
         )?;
         if !status.success() {
-            bail!("go build {} ended with {status}", program.package);
+            bail!("go build of {} ended with {status}", names.join(", "));
         }
-        fs::rename(&new, path).with_context(|| format!("failed to place {}", path.display()))
+        for program in programs {
+            fs::rename(folder.join(program.made()), self.made.join(program.name))
+                .with_context(|| format!("failed to place {}", program.name))?;
+        }
+        fs::remove_dir(&folder).with_context(|| format!("failed to remove {}", folder.display()))
+    }
+}
+
+impl Program {
+    /// What Go calls the program: the last element of its package that is no major version.
+    fn made(&self) -> &'static str {
+        let mut elements = self.package.rsplit('/');
+        let last = elements.next().unwrap_or_default();
+        let digits = last.strip_prefix('v').unwrap_or_default();
+        match !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => elements.next().unwrap_or_default(),
+            false => last,
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::record::{Report, Stop};
 
 mod arrays;
 mod contexts;
+mod deadly_nulls;
 mod driver_lookup;
 mod entry_points;
 mod graphs;
@@ -19,6 +20,7 @@ mod rounding;
 mod starting;
 mod virtual_memory;
 
+pub(crate) use deadly_nulls::perform as perform_deadly;
 pub(crate) use processes::hold;
 
 /// One row of the table.
@@ -117,6 +119,11 @@ pub(crate) const CASES: &[Case] = &[
         name: "entry_points",
         about: "cuGetProcAddress of everything that CUDA's headers name",
         run: entry_points::run,
+    },
+    Case {
+        name: "deadly_nulls",
+        about: "NULL where a driver may end the process: each call in a child",
+        run: deadly_nulls::run,
     },
     Case {
         name: "queries",

@@ -69,6 +69,7 @@ library! {
     primary_reset = "cuDevicePrimaryCtxReset_v2" (device: i32);
     primary_state = "cuDevicePrimaryCtxGetState" (device: i32, flags: Out<u32>, active: Out<i32>);
     context_create = "cuCtxCreate_v2" (context: Out<usize>, flags: u32, device: i32);
+    context_create_v4 = "cuCtxCreate_v4" (context: Out<usize>, parameters: *mut c_void, flags: u32, device: i32);
     context_destroy = "cuCtxDestroy_v2" (context: usize);
     context_set = "cuCtxSetCurrent" (context: usize);
     context_current = "cuCtxGetCurrent" (context: Out<usize>);
@@ -82,6 +83,7 @@ library! {
     address_range = "cuMemGetAddressRange_v2" (base: Out<u64>, bytes: Out<usize>, address: u64);
     copy_in = "cuMemcpyHtoD_v2" (to: u64, from: *const c_void, bytes: usize);
     copy_out = "cuMemcpyDtoH_v2" (to: *mut c_void, from: u64, bytes: usize);
+    copy_peer = "cuMemcpy3DPeer" (copy: *const c_void);
     set_bytes = "cuMemsetD8_v2" (address: u64, value: u8, count: usize);
     granularity = "cuMemGetAllocationGranularity" (bytes: Out<usize>, properties: In<HandleProperties>, option: i32);
     handle_create = "cuMemCreate" (handle: Out<u64>, bytes: usize, properties: In<HandleProperties>, flags: u64);
@@ -117,6 +119,8 @@ library! {
     module_load = "cuModuleLoadData" (module: Out<usize>, image: *const c_char);
     module_function = "cuModuleGetFunction" (function: Out<usize>, module: usize, name: *const c_char);
     module_unload = "cuModuleUnload" (module: usize);
+    error_name = "cuGetErrorName" (error: i32, text: Out<*const c_char>);
+    exchange_capture_mode = "cuThreadExchangeStreamCaptureMode" (mode: Out<i32>);
     lookup = "cuGetProcAddress_v2" (symbol: *const c_char, function: Out<usize>, version: i32, flags: u64, status: Out<i32>);
     lookup_v1 = "cuGetProcAddress" (symbol: *const c_char, function: Out<usize>, version: i32, flags: u64);
 }

@@ -44,6 +44,9 @@ struct Arguments {
     /// Run one case in this process
     #[arg(long, hide = true, value_name = "CASE")]
     here: Option<String>,
+    /// Make one call that may end this process, and print what it returns
+    #[arg(long, hide = true, value_name = "CALL")]
+    deadly: Option<String>,
     /// Hold memory until the standard input ends
     #[arg(long, hide = true)]
     hold: bool,
@@ -74,6 +77,9 @@ fn perform(arguments: &Arguments) -> Result<bool, String> {
     }
     if arguments.hold {
         return Ok(cases::hold().is_ok());
+    }
+    if let Some(name) = &arguments.deadly {
+        return cases::perform_deadly(name);
     }
     if let Some(name) = &arguments.here {
         return here(name);

@@ -30,6 +30,16 @@ pub(crate) fn must(what: &'static str, code: Code) -> Result<(), Stop> {
     }
 }
 
+/// Starts the driver for a case that needs no card, and says so where there is none.
+pub(crate) fn start_without_card(report: &Report, cuda: &Cuda) -> Result<(), Stop> {
+    let code = cuda.init(0);
+    report.observed("cuInit", code);
+    match code {
+        Code::NO_DEVICE => Ok(()),
+        code => must("cuInit", code),
+    }
+}
+
 /// The text of a UUID, as NVML takes it.
 pub(crate) fn uuid_text(uuid: [u8; 16]) -> CString {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();

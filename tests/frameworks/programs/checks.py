@@ -31,7 +31,7 @@ def _print(said):
 
 def check(name, holds, seen=""):
     """Says whether something is as it should be, and what was seen."""
-    _print({"check": name, "holds": bool(holds), "seen": str(seen)})
+    _print({"check": name, "holds": bool(holds), "seen": " ".join(str(seen).split())})
 
 
 def equal(name, seen, wanted):

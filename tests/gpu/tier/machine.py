@@ -1,128 +1,198 @@
 """How a program is run here: on which driver, with which limit, for how long, and seen by whom."""
 
+import importlib.metadata
 import os
+import platform
+import re
 import signal
 import socket
 import struct
 import subprocess
-import threading
+import sys
 import time
 
+from tier.program import Program, adopt_orphans, end_strays, slug
 from tier.watch import Watch
 
 MIB = 1 << 20
+# Versions of what a row may need, for the record.
+FRAMEWORKS = ["torch", "jax", "jaxlib", "cupy", "triton", "numba", "numba-cuda", "numpy", "tensorflow", "vllm"]
+# What would make a program see another card, or us another driver.
+NOT_INHERITED = ["LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "APPORTION_ACCOUNT"]
+# Left of the whole time for ending what runs and writing the record.
+RESERVE = 6
 
 
-class Outcome:
-    """What came of one program."""
+class Share:
+    """The size of a program's share: MiB, or a fraction of the card."""
 
-    def __init__(self, status, output, errors, peak, seconds):
-        self.status = status
-        self.output = output
-        self.errors = errors
-        self.peak = peak
-        self.seconds = seconds
+    def __init__(self, mib=None, fraction=None):
+        self.mib = mib
+        self.fraction = fraction
 
     @property
-    def last_words(self):
-        lines = [line for line in self.errors.splitlines() if line.strip()]
-        return lines[-1].strip() if lines else f"ended with {self.status}"
+    def words(self):
+        if self.mib is not None:
+            return ["--gpu-memory", str(self.mib)]
+        return ["--gpu-fraction", str(self.fraction)]
 
 
 class Machine:
     """One instance of Apportion in a folder of its own, on the real or the simulated driver."""
 
-    def __init__(self, given, scratch, out):
+    def __init__(self, given, scratch, end):
         self.sim = given.sim
         self.apportion = given.staged / "bin/apportion"
         self.libraries = given.staged / "lib/apportion"
         self.programs = given.programs
-        self.out = out
+        self.hami_core = given.hami_core
+        self.longest = given.row_seconds
+        self.scratch = scratch
+        self.files = scratch / "rows"
+        self.files.mkdir()
         self.folder = scratch / "instance"
         self.folder.mkdir(mode=0o700)
-        self.end = time.monotonic() + given.seconds
-        self.environment = dict(os.environ, APPORTION_DIR=str(self.folder), PYTHONDONTWRITEBYTECODE="1")
+        self.end = end
+        self.watch = None
+        self.environment = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+        self.environment |= {"APPORTION_DIR": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
         if self.sim:
             self.environment["GPU_TIER_SIM"] = "1"
-        self.environment.pop("LD_PRELOAD", None)
+
+    def start(self):
+        """Starts the agent (and the simulated machine) and the sampler, so that no row waits for them."""
+        adopt_orphans()
         if self.sim:
-            # The first command starts the simulated machine; the watcher needs it to be there.
-            self._bare(["/bin/true"]).check_returncode()
-        self.watch = Watch(self._nvml())
+            self._bare([self.apportion, "sim", "--", "/bin/true"], 30)
+            os.environ["APPORTION_SIM_SOCKET"] = str(self.folder / "sim/driver.sock")
+            library = str(self.libraries / "sim/libnvidia-ml.so.1")
+        else:
+            library = "libnvidia-ml.so.1"
+        self.watch = Watch(library, dict(self.environment, **self._sim_socket()))
+        if self.watch.facts.get("cards", 1) > 1 and not self.sim:
+            # What runs without a limit uses the card that is watched, too.
+            self.environment["CUDA_VISIBLE_DEVICES"] = self.watch.facts["uuid"]
+        self._bare(self._words(["/bin/true"], Share(mib=512)), 60)
 
-    def _nvml(self):
-        if not self.sim:
-            return "libnvidia-ml.so.1"
-        os.environ["APPORTION_SIM_SOCKET"] = str(self.folder / "sim/driver.sock")
-        return str(self.libraries / "sim/libnvidia-ml.so.1")
+    def _sim_socket(self):
+        return {"APPORTION_SIM_SOCKET": os.environ["APPORTION_SIM_SOCKET"]} if self.sim else {}
 
-    def _bare(self, command):
-        return subprocess.run(
-            [self.apportion, "sim", "--", *command],
+    def _bare(self, words, seconds):
+        done = subprocess.run(
+            [str(word) for word in words],
             env=self.environment,
             stdin=subprocess.DEVNULL,
-            timeout=30,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
         )
+        if done.returncode:
+            raise SystemExit(f"run: apportion could not start: {done.stderr.strip() or done.returncode}")
 
     @property
     def seconds_left(self):
-        return self.end - time.monotonic()
+        return self.end - time.monotonic() - RESERVE
 
-    def run(self, name, command, limit=None, timeout=90, environment=None, says=None):
-        """Runs `command`, under `limit` MiB if there is one; None if there is no time left for it.
+    def facts(self):
+        """What this machine is, for the record."""
+        versions = {}
+        for name in FRAMEWORKS:
+            try:
+                versions[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return {
+            **self.watch.facts,
+            "simulated": self.sim,
+            "kernel": platform.release(),
+            "libc": " ".join(platform.libc_ver()),
+            "processors": os.cpu_count(),
+            "python": platform.python_version(),
+            "frameworks": versions,
+        }
 
-        With `says`, those lines are its input, and it is held after its answers (each ends with a line
-        with a dot) until NVML has been asked, so that nothing is too quick to be seen.
+    def begin(self, name, command, share=None, timeout=60, environment=None, talks=False, watched=True):
+        """Starts `command`, under a share if there is one; None if there is no time left for it.
+
+        One that is not `watched` is not disturbed, and nothing is known of what it held.
         """
-        timeout = min(timeout, self.seconds_left)
-        if timeout < 5:
+        timeout = min(timeout, self.longest, self.seconds_left)
+        if timeout < 2:
             return None
-        begun = time.monotonic()
-        process = subprocess.Popen(
-            self._words(command, limit),
-            env={**self.environment, **(environment or {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        late = threading.Timer(timeout, os.killpg, (process.pid, signal.SIGKILL))
-        late.start()
-        with self.watch.over(process.pid) as seen:
-            answer = _ask(process, says, seen) if says else ""
-            output, errors = process.communicate()
-        status = process.returncode
-        if time.monotonic() - begun >= timeout:
-            status, errors = "time", f"{errors}\nit took more than {timeout:.0f} s"
-        late.cancel()
-        kept = str(self.out / name.replace(" ", "-").replace(":", ""))
-        for kind, text in ((".out", answer + output), (".err", errors)):
-            with open(kept + kind, "w", encoding="utf-8") as file:
-                file.write(text)
-        return Outcome(status, answer + output, errors, seen.peak, time.monotonic() - begun)
+        words = self._words(command, share)
+        files = [self.files / f"{slug(name)}{kind}" for kind in (".out", ".err")]
+        program = Program(words, {**self.environment, **(environment or {})}, files, timeout, talks)
+        program.name, program.is_watched = name, watched
+        if watched:
+            self.watch.begin(name, program.pid, None, files[1] if share else None)
+        return program
 
-    def _words(self, command, limit):
+    def finish(self, program):
+        """Waits for the end of what `begin` started; what came of it."""
+        try:
+            status = program.finish()
+        except BaseException:
+            program.kill()
+            raise
+        return program.outcome(status, self.watch.end(program.name) if program.is_watched else {})
+
+    def give_up(self, begun):
+        """Ends programs of which one did not begin."""
+        for program in filter(None, begun):
+            program.kill()
+            self.finish(program)
+
+    def run(self, name, command, says=None, **options):
+        """Runs a command to its end.
+
+        With `says`, those lines are its input, and after each answer NVML is asked once more before the next,
+        so that nothing is too quick to be seen.
+        """
+        program = self.begin(name, command, talks=bool(says), **options)
+        if program is None:
+            return None
+        try:
+            for line in says.splitlines() if says else ():
+                program.tell(line)
+                program.hear()
+                self.watch.look()
+        except BaseException:
+            program.kill()
+            raise
+        return self.finish(program)
+
+    def _words(self, command, share):
         words = [str(word) for word in command]
         sim = ["--sim"] if self.sim else []
-        if limit is not None:
-            return [str(self.apportion), "run", *sim, "--gpu-memory", str(limit), "--", *words]
+        card = ["--gpu", self.watch.facts["uuid"]] if self.watch and self.watch.facts.get("uuid") else []
+        if share:
+            return [str(self.apportion), "run", *sim, "--json", *share.words, *card, "--", *words]
         return [str(self.apportion), "sim", "--", *words] if self.sim else words
 
+    def sweep(self):
+        """Ends what a row left running."""
+        end_strays({self.watch.process.pid} if self.watch else set())
+
     def stop(self):
-        """Ends the agent and the simulated machine that this run started."""
+        """Ends the agent and the simulated machine that this run started, and all else below it."""
+        if self.watch:
+            self.watch.stop()
         sockets = ["agent.sock", "sim/agent.sock", "sim/driver.sock"]
         served = [pid for pid in map(self._server, sockets) if pid]
         for pid in served:
-            os.kill(pid, signal.SIGTERM)
-        end = time.monotonic() + 10
+            _tell(pid, signal.SIGTERM)
+        end = time.monotonic() + 3
         while any(map(_is_there, served)) and time.monotonic() < end:
-            time.sleep(0.05)
+            time.sleep(0.02)
+        for pid in filter(_is_there, served):
+            _tell(pid, signal.SIGKILL)
+        end_strays(set())
 
     def _server(self, name):
         """The process that listens on a socket of this instance, by the kernel's word."""
         credentials = struct.Struct("3i")
         with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(2)
             try:
                 client.connect(str(self.folder / name))
             except OSError:
@@ -131,26 +201,16 @@ class Machine:
             return credentials.unpack(told)[0]
 
 
+def _tell(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
 def _is_there(pid):
     try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return ") Z " not in stat.read()
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return not re.search(r"\) [ZX] ", stat.read())
     except OSError:
         return False
-
-
-def _ask(process, lines, seen):
-    """The answers to lines of input; after each, NVML is asked at least twice."""
-    answers = []
-    for line in lines.splitlines():
-        try:
-            process.stdin.write(line + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            break
-        for said in process.stdout:
-            if said.strip() == ".":
-                seen.twice()
-                break
-            answers.append(said)
-    return "".join(answers)

@@ -1,105 +1,106 @@
-"""What NVML counts for a program and its descendants while it runs, seen from outside its limit."""
+"""The other end of the sampler: starts it, gives it orders, and lives on without it."""
 
-import contextlib
-import ctypes
-import os
-import threading
+import json
+import pathlib
+import select
+import subprocess
+import sys
+import time
 
-MANY = 512
-
-
-class _Process(ctypes.Structure):
-    _fields_ = [
-        ("pid", ctypes.c_uint),
-        ("used", ctypes.c_ulonglong),
-        ("instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    ]
+SAMPLER = pathlib.Path(__file__).with_name("sampler.py")
+# A sampler that takes longer than that hangs in the driver.
+PATIENCE = 10.0
+# So many are started anew; after that programs run unseen, which fails their rows.
+RESTARTS = 2
 
 
-class _Memory(ctypes.Structure):
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
-
-
-class Seen:
-    """The most that one program held at a time on the first card."""
-
-    def __init__(self):
-        self.peak = 0
-        self.looks = 0
-        self.looked = threading.Condition()
-
-    def note(self, used):
-        with self.looked:
-            self.peak = max(self.peak, used)
-            self.looks += 1
-            self.looked.notify_all()
-
-    def twice(self):
-        """Waits for two more looks: the second began after this was called."""
-        with self.looked:
-            wanted = self.looks + 2
-            self.looked.wait_for(lambda: self.looks >= wanted, timeout=5)
+class Silent(Exception):
+    """The sampler gave no answer."""
 
 
 class Watch:
-    """NVML, asked every few milliseconds."""
+    """What NVML and the accounts say of running programs, asked by a process of its own."""
 
-    def __init__(self, library):
+    def __init__(self, library, environment):
+        self.library = library
+        self.environment = environment
+        self.process = None
+        self.lost = 0
+        self.facts = self._start()
+        if "error" in self.facts:
+            self.stop()
+            raise SystemExit(f"run: no driver ({self.facts['error']}); hint: --sim needs none")
+
+    def _start(self):
+        self.process = subprocess.Popen(
+            [sys.executable, SAMPLER, self.library],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.buffer = b""
         try:
-            self.nvml = ctypes.CDLL(library)
-        except OSError as error:
-            raise SystemExit(f"run: no driver ({error}); hint: --sim needs none") from None
-        code = self.nvml.nvmlInit_v2()
-        if code:
-            raise SystemExit(f"run: nvmlInit returned {code}; hint: --sim needs no driver")
-        self.card = ctypes.c_void_p()
-        self.nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.card))
+            return self._answer(2 * PATIENCE)
+        except Silent:
+            return {"error": "NVML did not answer"}
 
-    def _used_by_all(self):
-        memory = _Memory()
-        self.nvml.nvmlDeviceGetMemoryInfo(self.card, ctypes.byref(memory))
-        return memory.used
+    def _answer(self, patience=None):
+        end = time.monotonic() + (PATIENCE if patience is None else patience)
+        while b"\n" not in self.buffer:
+            left = end - time.monotonic()
+            ready = left > 0 and select.select([self.process.stdout], [], [], left)[0]
+            piece = self.process.stdout.read1(65536) if ready else b""
+            if not piece:
+                raise Silent()
+            self.buffer += piece
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        return json.loads(line)
 
-    def _used_by(self, pids):
-        """None where NVML names none of these processes, as from inside some containers."""
-        count = ctypes.c_uint(MANY)
-        processes = (_Process * MANY)()
-        self.nvml.nvmlDeviceGetComputeRunningProcesses_v3(self.card, ctypes.byref(count), processes)
-        own = [process.used for process in processes[: count.value] if process.pid in pids]
-        return sum(own) if own else None
-
-    @contextlib.contextmanager
-    def over(self, pid):
-        """Watches a process and its descendants for as long as the block lasts."""
-        seen, done, before = Seen(), threading.Event(), self._used_by_all()
-
-        def look():
-            while not done.wait(0.004):
-                used = self._used_by(_descendants(pid))
-                if used is None:
-                    used = max(0, self._used_by_all() - before)
-                seen.note(used)
-
-        thread = threading.Thread(target=look)
-        thread.start()
+    def _order(self, **order):
+        if self.lost > RESTARTS:
+            raise Silent()
         try:
-            yield seen
-        finally:
-            done.set()
-            thread.join()
+            self.process.stdin.write(json.dumps(order).encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            raise Silent() from None
 
+    def begin(self, name, pid, limit, said):
+        """Watches a process and all below it from now on."""
+        try:
+            self._order(order="watch", name=name, pid=pid, limit=limit, said=str(said) if said else None)
+        except Silent:
+            self._again()
 
-def _descendants(root):
-    """A process and all below it."""
-    parents = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as stat:
-                parents[int(name)] = int(stat.read().rpartition(")")[2].split()[1])
-    found, grew = {root}, True
-    while grew:
-        below = {pid for pid, parent in parents.items() if parent in found}
-        grew = not below <= found
-        found |= below
-    return found
+    def look(self):
+        """Returns when everything that is watched has been looked at once more."""
+        try:
+            self._order(order="look")
+            self._answer()
+        except Silent:
+            self._again()
+
+    def end(self, name):
+        """What was seen; nothing if the sampler was lost on the way."""
+        try:
+            self._order(order="done", name=name)
+            return self._answer()
+        except Silent:
+            self._again()
+            return {}
+
+    def _again(self):
+        """A sampler that hangs is left to its fate, and another one started."""
+        self.lost += 1
+        if self.lost <= RESTARTS:
+            self.stop()
+            self._start()
+
+    def stop(self):
+        if self.process:
+            self.process.kill()
+            try:
+                self.process.wait(2)
+            except subprocess.TimeoutExpired:
+                pass

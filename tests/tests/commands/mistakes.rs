@@ -16,6 +16,7 @@ fn each_mistake_is_one_line_and_leaves_nothing_behind() {
         (64, &["run", "--gpu-fraction", "NaN", "--", "true"]),
         (64, &["run", "--gpu-memory", "2000Ti", "--", "true"]),
         (64, &["run", "--gpu-memory", "0", "--", "true"]),
+        (64, &["run", "--gpu-memory", "1", "--", "true"]),
         (64, &["run", "--gpu-memory", "-5", "--", "true"]),
         (
             64,
@@ -54,6 +55,7 @@ fn each_mistake_is_one_line_and_leaves_nothing_behind() {
             &["run", "--gpu-memory", "100", "--gpu", unknown, "--", "true"],
         ),
         (1, &["run", "--gpu-memory", "99999", "--", "true"]),
+        (1, &["run", "--gpu-fraction", "0.0001", "--", "true"]),
         (1, &["run", "--gpus", "2", "--", "true"]),
         (1, &["resize", "nobody", "--gpu-memory", "100"]),
     ];

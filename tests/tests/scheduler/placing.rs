@@ -142,13 +142,14 @@ fn the_running_scheduler_says_what_it_knows() {
 }
 
 #[test]
-fn a_share_becomes_a_limit_to_the_mebibyte() {
+fn a_share_becomes_a_limit_of_whole_blocks() {
     let cluster = Cluster::with_cards(1);
     let asks = [
         ("tiny", json!({"gpu-fraction": "0.004"}), CARD * 4 / 1000),
         ("eighth", json!({"gpu-fraction": "0.125"}), CARD / 8),
         ("third", json!({"gpu-fraction": "0.333"}), CARD / 1000 * 333),
-        ("least", json!({"gpu-memory": "1"}), MIB),
+        ("odd", json!({"gpu-memory": "301"}), 300 * MIB),
+        ("least", json!({"gpu-memory": "2"}), 2 * MIB),
     ];
     let pods: Vec<Value> = asks
         .iter()
@@ -160,10 +161,7 @@ fn a_share_becomes_a_limit_to_the_mebibyte() {
     let held: BTreeMap<String, u64> = granted.into_values().flatten().collect();
     for (name, _, wanted) in asks {
         let got = held[&format!("default/{name}")];
-        assert!(
-            got.abs_diff(wanted) <= MIB,
-            "{name} got {got} and wanted {wanted}"
-        );
+        assert_eq!(got, wanted / (2 * MIB) * (2 * MIB), "{name}");
     }
 }
 

@@ -10,13 +10,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use apportion_abi::{Bytes, place};
+use apportion_abi::place;
 use serde_json::Value;
 
 use super::cases::Share;
 
 /// What the driver keeps of the card.
 const RESERVED: u64 = 256 << 20;
+
+/// A share is a whole number of these bytes.
+const UNIT: u64 = 2 << 20;
 
 /// How long the simulated driver may take until it serves.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -100,7 +103,9 @@ impl Machine {
             Share::Mib(size) => size << 20,
             Share::Fraction(text) => {
                 let fraction: apportion_abi::Fraction = text.parse()?;
-                fraction.of(Bytes(self.card())).0
+                let parts = u128::from(self.card()) * u128::from(fraction.parts_per_billion());
+                let part = u64::try_from(parts / 1_000_000_000)?;
+                part - part % UNIT
             }
         })
     }

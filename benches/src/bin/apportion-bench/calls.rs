@@ -11,39 +11,77 @@ use crate::worker::Work;
 struct Row {
     what: &'static str,
     work: Work,
-    budget: Option<f64>,
+    /// How many other processes are in the account, and do nothing.
+    others: usize,
+    budget: f64,
 }
 
 const ROWS: &[Row] = &[
     Row {
         what: "alloc+free of 4 KiB",
         work: Work::AllocSmall,
-        budget: Some(300.0),
+        others: 0,
+        budget: 300.0,
     },
     Row {
         what: "alloc+free of 2 MiB",
         work: Work::AllocLarge,
-        budget: Some(300.0),
+        others: 0,
+        budget: 300.0,
     },
     Row {
         what: "alloc+free of 4 KiB among 10 000 others",
         work: Work::AllocAmong,
-        budget: Some(300.0),
+        others: 0,
+        budget: 300.0,
     },
     Row {
         what: "alloc+free of 4 KiB in stream order",
         work: Work::AllocAsync,
-        budget: Some(300.0),
+        others: 0,
+        budget: 300.0,
     },
     Row {
         what: "cuMemGetInfo",
         work: Work::MemoryInfo,
-        budget: None,
+        others: 0,
+        budget: 1000.0,
+    },
+    Row {
+        what: "cuMemGetInfo, 64 processes in the account",
+        work: Work::MemoryInfo,
+        others: 63,
+        budget: 1000.0,
+    },
+    Row {
+        what: "a refused allocation",
+        work: Work::Refused,
+        others: 0,
+        budget: 2000.0,
+    },
+    Row {
+        what: "a refused allocation, 64 processes",
+        work: Work::Refused,
+        others: 63,
+        budget: 40_000.0,
     },
     Row {
         what: "launch",
         work: Work::Launch,
-        budget: Some(50.0),
+        others: 0,
+        budget: 50.0,
+    },
+    Row {
+        what: "dlopen+dlclose of a library that is loaded",
+        work: Work::Open,
+        others: 0,
+        budget: 1000.0,
+    },
+    Row {
+        what: "the same with RTLD_DEEPBIND",
+        work: Work::OpenDeep,
+        others: 0,
+        budget: 50_000.0,
     },
 ];
 
@@ -51,18 +89,19 @@ const ROWS: &[Row] = &[
 pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
     heading("One call, on a driver that does nothing: the difference is the hook");
     for row in ROWS {
-        pair(setting, row.work, Driver::Null, rounds)?.print(row.what, row.budget);
+        pair(setting, row, Driver::Null, rounds)?.print(row.what, Some(row.budget));
     }
     heading("One call, on the simulated driver: the ratio is nearer to life");
     for row in ROWS {
-        pair(setting, row.work, Driver::Simulated, rounds)?.print(row.what, None);
+        pair(setting, row, Driver::Simulated, rounds)?.print(row.what, None);
     }
     Ok(())
 }
 
 /// Measures in turns, so that what disturbs the machine disturbs both.
-fn pair(setting: &Setting, work: Work, driver: Driver, rounds: usize) -> Result<Pair> {
-    let mut pair = Pair::default();
+fn pair(setting: &Setting, row: &Row, driver: Driver, rounds: usize) -> Result<Pair> {
+    let (work, mut pair) = (row.work, Pair::default());
+    let _others = setting.others(row.others, driver)?;
     let middle =
         |hooked| -> Result<f64> { Ok(Spread::of(setting.samples(work, driver, hooked)?).middle) };
     for _ in 0..rounds {

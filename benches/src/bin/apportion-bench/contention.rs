@@ -85,7 +85,9 @@ fn at_once(setting: &Setting, row: &Row, hooked: bool) -> Result<Vec<(Spread, f6
     }
     let answers = workers.iter_mut().map(|worker| match answer(worker)? {
         Answer::Contended { clock, processor } => Ok((clock, processor)),
-        Answer::Samples(_) | Answer::Card(_) => bail!("a worker did not contend"),
+        Answer::Samples(_) | Answer::Card(_) | Answer::Metrics(_) => {
+            bail!("a worker did not contend")
+        }
     });
     answers.collect()
 }

@@ -39,6 +39,9 @@ functions! {
     uuid = "cuDeviceGetUuid_v2" (uuid: &mut [u8; 16], device: i32);
     retain = "cuDevicePrimaryCtxRetain" (context: &mut usize, device: i32);
     set_current = "cuCtxSetCurrent" (context: usize);
+    context_create = "cuCtxCreate_v2" (context: &mut usize, flags: u32, device: i32);
+    context_destroy = "cuCtxDestroy_v2" (context: usize);
+    synchronise = "cuCtxSynchronize" ();
     memory_info = "cuMemGetInfo_v2" (free: &mut usize, total: &mut usize);
     alloc = "cuMemAlloc_v2" (address: &mut u64, bytes: usize);
     free = "cuMemFree_v2" (address: u64);
@@ -75,13 +78,19 @@ impl Cuda {
 
     /// A kernel that does nothing.
     pub(crate) fn kernel(&self) -> Result<usize> {
-        const IMAGE: &CStr =
-            c".version 8.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+        /// Drivers stop compiling for the oldest cards one day.
+        const IMAGES: [&CStr; 2] = [
+            c".version 8.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n",
+            c".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry nothing() { ret; }\n",
+        ];
         let (mut module, mut function) = (0, 0);
-        must(
-            "cuModuleLoadData",
-            (self.load)(&mut module, IMAGE.as_ptr().cast()),
-        )?;
+        let mut load = |image: &CStr| (self.load)(&mut module, image.as_ptr().cast());
+        let refused = IMAGES
+            .into_iter()
+            .map(&mut load)
+            .take_while(|&code| code != 0);
+        let loaded = refused.count() < IMAGES.len();
+        ensure!(loaded, "cuModuleLoadData takes no kernel");
         must(
             "cuModuleGetFunction",
             (self.function)(&mut function, module, c"nothing".as_ptr()),
@@ -89,9 +98,51 @@ impl Cuda {
         Ok(function)
     }
 
+    /// What the driver calls free, in bytes.
+    pub(crate) fn free_memory(&self) -> Result<usize> {
+        let (mut free, mut total) = (0, 0);
+        must("cuMemGetInfo_v2", (self.memory_info)(&mut free, &mut total))?;
+        Ok(free)
+    }
+
+    /// Makes a further context and destroys it; the one before is current again.
+    pub(crate) fn make_and_destroy_context(&self) -> Result<()> {
+        let mut context = 0;
+        must("cuCtxCreate_v2", (self.context_create)(&mut context, 0, 0))?;
+        must("cuCtxDestroy_v2", (self.context_destroy)(context))
+    }
+
+    /// Waits for what was launched.
+    pub(crate) fn synchronize(&self) -> i32 {
+        (self.synchronise)()
+    }
+
+    /// Allocates; where.
+    pub(crate) fn take(&self, bytes: usize) -> Result<u64> {
+        let mut address = 0;
+        must("cuMemAlloc_v2", (self.alloc)(&mut address, bytes))?;
+        Ok(address)
+    }
+
+    /// Frees.
+    pub(crate) fn give(&self, address: u64) -> i32 {
+        (self.free)(address)
+    }
+
     /// Allocates for good.
     pub(crate) fn keep(&self, bytes: usize) -> i32 {
         (self.alloc)(&mut 0, bytes)
+    }
+
+    /// Asks for what the account refuses; a driver alone may give it, and gets it back.
+    pub(crate) fn alloc_too_much(&self, bytes: usize) -> i32 {
+        const OUT_OF_MEMORY: i32 = 2;
+        let mut address = 0;
+        match (self.alloc)(&mut address, bytes) {
+            0 => (self.free)(address),
+            OUT_OF_MEMORY => 0,
+            other => other,
+        }
     }
 
     /// Allocates and frees.

@@ -15,6 +15,7 @@ mod account;
 mod calls;
 mod contention;
 mod cuda;
+mod metrics;
 mod setting;
 mod spread;
 mod starts;

@@ -1,6 +1,7 @@
 //! What a measured process runs in: which driver, and with or without the library.
 
 use std::env;
+use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -96,7 +97,9 @@ impl Setting {
         let mut worker = self.worker(Work::Card, driver, false)?;
         match answer(&mut worker)? {
             Answer::Card(card) => Ok(card),
-            Answer::Samples(_) | Answer::Contended { .. } => bail!("a worker named no card"),
+            Answer::Samples(_) | Answer::Contended { .. } | Answer::Metrics(_) => {
+                bail!("a worker named no card")
+            }
         }
     }
 
@@ -141,11 +144,42 @@ impl Setting {
             .context("failed to start a worker")
     }
 
+    /// So many processes that hold something in the account of a driver until this is dropped.
+    pub(crate) fn others(&self, count: usize, driver: Driver) -> Result<Others> {
+        let mut others = Others(Vec::new());
+        for _ in 0..count {
+            others.0.push(self.worker(Work::Stay, driver, true)?);
+        }
+        for other in &mut others.0 {
+            let said = other.stdout.as_mut().context("its output is piped")?;
+            let mut first = [0];
+            said.read_exact(&mut first)
+                .context("a process that was to stay in the account has ended")?;
+        }
+        Ok(others)
+    }
+
     /// Runs a worker to its end.
     pub(crate) fn samples(&self, work: Work, driver: Driver, hooked: bool) -> Result<Vec<f64>> {
         match answer(&mut self.worker(work, driver, hooked)?)? {
             Answer::Samples(samples) => Ok(samples),
-            Answer::Card(_) | Answer::Contended { .. } => bail!("a worker gave no samples"),
+            Answer::Card(_) | Answer::Contended { .. } | Answer::Metrics(_) => {
+                bail!("a worker gave no samples")
+            }
+        }
+    }
+}
+
+/// Processes that end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Others(Vec<Child>);
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        for mut other in self.0.drain(..) {
+            drop(other.stdin.take());
+            // One that is gone already needs no ending.
+            let _ = other.wait();
         }
     }
 }

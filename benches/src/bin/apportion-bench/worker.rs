@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use libloading::os::unix::{Library, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 
 use crate::cuda::{Cuda, must};
+use crate::metrics::{self, Metrics};
 use crate::spread::Spread;
 
 /// What is done over and over.
@@ -25,8 +27,16 @@ pub(crate) enum Work {
     AllocAsync,
     /// Asking for free and total memory
     MemoryInfo,
+    /// Asking for more than the limit, which is less than the card
+    Refused,
+    /// Holding something, and saying so, until the input ends
+    Stay,
     /// Launching a kernel that does nothing
     Launch,
+    /// Opening and closing a library that stays loaded
+    Open,
+    /// The same for one that is to look at itself first
+    OpenDeep,
     /// Allocating and freeing 2 MiB for a second from when the input ends
     Contend,
     /// The same in eight threads
@@ -35,6 +45,8 @@ pub(crate) enum Work {
     FirstUse,
     /// Saying which card is the first, once
     Card,
+    /// Everything that GPU-Virt-Bench asks of single calls
+    Metrics,
 }
 
 /// What a worker prints.
@@ -51,17 +63,23 @@ pub(crate) enum Answer {
     },
     /// The first card.
     Card([u8; 16]),
+    /// Every metric of one side.
+    Metrics(Metrics),
 }
 
+/// `RTLD_DEEPBIND` of glibc.
+const RTLD_DEEPBIND: i32 = 8;
 /// How long one worker measures.
 const PERIOD: Duration = Duration::from_millis(250);
 /// How long it contends.
 const CONTENTION: Duration = Duration::from_secs(1);
 /// A batch is about this long, so that reading the clock does not show.
 const BATCH: Duration = Duration::from_micros(200);
-const KIB: usize = 1 << 10;
+pub(crate) const KIB: usize = 1 << 10;
+/// Above the limit of the account and below the size of its card.
+const TOO_MUCH: usize = 768 << 30;
 /// How many other allocations a process holds.
-const OTHERS: usize = 10_000;
+pub(crate) const OTHERS: usize = 10_000;
 /// How many threads contend in one process.
 const THREADS: usize = 8;
 
@@ -71,6 +89,7 @@ pub(crate) fn measure(work: Work) -> Result<()> {
     let cuda = Cuda::open().context("failed to load the driver")?;
     let answer = match work {
         Work::Card => Answer::Card(cuda.card()?),
+        Work::Metrics => Answer::Metrics(metrics::measure(&cuda, begun)?),
         Work::FirstUse => {
             cuda.enter()?;
             must("an allocation", cuda.alloc_and_free(4 * KIB))?;
@@ -78,33 +97,55 @@ pub(crate) fn measure(work: Work) -> Result<()> {
         }
         Work::Contend => contend(&cuda, 1)?,
         Work::ContendThreads => contend(&cuda, THREADS)?,
-        Work::AllocSmall => batches(&cuda, || cuda.alloc_and_free(4 * KIB))?,
-        Work::AllocLarge => batches(&cuda, || cuda.alloc_and_free(2048 * KIB))?,
+        Work::AllocSmall => samples(&cuda, || cuda.alloc_and_free(4 * KIB))?,
+        Work::AllocLarge => samples(&cuda, || cuda.alloc_and_free(2048 * KIB))?,
         Work::AllocAmong => {
             cuda.enter()?;
             for _ in 0..OTHERS {
                 must("an allocation", cuda.keep(4 * KIB))?;
             }
-            batches(&cuda, || cuda.alloc_and_free(4 * KIB))?
+            samples(&cuda, || cuda.alloc_and_free(4 * KIB))?
         }
-        Work::AllocAsync => batches(&cuda, || cuda.alloc_and_free_async(4 * KIB))?,
-        Work::MemoryInfo => batches(&cuda, || cuda.ask_memory())?,
+        Work::AllocAsync => samples(&cuda, || cuda.alloc_and_free_async(4 * KIB))?,
+        Work::Refused => samples(&cuda, || cuda.alloc_too_much(TOO_MUCH))?,
+        Work::Stay => {
+            cuda.enter()?;
+            must("an allocation", cuda.keep(4 * KIB))?;
+            println!("in");
+            std::io::stdin().read_to_end(&mut Vec::new())?;
+            return Ok(());
+        }
+        Work::MemoryInfo => samples(&cuda, || cuda.ask_memory())?,
         Work::Launch => {
             cuda.enter()?;
             let kernel = cuda.kernel()?;
-            batches(&cuda, || cuda.launch(kernel))?
+            samples(&cuda, || cuda.launch(kernel))?
         }
+        Work::Open => samples(&cuda, || open_and_close(RTLD_NOW))?,
+        Work::OpenDeep => samples(&cuda, || open_and_close(RTLD_NOW | RTLD_DEEPBIND))?,
     };
     println!("{}", serde_json::to_string(&answer)?);
     Ok(())
 }
 
-fn nanoseconds(time: Duration) -> f64 {
+/// Opens and closes a library of glibc that stays loaded; not zero if that fails.
+fn open_and_close(flags: i32) -> i32 {
+    // SAFETY: the library runs nothing at load.
+    let opened = unsafe { Library::open(Some("librt.so.1"), flags) };
+    i32::from(opened.and_then(Library::close).is_err())
+}
+
+pub(crate) fn nanoseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e9
 }
 
-fn batches(cuda: &Cuda, mut operation: impl FnMut() -> i32) -> Result<Answer> {
+fn samples(cuda: &Cuda, operation: impl FnMut() -> i32) -> Result<Answer> {
     cuda.enter()?;
+    batches(operation).map(Answer::Samples)
+}
+
+/// Nanoseconds of one operation in each of many batches.
+pub(crate) fn batches(mut operation: impl FnMut() -> i32) -> Result<Vec<f64>> {
     must("the operation", operation())?;
     let mut batch = 1_u32;
     let mut timed = |count: u32| {
@@ -121,7 +162,7 @@ fn batches(cuda: &Cuda, mut operation: impl FnMut() -> i32) -> Result<Answer> {
         must("the operation", failed)?;
         samples.push(nanoseconds(time) / f64::from(batch));
     }
-    Ok(Answer::Samples(samples))
+    Ok(samples)
 }
 
 /// Threads that begin when the input ends.

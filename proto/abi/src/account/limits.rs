@@ -2,17 +2,20 @@
 //!
 //! The same words seen from both sides: the agent stores, the program loads. A query and a charge use
 //! the same [`CardLimit::limits`], so a program can never be shown a limit that is not the one it is held to.
+//! It is a whole number of [`SHARE_UNIT`](crate::SHARE_UNIT) whatever was stored: an agent of an earlier release stored the bytes of
+//! a fraction as they came.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use super::layout::CardLimit;
+use crate::request::whole_units;
 use crate::units::Bytes;
 use crate::uuid::CardUuid;
 
 /// What the agent allows on one card, read at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The limit.
+    /// The limit: a whole number of [`SHARE_UNIT`](crate::SHARE_UNIT).
     pub limit: Bytes,
     /// Bytes that the driver uses beyond what was claimed.
     pub overhead: Bytes,
@@ -53,7 +56,7 @@ impl CardLimit {
             known => Bytes(known),
         };
         Limits {
-            limit: Bytes(self.limit.load(Acquire)),
+            limit: whole_units(Bytes(self.limit.load(Acquire))),
             overhead: Bytes(self.overhead.load(Acquire)),
             context_reserve,
             further_reserve,

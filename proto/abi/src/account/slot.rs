@@ -30,6 +30,12 @@ impl Owner {
         self.state as u32
     }
 
+    /// A number that no other hold on any slot of the account has: the slot's, and above it its generation.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        ((self.state >> 32) << 16) | (self.slot as u64 & 0xffff)
+    }
+
     pub(super) const fn tag(self) -> u64 {
         (self.state >> 32) & 0xffff
     }

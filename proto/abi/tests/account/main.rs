@@ -142,8 +142,23 @@ fn a_limit_below_use_refuses_and_keeps_what_is_held() {
     account.card().set_limit(Bytes::from_mib(10));
     assert_eq!(account.charge(owner, 1), Charge::Refused);
     assert_eq!(account.claimed(), 80);
-    account.card().set_limit(Bytes::from_mib(81));
+    account.card().set_limit(Bytes::from_mib(82));
     assert_eq!(account.charge(owner, 1), Charge::Granted);
+}
+
+/// As agents of earlier releases wrote it for a fraction.
+#[test]
+fn a_limit_that_is_no_whole_number_of_units_holds_as_one() {
+    let account = account(1);
+    let owner = account.enter(11);
+    account.card().set_limit(Bytes(51 * Bytes::MIB + 409));
+    assert_eq!(account.card().limits().limit, Bytes::from_mib(50));
+    assert_eq!(account.charge(owner, 50), Charge::Granted);
+    let one = account
+        .usage
+        .usage()
+        .charge(owner, 0, Bytes(1), account.card());
+    assert_eq!(one, Charge::Refused);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A card of which shares are given, what a pod wants of it, and what a pod has.
 
-use apportion_abi::{Bytes, Capacity, Share};
+use apportion_abi::{Bytes, Capacity, SHARE_UNIT, Share};
 
 /// The key of a shared card; unique in the session.
 pub(crate) type CardKey = u32;
@@ -62,10 +62,12 @@ pub(crate) struct NeedOfCards {
 }
 
 impl NeedOfCards {
-    /// What is taken of a card of this size; none where such a card is not for it.
+    /// What is taken of a card of this size; none where such a card is not for it, also because the share would be
+    /// less there than the smallest that an agent gives.
     pub(crate) fn of(&self, size: Bytes) -> Option<Bytes> {
         let bytes = self.on(size);
-        (self.smallest <= size && bytes <= size).then_some(bytes)
+        let is_share = bytes.0 >= SHARE_UNIT || self.share == Share::Whole;
+        (self.smallest <= size && bytes <= size && is_share).then_some(bytes)
     }
 
     /// What is taken of a card of this size by who is there already.

@@ -88,6 +88,10 @@ fn lack_of_memory(
         let message = format!("asked {asked}; its cards have {}", sizes.join(" or "));
         return Some((Lack::Kind, message));
     }
+    if share_of(task, *largest) == Bytes::ZERO {
+        let message = "asked less than 2 MiB of a card, the smallest share".to_owned();
+        return Some((Lack::Kind, message));
+    }
     // Cards that are counted have room where they are idle; those that are known are looked at one by one.
     let mut roomy = match node.listed.is_empty() {
         true => idle.max(0),

@@ -175,6 +175,24 @@ pub(crate) const ROWS: &[Row] = &[
         outcome: Held,
     },
     Row {
+        name: "deepbind-library",
+        script: asks!("export VICTIM_DOOR=plugin; "),
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "loader-namespace",
+        script: asks!("export LD_LIBRARY_PATH=/lib64 VICTIM_DOOR=namespace; "),
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "loader-namespace-library",
+        script: asks!("export LD_LIBRARY_PATH=/lib64 VICTIM_DOOR=plugin-apart; "),
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
         name: "driver-by-path",
         script: asks!("export VICTIM_DRIVER=/usr/lib/x86_64-linux-gnu/libcuda.so.1; "),
         change: nothing,
@@ -249,15 +267,6 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         name: "symbol-table",
         script: takes!("", "VICTIM_DOOR=symbols victim alloc 3000M hold"),
-        change: nothing,
-        outcome: Told(BYPASSED),
-    },
-    Row {
-        name: "loader-namespace",
-        script: takes!(
-            "",
-            "LD_LIBRARY_PATH=/lib64 VICTIM_DOOR=namespace victim alloc 3000M hold"
-        ),
         change: nothing,
         outcome: Told(BYPASSED),
     },

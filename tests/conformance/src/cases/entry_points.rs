@@ -5,7 +5,7 @@
 
 use crate::library::Cuda;
 use crate::record::{Report, Stop};
-use crate::session::must;
+use crate::session::{must, start_without_card};
 
 use super::driver_lookup::ask;
 
@@ -15,7 +15,7 @@ const STREAMS: [&str; 3] = ["", "_ptsz", "_ptds"];
 
 pub(super) fn run(report: &Report) -> Result<(), Stop> {
     let cuda = Cuda::open()?;
-    must("cuInit", cuda.init(0))?;
+    start_without_card(report, &cuda)?;
     let mut newest = 0;
     must("cuDriverGetVersion", cuda.driver_version(Some(&mut newest)))?;
     let (mut asked, mut found) = (0, 0);
@@ -27,14 +27,14 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
         asked += 1;
         let answer = ask(&cuda, name, version, flags);
         let label = format!("{name} {version} {flags}");
-        if !answer.code.succeeded() || answer.address == 0 {
-            if answer.status == 0 {
+        if !answer.is_found() {
+            if answer.status == Some(0) {
                 unsaid.push(label);
             }
             continue;
         }
         found += 1;
-        if answer.status != 0 {
+        if answer.status.is_some_and(|status| status != 0) {
             unsaid.push(label.clone());
         }
         if !is_exported(&cuda, name, answer.address) {

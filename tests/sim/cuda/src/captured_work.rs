@@ -40,7 +40,7 @@ pub(crate) fn on_stream(
     run: impl Fn() -> Outcome + Send + Sync + 'static,
 ) -> Outcome {
     stream(on)?;
-    match captured(on) {
+    match captured(on)? {
         Some(graph) => {
             let run = Arc::new(run);
             graphs::add(graph, Node::Work(Work { kind, run })).map(drop)

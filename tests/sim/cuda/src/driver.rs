@@ -170,7 +170,9 @@ fn init(flags: u32) -> Outcome {
             .iter()
             .all(|given| given.iter().any(|card| card == uuid))
     };
-    let there: Vec<usize> = (0..uuids.len())
+    let order = std::env::var("CUDA_DEVICE_ORDER").ok();
+    let there: Vec<usize> = visible::order(order.as_deref(), &facts.cards)
+        .into_iter()
         .filter(|card| is_given(uuids[*card]))
         .collect();
     let uuids: Vec<&str> = there.iter().map(|card| uuids[*card]).collect();

@@ -75,7 +75,14 @@ foreign:
     719 LAUNCH_FAILED c"unspecified launch failure";
     800 NOT_PERMITTED c"operation not permitted";
     802 SYSTEM_NOT_READY c"system not yet initialized";
+    401 ILLEGAL_STATE c"the operation cannot be performed in the present state";
     900 STREAM_CAPTURE_UNSUPPORTED c"operation not permitted when stream is capturing";
+    901 STREAM_CAPTURE_INVALIDATED c"operation failed due to a previous error during capture";
+    902 STREAM_CAPTURE_MERGE c"operation would result in a merge of separate capture sequences";
+    903 STREAM_CAPTURE_UNMATCHED c"capture was not ended in the same stream as it began";
+    906 STREAM_CAPTURE_IMPLICIT c"operation would make the legacy stream depend on a capturing blocking stream";
+    907 CAPTURED_EVENT c"operation not permitted on an event last recorded in a capturing stream";
+    908 STREAM_CAPTURE_WRONG_THREAD c"attempt to terminate a thread-local capture sequence from another thread";
 }
 
 impl From<Refusal> for Error {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use crate::capture::{captured, rules};
 use crate::context::current;
 use crate::driver::{self, tables};
 use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome};
@@ -18,6 +19,8 @@ pub(crate) type Events = HashMap<u64, Event>;
 pub(crate) struct Event {
     pub(crate) flags: u32,
     pub(crate) recorded: Option<Instant>,
+    /// The graph of the capture in which it was last recorded.
+    pub(crate) captured: Option<u64>,
 }
 
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -55,6 +58,7 @@ fn create(out: Out<u64>, flags: u32) -> Outcome {
         Event {
             flags,
             recorded: None,
+            captured: None,
         },
     );
     out.put(handle)
@@ -77,18 +81,25 @@ fn record_with_flags(handle: u64, on: u64, flags: u32) -> Outcome {
         return Err(INVALID_VALUE);
     }
     stream(on)?;
+    let captured = captured(on)?;
     let mut tables = tables();
     let event = tables.events.get_mut(&handle).ok_or(INVALID_HANDLE)?;
     event.recorded = Some(Instant::now());
+    event.captured = captured;
     Ok(())
 }
 
+/// The graph of the capture that an event is part of.
+pub(crate) fn captured_in(handle: u64) -> Result<Option<u64>, Error> {
+    Ok(event(handle)?.captured)
+}
+
 fn query(handle: u64) -> Outcome {
-    event(handle).map(drop)
+    rules::check_event(captured_in(handle)?)
 }
 
 fn synchronize(handle: u64) -> Outcome {
-    event(handle)?;
+    query(handle)?;
     driver::synchronize()
 }
 

@@ -56,6 +56,7 @@ fn open(out: Out<u64>, handle: EventHandle) -> Outcome {
     let opened = Event {
         flags: BETWEEN_PROCESSES | WITHOUT_TIME,
         recorded: None,
+        captured: None,
     };
     tables.events.insert(event, opened);
     out.put(event)

@@ -9,6 +9,7 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::capture::rules;
 use crate::driver;
 use crate::error::{Error, NOT_INITIALIZED, Outcome, UNKNOWN};
 
@@ -54,6 +55,7 @@ pub(crate) fn enter(
         }
         CALL.set(Some(function));
         driver::touch(function)?;
+        rules::check(function)?;
         handler()
     });
     match catch_unwind(guarded) {

@@ -275,7 +275,7 @@ fn run(handle: u64, grid: [u32; 3], block: [u32; 3], on: u64) -> Outcome {
         return Err(INVALID_VALUE);
     }
     stream(on)?;
-    match captured(on) {
+    match captured(on)? {
         Some(graph) => kernel_nodes::add(graph, handle).map(drop),
         None => start(handle),
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use apportion_sim_machine::{PoolAttribute, Reply, Request};
 
+use crate::capture::captured;
 use crate::captured_work::Work;
 use crate::driver::{ask, tables};
 use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
@@ -125,7 +126,7 @@ fn create(out: Out<u64>, flags: u32) -> Outcome {
 }
 
 /// Takes the nodes, and the addresses of what they allocate, with it.
-fn destroy(graph: u64) -> Outcome {
+pub(crate) fn destroy(graph: u64) -> Outcome {
     let mut tables = tables();
     let nodes = tables.graphs.graphs.remove(&graph).ok_or(INVALID_VALUE)?;
     for node in nodes {
@@ -347,10 +348,16 @@ fn update(exec: u64, graph: u64, _info: Out<u64>) -> Outcome {
     Ok(())
 }
 
-/// A graph that still has what it allocated last time cannot be launched again.
+/// A graph that still has what it allocated last time cannot be launched again. In a stream that is being
+/// captured its work becomes part of another graph.
 fn launch(handle: u64, on: u64) -> Outcome {
     stream(on)?;
     let nodes = exec(handle)?;
+    if let Some(graph) = captured(on)? {
+        return nodes
+            .into_iter()
+            .try_for_each(|node| add(graph, node).map(drop));
+    }
     let is_live = |node: &Node| match node {
         Node::Allocate(known) => tables().graphs.live.contains_key(&known.address),
         _ => false,

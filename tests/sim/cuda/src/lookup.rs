@@ -1,5 +1,9 @@
 //! `cuGetProcAddress`: which entry point a program gets for a name, a version and a kind of default
 //! stream. The answer is always the address of the exported symbol itself.
+//!
+//! What no document says is answered as drivers 470 to 555 do, which `cargo xtask drivers` asks: a version newer than
+//! the driver's, and one below 0, is the newest; a function with variants for per-thread streams has nothing else for
+//! those who ask for them. Where those drivers die, on NULL, this one says `CUDA_ERROR_INVALID_VALUE`.
 
 use std::ffi::c_void;
 
@@ -13,8 +17,10 @@ const FOUND: u32 = 0;
 const SYMBOL_NOT_FOUND: u32 = 1;
 const VERSION_NOT_SUFFICIENT: u32 = 2;
 
-/// The flag that asks for the variants with per-thread default streams.
+/// The flag that asks for the variants with per-thread default streams, with or without the other one.
 const PER_THREAD: u64 = 2;
+/// All flags that there are.
+const FLAGS: u64 = 3;
 
 exports! {
     cuGetProcAddress(name: Text, out: Out<*const ()>, version: i32, flags: u64) = get_v1 => "cuGetProcAddress" @ 11030, anytime;
@@ -24,36 +30,40 @@ exports! {
 
 /// What was found: the address, or why there is none.
 fn find(name: &str, version: i32, flags: u64) -> Result<&'static Row, u32> {
-    let mut named = tables_of_rows()
-        .flatten()
-        .filter(|row| row.base == name)
-        .peekable();
-    if named.peek().is_none() {
+    let named = || tables_of_rows().flatten().filter(|row| row.base == name);
+    if named().next().is_none() {
         return Err(SYMBOL_NOT_FOUND);
     }
-    named
-        .filter(|row| row.version <= version && (flags == PER_THREAD || !row.per_thread))
-        .max_by_key(|row| (row.version, row.per_thread))
+    let per_thread = flags & PER_THREAD != 0 && named().any(|row| row.per_thread);
+    named()
+        .filter(|row| row.version <= version && row.per_thread == per_thread)
+        .max_by_key(|row| row.version)
         .ok_or(VERSION_NOT_SUFFICIENT)
+}
+
+/// A version as the driver of `newest` takes it.
+fn known(version: i32, newest: i32) -> i32 {
+    match version {
+        ..0 => newest,
+        0.. => version.min(newest),
+    }
 }
 
 fn checked(name: &Text, version: i32, flags: u64) -> Result<Result<&'static Row, u32>, Error> {
     let name = name.get()?;
-    if flags > PER_THREAD || version > driver::cuda_version() {
+    if flags & !FLAGS != 0 {
         return Err(INVALID_VALUE);
     }
+    let version = known(version, driver::cuda_version());
     Ok(find(name, version, flags))
 }
 
-/// The first version has no status, so it fails where there is nothing.
+/// The first version has no status, so it fails where there is nothing, and writes nothing then.
 fn get_v1(name: Text, out: Out<*const ()>, version: i32, flags: u64) -> Outcome {
     out.check()?;
     match checked(&name, version, flags)? {
         Ok(row) => out.put(row.address.0),
-        Err(_) => {
-            out.put(std::ptr::null())?;
-            Err(NOT_FOUND)
-        }
+        Err(_) => Err(NOT_FOUND),
     }
 }
 
@@ -104,8 +114,20 @@ mod tests {
         let find = |flags| address("cuMemcpyHtoD", 12000, flags).expect("it is there");
         assert_eq!(find(0), find(1));
         assert_ne!(find(1), find(PER_THREAD));
-        let old = address("cuMemcpyHtoD", 4000, PER_THREAD).expect("it is there since 2.0");
-        assert_eq!(old, find(0), "there were no such variants in version 4");
+        assert_eq!(find(3), find(PER_THREAD));
+        let old = address("cuMemcpyHtoD", 6050, PER_THREAD);
+        assert_eq!(old, Err(VERSION_NOT_SUFFICIENT), "they came with 7.0");
+        let (plain, asked) = (
+            address("cuMemAlloc", 6050, 0),
+            address("cuMemAlloc", 6050, PER_THREAD),
+        );
+        assert!(plain.is_ok() && plain == asked, "it has no such variants");
+    }
+
+    #[test]
+    fn a_version_that_the_driver_does_not_know_is_its_newest() {
+        let known = [0, 12000, 13000, 13010, i32::MAX, -1].map(|version| known(version, 13000));
+        assert_eq!(known, [0, 12000, 13000, 13000, 13000, 13000]);
     }
 
     /// A hook is found by the address that the driver gives, so no two symbols may share one.

@@ -327,7 +327,7 @@ fn allocate_from(out: Out<u64>, bytes: usize, handle: u64, on: u64) -> Outcome {
         return Err(INVALID_VALUE);
     }
     let place = tables().pools.pool(handle)?.place;
-    if let Some(graph) = captured(on) {
+    if let Some(graph) = captured(on)? {
         let parameters = graphs::Parameters::new(place, bytes);
         return out.put(graphs::allocation(graph, parameters)?.1);
     }
@@ -355,7 +355,7 @@ fn free(address: u64, on: u64) -> Outcome {
         .get(&address)
         .copied()
         .ok_or(INVALID_VALUE)?;
-    if let Some(graph) = captured(on) {
+    if let Some(graph) = captured(on)? {
         return graphs::release(graph, address).map(drop);
     }
     if range.kind == Kind::Graph {

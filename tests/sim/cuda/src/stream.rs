@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 
-use crate::capture::captured;
+use crate::capture::{self, rules};
 use crate::context::current;
 use crate::driver::{self, tables};
 use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Outcome};
+use crate::event;
 use crate::export::exports;
 use crate::mapping;
 use crate::pointer::{In, Out};
@@ -28,7 +29,9 @@ type StreamCallback = Option<unsafe extern "C" fn(stream: u64, status: i32, data
 /// `CUhostFn`.
 type HostFunction = Option<unsafe extern "C" fn(data: u64)>;
 
-/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`; the null stream is one of them.
+/// `CU_STREAM_LEGACY`: what the null stream is, where a thread has none of its own.
+const LEGACY: u64 = 1;
+/// `CU_STREAM_PER_THREAD`.
 const LAST_SPECIAL: u64 = 2;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
@@ -52,7 +55,6 @@ exports! {
     cuStreamGetCaptureInfo(stream: u64, status: Out<u32>, id: Out<u64>) = get_capture_v1 => "cuStreamGetCaptureInfo" @ 10010 | cuStreamGetCaptureInfo_ptsz @ 10010;
     cuStreamGetCaptureInfo_v2(stream: u64, status: Out<u32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, count: Out<usize>) = get_capture_v2 => "cuStreamGetCaptureInfo" @ 11030 | cuStreamGetCaptureInfo_v2_ptsz @ 11030;
     cuStreamGetCaptureInfo_v3(stream: u64, status: Out<u32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, edges: Out<u64>, count: Out<usize>) = get_capture => "cuStreamGetCaptureInfo" @ 12030 | cuStreamGetCaptureInfo_v3_ptsz @ 12030;
-    cuThreadExchangeStreamCaptureMode(mode: Out<u32>) = exchange_capture_mode => "cuThreadExchangeStreamCaptureMode" @ 10010;
     cuStreamAddCallback(stream: u64, callback: StreamCallback, data: u64, flags: u32) = add_callback => "cuStreamAddCallback" @ 5000 | cuStreamAddCallback_ptsz @ 7000;
     cuLaunchHostFunc(stream: u64, function: HostFunction, data: u64) = launch_host_v1 => "cuLaunchHostFunc" @ 10000 | cuLaunchHostFunc_ptsz @ 10000;
     cuLaunchHostFunc_v2(stream: u64, function: HostFunction, data: u64, mode: u32) = launch_host => "cuLaunchHostFunc" @ 13010 | cuLaunchHostFunc_v2_ptsz @ 13010;
@@ -70,8 +72,37 @@ exports! {
     cuStreamWriteValue64_v2(stream: u64, address: u64, value: u64, flags: u32) = write_value_64 => "cuStreamWriteValue64" @ 11070 | cuStreamWriteValue64_v2_ptsz @ 11070;
 }
 
-/// The properties of a stream; those of a default stream depend on the current context.
+impl Stream {
+    /// The context that it belongs to.
+    pub(crate) fn context(self) -> u64 {
+        self.context
+    }
+
+    /// Whether it belongs to a context.
+    pub(crate) fn is_in(self, context: u64) -> bool {
+        self.context == context
+    }
+
+    /// Whether the null stream waits for it, and it for that.
+    pub(crate) fn is_blocking(self) -> bool {
+        self.flags & NON_BLOCKING == 0
+    }
+}
+
+/// Whether a handle stands for the null stream that all threads share.
+pub(crate) fn is_legacy(handle: u64) -> bool {
+    handle == LEGACY || (handle == 0 && !rules::is_per_thread())
+}
+
+/// A stream that is to be given work.
 pub(crate) fn stream(handle: u64) -> Result<Stream, Error> {
+    let stream = known(handle)?;
+    rules::check_stream(handle)?;
+    Ok(stream)
+}
+
+/// The properties of a stream; those of a default stream depend on the current context.
+pub(crate) fn known(handle: u64) -> Result<Stream, Error> {
     if handle <= LAST_SPECIAL {
         let (context, _) = current()?;
         return Ok(Stream {
@@ -86,7 +117,7 @@ pub(crate) fn stream(handle: u64) -> Result<Stream, Error> {
 
 /// The device that a stream's work is done on.
 pub(crate) fn device_of(handle: u64) -> Result<i32, Error> {
-    let context = stream(handle)?.context;
+    let context = known(handle)?.context;
     Ok(tables().context(context)?.device)
 }
 
@@ -128,11 +159,12 @@ fn destroy(handle: u64) -> Outcome {
 }
 
 fn query(handle: u64) -> Outcome {
-    stream(handle).map(drop)
+    known(handle)?;
+    rules::check_wait(handle)
 }
 
 fn synchronize(handle: u64) -> Outcome {
-    stream(handle)?;
+    query(handle)?;
     driver::synchronize()
 }
 
@@ -141,31 +173,30 @@ fn wait_event(handle: u64, event: u64, flags: u32) -> Outcome {
         return Err(INVALID_VALUE);
     }
     stream(handle)?;
-    if tables().events.contains_key(&event) {
-        Ok(())
-    } else {
-        Err(INVALID_HANDLE)
+    match event::captured_in(event)? {
+        Some(graph) => capture::join(handle, graph),
+        None => Ok(()),
     }
 }
 
 fn get_flags(handle: u64, flags: Out<u32>) -> Outcome {
-    flags.put(stream(handle)?.flags)
+    flags.put(known(handle)?.flags)
 }
 
 fn get_priority(handle: u64, priority: Out<i32>) -> Outcome {
-    priority.put(stream(handle)?.priority)
+    priority.put(known(handle)?.priority)
 }
 
 fn get_id(handle: u64, id: Out<u64>) -> Outcome {
-    id.put(stream(handle)?.id)
+    id.put(known(handle)?.id)
 }
 
 fn get_context_v1(handle: u64, context: Out<u64>) -> Outcome {
-    context.put(stream(handle)?.context)
+    context.put(known(handle)?.context)
 }
 
 fn get_context(handle: u64, context: Out<u64>, green: Out<u64>) -> Outcome {
-    context.offer(stream(handle)?.context);
+    context.offer(known(handle)?.context);
     green.offer(0);
     Ok(())
 }
@@ -175,10 +206,9 @@ fn get_device(handle: u64, device: Out<i32>) -> Outcome {
 }
 
 fn get_capture_v1(handle: u64, status: Out<u32>, id: Out<u64>) -> Outcome {
-    stream(handle)?;
-    let graph = captured(handle);
-    id.offer(graph.unwrap_or(0));
-    status.put(u32::from(graph.is_some()))
+    let (found, graph) = capture::status(handle)?;
+    id.offer(graph);
+    status.put(found as u32)
 }
 
 fn get_capture_v2(
@@ -189,7 +219,7 @@ fn get_capture_v2(
     dependencies: Out<u64>,
     count: Out<usize>,
 ) -> Outcome {
-    graph.offer(captured(handle).unwrap_or(0));
+    graph.offer(capture::status(handle)?.1);
     dependencies.offer(0);
     count.offer(0);
     get_capture_v1(handle, status, id)
@@ -206,11 +236,6 @@ fn get_capture(
 ) -> Outcome {
     edges.offer(0);
     get_capture_v2(handle, status, id, graph, dependencies, count)
-}
-
-/// Every thread starts in the global mode, and with nothing to capture stays there.
-fn exchange_capture_mode(mode: Out<u32>) -> Outcome {
-    mode.put(0)
 }
 
 fn add_callback(handle: u64, callback: StreamCallback, data: u64, flags: u32) -> Outcome {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::array::Arrays;
+use crate::capture::Captures;
 use crate::error::{CONTEXT_IS_DESTROYED, Error, INVALID_CONTEXT, INVALID_VALUE};
 use crate::event::Events;
 use crate::functions::Functions;
@@ -32,8 +33,7 @@ pub(crate) struct Tables {
     pub(crate) ranges: BTreeMap<u64, Range>,
     pub(crate) arrays: Arrays,
     pub(crate) events: Events,
-    /// The graph that each captured stream is captured into.
-    pub(crate) captures: HashMap<u64, u64>,
+    pub(crate) captures: Captures,
     pub(crate) functions: Functions,
     pub(crate) graphs: Graphs,
     pub(crate) greens: Greens,

@@ -1,4 +1,19 @@
-//! `CUDA_VISIBLE_DEVICES`: which cards a process sees, and in what order.
+//! `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER`: which cards a process sees, and in what order.
+
+use std::cmp::Reverse;
+
+use apportion_sim_machine::CardFacts;
+
+/// The cards, by their number in the machine, in the order in which the driver counts them: by PCI bus if that is
+/// the wish, else the fastest first.
+pub(crate) fn order(wish: Option<&str>, cards: &[CardFacts]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..cards.len()).collect();
+    order.sort_by_key(|card| cards[*card].pci_bus);
+    if wish != Some("PCI_BUS_ID") {
+        order.sort_by_key(|card| Reverse(cards[*card].multiprocessors));
+    }
+    order
+}
 
 /// The cards that a wish makes visible, by their number in the machine. As with the real driver the
 /// list ends at the first entry that names no card, and a card that is named twice empties it.
@@ -31,9 +46,27 @@ fn named(entry: &str, uuids: &[&str]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::visible;
+    use super::{order, visible};
+    use apportion_sim_machine::CardFacts;
 
     const UUIDS: &[&str] = &["GPU-aaa1", "GPU-aab2", "GPU-ccc3"];
+
+    #[test]
+    fn the_fastest_card_comes_first_unless_the_bus_is_asked_for() {
+        let card = |(pci_bus, multiprocessors)| CardFacts {
+            model: String::new(),
+            uuid: String::new(),
+            uuid_bytes: [0; 16],
+            usable: 0,
+            pci_bus,
+            compute_capability: (9, 0),
+            multiprocessors,
+        };
+        let cards = [(0x40, 80), (0x20, 80), (0x30, 132)].map(card);
+        assert_eq!(order(None, &cards), [2, 1, 0]);
+        assert_eq!(order(Some("FASTEST_FIRST"), &cards), [2, 1, 0]);
+        assert_eq!(order(Some("PCI_BUS_ID"), &cards), [1, 2, 0]);
+    }
 
     #[test]
     fn without_a_wish_every_card_is_visible() {

@@ -1,0 +1,410 @@
+//! NVML's lists of processes: a program under a limit sees the processes of its own allocation.
+//!
+//! NVML reports pids as the caller's pid namespace has them, and leaves out what cannot be seen from there
+//! (NVIDIA's kernel modules ask the kernel for each). So what is looked for in the account is that
+//! very number; see [`Account::has_process`](crate::account::Account::has_process).
+//!
+//! The driver writes its whole list into a buffer of ours. What is kept of it is then given by NVML's own
+//! rules: with too little room the number of entries and `NVML_ERROR_INSUFFICIENT_SIZE`, and for
+//! nothing at all what the function says to that. An error of the driver's is the program's.
+//!
+//! `nvidia-smi` takes its table of processes from a private interface and sees all of them.
+
+use alloc::vec::Vec;
+use core::mem::size_of;
+
+use crate::foreign::{
+    NVML_INSUFFICIENT_SIZE, NVML_MEMORY, NVML_NOT_FOUND, NvmlDevice, Opaque, ProcessDetailList,
+    ProcessUtilization, SUCCESS, Status,
+};
+use crate::process::{self, Process};
+
+type List = unsafe extern "C" fn(NvmlDevice, *mut u32, Opaque) -> Status;
+type Utilization = unsafe extern "C" fn(NvmlDevice, Opaque, *mut u32, u64) -> Status;
+type Details = unsafe extern "C" fn(NvmlDevice, *mut ProcessDetailList) -> Status;
+type Utilizations = unsafe extern "C" fn(NvmlDevice, *mut ProcessUtilization) -> Status;
+type Stats = unsafe extern "C" fn(NvmlDevice, u32, Opaque) -> Status;
+type StatsV2 = unsafe extern "C" fn(NvmlDevice, Opaque) -> Status;
+
+/// The room that a list is first asked for with, and what is added where it grew meanwhile.
+const ROOM: u32 = 64;
+const MORE_ROOM: u32 = 16;
+/// How often a list that grows all the while is asked for.
+const TURNS: u32 = 8;
+/// What a buffer holds where the driver wrote nothing.
+const UNTOUCHED: u64 = 0xa5a5_a5a5_a5a5_a5a5;
+/// The statistics of one process, of any version, fit into so many bytes.
+const STATISTICS: usize = 512;
+
+/// What the entries of a list look like.
+#[derive(Clone, Copy)]
+struct Entries {
+    /// How long one is.
+    bytes: usize,
+    /// How long one is where the driver writes more.
+    or_bytes: usize,
+    /// Where its pid is.
+    pid_at: usize,
+    /// What is said where nothing is left.
+    when_none: Status,
+}
+
+impl Entries {
+    const fn of(bytes: usize) -> Self {
+        Self {
+            bytes,
+            or_bytes: bytes,
+            pid_at: 0,
+            when_none: SUCCESS,
+        }
+    }
+}
+
+/// `nvmlProcessInfo_v1_t` and `_v2_t`. Drivers 535.43 to 535.86 write 8 bytes more in what they call the third.
+const FIRST: Entries = Entries::of(16);
+const SECOND: Entries = Entries::of(24);
+const THIRD: Entries = Entries {
+    or_bytes: 32,
+    ..SECOND
+};
+/// `nvmlProcessDetail_v1_t`.
+const DETAILS: Entries = Entries::of(32);
+/// `nvmlProcessUtilizationSample_t` and `nvmlProcessUtilizationInfo_v1_t`.
+const SAMPLES: Entries = Entries {
+    when_none: NVML_NOT_FOUND,
+    ..Entries::of(32)
+};
+const UTILIZATIONS: Entries = Entries {
+    pid_at: 8,
+    when_none: NVML_NOT_FOUND,
+    ..Entries::of(40)
+};
+/// Pids and nothing else.
+const PIDS: Entries = Entries::of(4);
+
+/// The driver gives no list.
+struct Refused {
+    status: Status,
+    /// The number of entries, where the driver wrote one all the same.
+    count: Option<u32>,
+}
+
+impl Refused {
+    const fn with(status: Status) -> Self {
+        let count = None;
+        Self { status, count }
+    }
+}
+
+/// The whole list as the driver gives it.
+struct All {
+    words: Vec<u64>,
+    count: usize,
+    bytes: usize,
+}
+
+impl All {
+    /// Asks for it until it fits.
+    fn read(entries: Entries, ask: &dyn Fn(&mut u32, Opaque) -> Status) -> Result<Self, Refused> {
+        let mut room = ROOM;
+        for _ in 0..TURNS {
+            let bytes = (room as usize).saturating_mul(entries.or_bytes);
+            let mut words = Vec::new();
+            let needed = bytes.div_ceil(size_of::<u64>());
+            if words.try_reserve_exact(needed).is_err() {
+                return Err(Refused::with(NVML_MEMORY));
+            }
+            words.resize(needed, UNTOUCHED);
+            let mut count = room;
+            match ask(&mut count, words.as_mut_ptr().cast()) {
+                SUCCESS => {
+                    let count = count.min(room) as usize;
+                    return Ok(Self::of(entries, words, count));
+                }
+                NVML_INSUFFICIENT_SIZE => room = count.max(room).saturating_add(MORE_ROOM),
+                status => {
+                    let count = (count != room).then_some(count);
+                    return Err(Refused { status, count });
+                }
+            }
+        }
+        Err(Refused::with(NVML_INSUFFICIENT_SIZE))
+    }
+
+    /// The driver writes entries of one length or of the other; the end of the last says which.
+    fn of(entries: Entries, words: Vec<u64>, count: usize) -> Self {
+        let end = count.saturating_mul(entries.bytes) / size_of::<u64>();
+        let wrote_more = words.get(end).is_some_and(|word| *word != UNTOUCHED);
+        let bytes = match count > 0 && entries.or_bytes > entries.bytes && wrote_more {
+            true => entries.or_bytes,
+            false => entries.bytes,
+        };
+        Self {
+            words,
+            count,
+            bytes,
+        }
+    }
+
+    /// Keeps the entries whose pid is wanted, in their order.
+    fn keep(&mut self, pid_at: usize, is_wanted: impl Fn(u32) -> bool) {
+        let start: *mut u8 = self.words.as_mut_ptr().cast();
+        let mut kept = 0_usize;
+        for place in 0..self.count {
+            let entry = start.wrapping_add(place.saturating_mul(self.bytes));
+            let pid: *const u32 = entry.wrapping_add(pid_at).cast();
+            // SAFETY: the driver wrote `count` entries of this length into the buffer, each with a pid there.
+            if is_wanted(unsafe { pid.read_unaligned() }) {
+                let to = start.wrapping_add(kept.saturating_mul(self.bytes));
+                // SAFETY: both are places of the buffer, of which this one is not the later.
+                unsafe { core::ptr::copy(entry, to, self.bytes) };
+                kept = kept.saturating_add(1);
+            }
+        }
+        self.count = kept;
+    }
+}
+
+/// Gives the entries of a list whose processes are of the account. `ask` is the driver's function with all but
+/// the number of entries and the place for them.
+///
+/// # Safety
+/// `count` and `list` must be what the caller passes as to the driver.
+unsafe fn show(
+    process: &Process,
+    entries: Entries,
+    (count, list): (*mut u32, Opaque),
+    ask: &dyn Fn(&mut u32, Opaque) -> Status,
+) -> Status {
+    // SAFETY: the caller passes a number, as to the driver; who calls this has looked for null.
+    let room = unsafe { count.read() };
+    let mut asks_for_size = false;
+    let all = match list.is_null() {
+        true => {
+            let mut number = room;
+            match ask(&mut number, list) {
+                SUCCESS => All::read(entries, ask),
+                NVML_INSUFFICIENT_SIZE => {
+                    asks_for_size = true;
+                    All::read(entries, ask)
+                }
+                status => Err(Refused {
+                    status,
+                    count: Some(number),
+                }),
+            }
+        }
+        false => All::read(entries, ask),
+    };
+    let mut all = match all {
+        Ok(all) => all,
+        Err(Refused {
+            status,
+            count: number,
+        }) => {
+            if let Some(number) = number {
+                // SAFETY: as above.
+                unsafe { count.write(number) };
+            }
+            return status;
+        }
+    };
+    all.keep(entries.pid_at, |pid| has(process, pid));
+    let number = u32::try_from(all.count).unwrap_or(u32::MAX);
+    // SAFETY: as above.
+    unsafe { count.write(number) };
+    match number {
+        0 => return entries.when_none,
+        number if number > room || asks_for_size => return NVML_INSUFFICIENT_SIZE,
+        _ if list.is_null() => return SUCCESS,
+        _ => {}
+    }
+    let bytes = all.count.saturating_mul(all.bytes);
+    // SAFETY: the caller has room for so many entries of the driver's length, and the buffer is our own.
+    unsafe { core::ptr::copy_nonoverlapping(all.words.as_ptr().cast(), list.cast::<u8>(), bytes) };
+    SUCCESS
+}
+
+/// Whether a process is of this one's account.
+fn has(process: &Process, pid: u32) -> bool {
+    process
+        .account()
+        .is_some_and(|account| account.has_process(pid))
+}
+
+/// This process, where it is limited, without those in its account that are gone: others have their pids now.
+fn limited() -> Option<&'static Process> {
+    let process = process::limited()?;
+    process.account()?.retire_the_dead();
+    Some(process)
+}
+
+/// A list, as most functions give it.
+///
+/// # Safety
+/// As for the driver's function.
+unsafe fn list(
+    real: List,
+    entries: Entries,
+    device: NvmlDevice,
+    count: *mut u32,
+    list: Opaque,
+) -> Status {
+    // SAFETY: the device is the caller's, the number and the place the caller's or our own.
+    let ask = |count: *mut u32, list| unsafe { real(device, count, list) };
+    match limited().filter(|_| !count.is_null()) {
+        // SAFETY: they are the caller's own.
+        Some(process) => unsafe {
+            show(process, entries, (count, list), &|count, list| {
+                ask(count, list)
+            })
+        },
+        None => ask(count, list),
+    }
+}
+
+pub(crate) unsafe fn first(
+    real: List,
+    device: NvmlDevice,
+    count: *mut u32,
+    infos: Opaque,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    unsafe { list(real, FIRST, device, count, infos) }
+}
+
+pub(crate) unsafe fn second(
+    real: List,
+    device: NvmlDevice,
+    count: *mut u32,
+    infos: Opaque,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    unsafe { list(real, SECOND, device, count, infos) }
+}
+
+pub(crate) unsafe fn third(
+    real: List,
+    device: NvmlDevice,
+    count: *mut u32,
+    infos: Opaque,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    unsafe { list(real, THIRD, device, count, infos) }
+}
+
+pub(crate) unsafe fn accounted(
+    real: List,
+    device: NvmlDevice,
+    count: *mut u32,
+    pids: Opaque,
+) -> Status {
+    // SAFETY: the arguments are the caller's own.
+    unsafe { list(real, PIDS, device, count, pids) }
+}
+
+pub(crate) unsafe fn utilization(
+    real: Utilization,
+    device: NvmlDevice,
+    samples: Opaque,
+    count: *mut u32,
+    since: u64,
+) -> Status {
+    // SAFETY: the device is the caller's, the number and the place the caller's or our own.
+    let ask = |count: *mut u32, samples| unsafe { real(device, samples, count, since) };
+    match limited().filter(|_| !count.is_null()) {
+        Some(process) => {
+            let ask = |count: &mut u32, samples| ask(count, samples);
+            // SAFETY: they are the caller's own.
+            unsafe { show(process, SAMPLES, (count, samples), &ask) }
+        }
+        None => ask(count, samples),
+    }
+}
+
+/// The number and the place are in a structure of the caller's.
+pub(crate) unsafe fn details(
+    real: Details,
+    device: NvmlDevice,
+    list: *mut ProcessDetailList,
+) -> Status {
+    // SAFETY: the caller passes null or a structure, as to the driver.
+    let asked = unsafe { list.as_ref() }.copied();
+    let Some((process, asked)) = limited().zip(asked) else {
+        // SAFETY: the arguments are the caller's own.
+        return unsafe { real(device, list) };
+    };
+    let ask = |count: &mut u32, entries| {
+        let mut own = asked;
+        (own.count, own.entries) = (*count, entries);
+        // SAFETY: the device is the caller's, the structure our own with the caller's version and mode.
+        let status = unsafe { real(device, &raw mut own) };
+        *count = own.count;
+        status
+    };
+    // SAFETY: the structure is the caller's, and not null.
+    let count = unsafe { &raw mut (*list).count };
+    // SAFETY: they are the caller's own.
+    unsafe { show(process, DETAILS, (count, asked.entries), &ask) }
+}
+
+/// The same, of what processes use.
+pub(crate) unsafe fn utilizations(
+    real: Utilizations,
+    device: NvmlDevice,
+    list: *mut ProcessUtilization,
+) -> Status {
+    // SAFETY: the caller passes null or a structure, as to the driver.
+    let asked = unsafe { list.as_ref() }.copied();
+    let Some((process, asked)) = limited().zip(asked) else {
+        // SAFETY: the arguments are the caller's own.
+        return unsafe { real(device, list) };
+    };
+    let ask = |count: &mut u32, entries| {
+        let mut own = asked;
+        (own.count, own.entries) = (*count, entries);
+        // SAFETY: the device is the caller's, the structure our own with the caller's version and time.
+        let status = unsafe { real(device, &raw mut own) };
+        *count = own.count;
+        status
+    };
+    // SAFETY: the structure is the caller's, and not null.
+    let count = unsafe { &raw mut (*list).count };
+    // SAFETY: they are the caller's own.
+    unsafe { show(process, UTILIZATIONS, (count, asked.entries), &ask) }
+}
+
+/// A process of others is one that NVML does not know. What else is wrong with the call is the driver's to say.
+pub(crate) unsafe fn stats(real: Stats, device: NvmlDevice, pid: u32, stats: Opaque) -> Status {
+    let is_hidden = limited().is_some_and(|process| !has(process, pid));
+    if !is_hidden || stats.is_null() {
+        // SAFETY: the arguments are the caller's own.
+        return unsafe { real(device, pid, stats) };
+    }
+    let mut scratch = [0_u64; STATISTICS / 8];
+    // SAFETY: the device is the caller's; the place has more room than the driver writes.
+    match unsafe { real(device, pid, scratch.as_mut_ptr().cast()) } {
+        SUCCESS => NVML_NOT_FOUND,
+        status => status,
+    }
+}
+
+/// The same; the structure begins with the pid.
+pub(crate) unsafe fn stats_v2(real: StatsV2, device: NvmlDevice, stats: Opaque) -> Status {
+    // SAFETY: the caller passes null or a structure that begins with a pid, as to the driver.
+    let pid = unsafe { stats.cast::<u32>().as_ref() }.copied();
+    let is_hidden = |pid: &u32| limited().is_some_and(|process| !has(process, *pid));
+    let Some(pid) = pid.filter(is_hidden) else {
+        // SAFETY: the arguments are the caller's own.
+        return unsafe { real(device, stats) };
+    };
+    let mut scratch = [0_u64; STATISTICS / 8];
+    if let Some(first) = scratch.first_mut() {
+        *first = u64::from(pid);
+    }
+    // SAFETY: the device is the caller's; the place has more room than the driver writes.
+    match unsafe { real(device, scratch.as_mut_ptr().cast()) } {
+        SUCCESS => NVML_NOT_FOUND,
+        status => status,
+    }
+}

@@ -1,0 +1,445 @@
+//! A capture survives under a limit exactly what it survives without one.
+//!
+//! One script runs twice, with the driver alone and under a limit, and writes down every status that it sees.
+//! It begins a capture in each mode, calls one function, in each mode of the calling thread, in the thread
+//! that captures and in another, and ends the capture. The calls are every row of the table with nothing as
+//! its arguments, and a list that makes hooks ask the driver something of their own.
+
+use std::env;
+use std::ffi::{CStr, c_int};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+use apportion_intercept::{Library, ROWS};
+
+use crate::cuda::{Cuda, Pointer, Properties};
+use crate::stage::{MIB, Machine, run_inside, this_program};
+
+/// Where a run writes what it saw.
+const TRANSCRIPT: &str = "APPORTION_TEST_TRANSCRIPT";
+/// In this calling convention a function takes what it needs of these and leaves the rest.
+type Any =
+    unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> c_int;
+/// `CU_STREAM_CAPTURE_MODE_GLOBAL`, `_THREAD_LOCAL` and `_RELAXED`.
+const MODES: [u32; 3] = [0, 1, 2];
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u64 = 1;
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
+const RELEASE_THRESHOLD: u64 = 4;
+/// What the text of an image without variables looks like.
+const IMAGE: &CStr = c".version 8.0\n.target sm_80\n.address_size 64\n";
+
+/// Calls a function of the driver with so many arguments, and zeroes for the rest.
+fn call(cuda: &Cuda, symbol: &CStr, arguments: &[u64]) -> c_int {
+    let address = cuda.address(symbol);
+    assert!(address != 0, "the driver has no {symbol:?}");
+    let mut all = [0; 12];
+    all[..arguments.len()].copy_from_slice(arguments);
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = all;
+    // SAFETY: the address is that of a function with at most twelve arguments of at most 64 bits.
+    let function: Any = unsafe { std::mem::transmute(address) };
+    // SAFETY: the caller passes what the driver takes; drivers refuse null pointers.
+    unsafe { function(a, b, c, d, e, f, g, h, i, j, k, l) }
+}
+
+/// Calls a function that gives one number in its first argument, and works.
+#[track_caller]
+fn get(cuda: &Cuda, symbol: &CStr, rest: &[u64]) -> u64 {
+    let mut value = 0_u64;
+    let place = [&raw mut value as u64];
+    let status = call(cuda, symbol, &[&place, rest].concat());
+    assert_eq!(status, 0, "{symbol:?}");
+    value
+}
+
+/// What a program has when a capture begins.
+struct Scene<'a> {
+    cuda: &'a Cuda,
+    context: u64,
+    /// The stream that is captured, and one that is not.
+    captured: u64,
+    other: u64,
+    /// Linear memory, memory of the default pool, and memory of a pool that was destroyed.
+    linear: u64,
+    pooled: u64,
+    doomed: u64,
+    /// A pool that reserves more than it uses.
+    pool: u64,
+    /// A function that was never launched, one whose threads need memory, and where they are from.
+    module: u64,
+    function: u64,
+    spilling: u64,
+    /// An executable graph that allocates, and what it was made of.
+    exec: u64,
+    graph: u64,
+    event: u64,
+}
+
+/// Memory that a stream allocates of a pool.
+fn from_pool(cuda: &Cuda, pool: u64, bytes: u64, stream: u64) -> u64 {
+    get(cuda, c"cuMemAllocFromPoolAsync", &[bytes, pool, stream])
+}
+
+fn keeping_pool(cuda: &Cuda) -> u64 {
+    let (mut pool, mut keep): (Pointer, _) = (std::ptr::null_mut(), u64::MAX);
+    assert_eq!(cuda.pool_create(&raw mut pool, &Properties::device(0)), 0);
+    let keep = [pool as u64, RELEASE_THRESHOLD, &raw mut keep as u64];
+    assert_eq!(call(cuda, c"cuMemPoolSetAttribute", &keep), 0);
+    pool as u64
+}
+
+impl<'a> Scene<'a> {
+    /// A scene whose captured stream has these flags.
+    fn new(cuda: &'a Cuda, flags: u64) -> Self {
+        let context = get(cuda, c"cuDevicePrimaryCtxRetain", &[0]);
+        assert_eq!(call(cuda, c"cuCtxSetCurrent", &[context]), 0);
+        let captured = get(cuda, c"cuStreamCreate", &[flags]);
+        let other = get(cuda, c"cuStreamCreate", &[NON_BLOCKING]);
+        let pool = keeping_pool(cuda);
+        let spare = from_pool(cuda, pool, 8 * MIB, other);
+        assert_eq!(call(cuda, c"cuMemFreeAsync", &[spare, other]), 0);
+        let destroyed = keeping_pool(cuda);
+        let doomed = from_pool(cuda, destroyed, MIB, other);
+        assert_eq!(call(cuda, c"cuMemPoolDestroy", &[destroyed]), 0);
+        let module = get(cuda, c"cuModuleLoadData", &[IMAGE.as_ptr() as u64]);
+        let function = |name: &CStr| {
+            get(
+                cuda,
+                c"cuModuleGetFunction",
+                &[module, name.as_ptr() as u64],
+            )
+        };
+        let (graph, exec) = allocating(cuda);
+        Self {
+            cuda,
+            context,
+            captured,
+            other,
+            linear: get(cuda, c"cuMemAlloc_v2", &[MIB]),
+            pooled: get(cuda, c"cuMemAllocAsync", &[MIB, other]),
+            doomed,
+            pool,
+            module,
+            function: function(c"plain"),
+            spilling: function(c"local_2048b"),
+            exec,
+            graph,
+            event: get(cuda, c"cuEventCreate", &[0]),
+        }
+    }
+
+    /// Frees what is still there.
+    fn end(self) {
+        let cuda = self.cuda;
+        let _ = call(cuda, c"cuGraphExecDestroy", &[self.exec]);
+        let _ = call(cuda, c"cuGraphDestroy", &[self.graph]);
+        let _ = call(cuda, c"cuModuleUnload", &[self.module]);
+        for address in [self.linear, self.pooled, self.doomed] {
+            let _ = call(cuda, c"cuMemFree_v2", &[address]);
+        }
+        let _ = call(cuda, c"cuMemPoolDestroy", &[self.pool]);
+        let _ = call(cuda, c"cuEventDestroy_v2", &[self.event]);
+        let _ = call(cuda, c"cuStreamDestroy_v2", &[self.captured]);
+        let _ = call(cuda, c"cuStreamDestroy_v2", &[self.other]);
+        let _ = call(cuda, c"cuDevicePrimaryCtxRelease_v2", &[0]);
+    }
+
+    fn call(&self, symbol: &CStr, arguments: &[u64]) -> c_int {
+        call(self.cuda, symbol, arguments)
+    }
+
+    /// Launches a function, one thread of it.
+    fn launch(&self, function: u64, stream: u64) -> c_int {
+        let shape = [function, 1, 1, 1, 1, 1, 1, 0, stream];
+        self.call(c"cuLaunchKernel", &shape)
+    }
+}
+
+/// A graph that allocates and frees, by capture, and the same made executable.
+fn allocating(cuda: &Cuda) -> (u64, u64) {
+    let stream = get(cuda, c"cuStreamCreate", &[NON_BLOCKING]);
+    assert_eq!(call(cuda, c"cuStreamBeginCapture_v2", &[stream, 2]), 0);
+    let address = get(cuda, c"cuMemAllocAsync", &[4 * MIB, stream]);
+    assert_eq!(call(cuda, c"cuMemFreeAsync", &[address, stream]), 0);
+    let mut graph = 0_u64;
+    let end = [stream, &raw mut graph as u64];
+    assert_eq!(call(cuda, c"cuStreamEndCapture", &end), 0);
+    assert_eq!(call(cuda, c"cuStreamDestroy_v2", &[stream]), 0);
+    let exec = get(cuda, c"cuGraphInstantiateWithFlags", &[graph, 0]);
+    (graph, exec)
+}
+
+/// Somewhere to write: the calls below do not look at what they get.
+fn out() -> u64 {
+    Box::leak(Box::new([0_u64; 16])).as_mut_ptr() as u64
+}
+
+/// A call of a program, and its name.
+type Step = (&'static str, fn(&Scene<'_>) -> c_int);
+
+/// Calls with arguments that work, where nothing is captured.
+const STEPS: &[Step] = &[
+    ("allocate", |s| s.call(c"cuMemAlloc_v2", &[out(), MIB])),
+    ("free", |s| s.call(c"cuMemFree_v2", &[s.linear])),
+    ("free pooled", |s| s.call(c"cuMemFree_v2", &[s.pooled])),
+    ("allocate in the capture", |s| {
+        s.call(c"cuMemAllocAsync", &[out(), MIB, s.captured])
+    }),
+    ("allocate beside the capture", |s| {
+        s.call(c"cuMemAllocAsync", &[out(), MIB, s.other])
+    }),
+    ("allocate in the null stream", |s| {
+        s.call(c"cuMemAllocAsync", &[out(), MIB, 0])
+    }),
+    ("allocate from a pool beside it", |s| {
+        s.call(c"cuMemAllocFromPoolAsync", &[out(), MIB, s.pool, s.other])
+    }),
+    ("allocate and free in the capture", |s| {
+        let place = out();
+        let status = s.call(c"cuMemAllocAsync", &[place, MIB, s.captured]);
+        // SAFETY: the place was made above and holds an address.
+        let address = unsafe { (place as *const u64).read() };
+        match status {
+            0 => s.call(c"cuMemFreeAsync", &[address, s.captured]),
+            status => status,
+        }
+    }),
+    ("free pooled memory in the capture", |s| {
+        s.call(c"cuMemFreeAsync", &[s.pooled, s.captured])
+    }),
+    ("free pooled memory beside it", |s| {
+        s.call(c"cuMemFreeAsync", &[s.pooled, s.other])
+    }),
+    ("free memory of a destroyed pool beside it", |s| {
+        s.call(c"cuMemFreeAsync", &[s.doomed, s.other])
+    }),
+    ("free memory of a destroyed pool in the null stream", |s| {
+        s.call(c"cuMemFreeAsync", &[s.doomed, 0])
+    }),
+    ("how much is free", |s| {
+        s.call(c"cuMemGetInfo_v2", &[out(), out()])
+    }),
+    ("how large the card is", |s| {
+        s.call(c"cuDeviceTotalMem_v2", &[out(), 0])
+    }),
+    ("create physical memory", |s| {
+        let mut handle = 0;
+        let properties = Properties::device(0);
+        let bytes = (2 * MIB) as usize;
+        let status = s.cuda.mem_create(&raw mut handle, bytes, &properties, 0);
+        match status {
+            0 => s.cuda.mem_release(handle),
+            status => status,
+        }
+    }),
+    (
+        "create physical memory in place of what a pool keeps",
+        |s| {
+            let mut handle = 0;
+            let properties = Properties::device(0);
+            let bytes = s.spare() as usize;
+            let status = s.cuda.mem_create(&raw mut handle, bytes, &properties, 0);
+            match status {
+                0 => s.cuda.mem_release(handle),
+                status => status,
+            }
+        },
+    ),
+    ("launch in the capture", |s| {
+        s.launch(s.function, s.captured)
+    }),
+    ("launch beside it", |s| s.launch(s.function, s.other)),
+    ("launch what needs room in the capture", |s| {
+        s.launch(s.spilling, s.captured)
+    }),
+    ("launch what needs room beside it", |s| {
+        s.launch(s.spilling, s.other)
+    }),
+    ("load code", |s| {
+        s.call(c"cuModuleLoadData", &[out(), IMAGE.as_ptr() as u64])
+    }),
+    ("launch a graph in the capture", |s| {
+        s.call(c"cuGraphLaunch", &[s.exec, s.captured])
+    }),
+    ("launch a graph beside it", |s| {
+        s.call(c"cuGraphLaunch", &[s.exec, s.other])
+    }),
+    ("upload a graph beside it", |s| {
+        s.call(c"cuGraphUpload", &[s.exec, s.other])
+    }),
+    ("make a graph executable", |s| {
+        s.call(c"cuGraphInstantiateWithFlags", &[out(), s.graph, 0])
+    }),
+    ("wait for the captured stream", |s| {
+        s.call(c"cuStreamSynchronize", &[s.captured])
+    }),
+    ("wait for another stream", |s| {
+        s.call(c"cuStreamSynchronize", &[s.other])
+    }),
+    ("wait for the null stream", |s| {
+        s.call(c"cuStreamSynchronize", &[0])
+    }),
+    ("wait for the context", |s| s.call(c"cuCtxSynchronize", &[])),
+    ("wait for an event", |s| {
+        s.call(c"cuEventSynchronize", &[s.event])
+    }),
+    ("record and wait for an event of the capture", |s| {
+        match s.call(c"cuEventRecord", &[s.event, s.captured]) {
+            0 => s.call(c"cuEventSynchronize", &[s.event]),
+            status => status,
+        }
+    }),
+    ("trim a pool", |s| s.call(c"cuMemPoolTrimTo", &[s.pool, 0])),
+    ("trim the pool of graphs", |s| {
+        s.call(c"cuDeviceGraphMemTrim", &[0])
+    }),
+    ("destroy a pool", |s| s.call(c"cuMemPoolDestroy", &[s.pool])),
+    ("create a pool", |s| {
+        let mut pool = std::ptr::null_mut();
+        s.cuda.pool_create(&raw mut pool, &Properties::device(0))
+    }),
+    ("set a limit of the context", |s| {
+        s.call(c"cuCtxSetLimit", &[2, 8 * MIB])
+    }),
+    ("copy to the host", |s| {
+        s.call(c"cuMemcpyDtoH_v2", &[out(), s.linear, 8])
+    }),
+];
+
+impl Scene<'_> {
+    /// What is free of 1500 MiB and half of what the pool keeps, so that a limit of so many has room for it
+    /// only if the pool is trimmed. Known from outside: the driver alone has no limit to ask for.
+    fn spare(&self) -> u64 {
+        const LIMIT: u64 = 1500 * MIB;
+        let account = env::var_os(apportion_abi::place::ENV_ACCOUNT).expect("every run has one");
+        let claimed = match Path::new(&account).exists() {
+            true => crate::stage::Account::inherited().claimed(0),
+            false => return 64 * MIB,
+        };
+        (LIMIT - claimed + 2 * MIB).next_multiple_of(2 * MIB)
+    }
+}
+
+/// One case: what the call said, what became of the capture, and how it ended.
+fn case(
+    scene: &Scene<'_>,
+    modes: (u32, u32),
+    is_aside: bool,
+    step: &(dyn Fn() -> c_int + Sync),
+) -> String {
+    let (capture_mode, thread_mode) = modes;
+    let begin = [scene.captured, u64::from(capture_mode)];
+    assert_eq!(scene.call(c"cuStreamBeginCapture_v2", &begin), 0);
+    let in_mode = || {
+        let mut mode = thread_mode;
+        let exchange = |mode: &mut u32| {
+            let place = [std::ptr::from_mut(mode) as u64];
+            scene.call(c"cuThreadExchangeStreamCaptureMode", &place)
+        };
+        assert_eq!(exchange(&mut mode), 0);
+        let status = step();
+        assert_eq!(exchange(&mut mode), 0);
+        assert_eq!(mode, thread_mode, "the mode is as the program set it");
+        status
+    };
+    let status = match is_aside {
+        false => in_mode(),
+        true => thread::scope(|threads| {
+            let aside = threads.spawn(|| {
+                let _ = scene.call(c"cuCtxSetCurrent", &[scene.context]);
+                in_mode()
+            });
+            aside.join().expect("it does not panic")
+        }),
+    };
+    let (mut capturing, mut graph) = (0_u64, 7_u64);
+    let asked = scene.call(
+        c"cuStreamIsCapturing",
+        &[scene.captured, &raw mut capturing as u64],
+    );
+    let ended = scene.call(
+        c"cuStreamEndCapture",
+        &[scene.captured, &raw mut graph as u64],
+    );
+    if graph > 7 {
+        let _ = scene.call(c"cuGraphDestroy", &[graph]);
+    }
+    let has_graph = graph > 7;
+    format!("{status}, asked {asked} {capturing}, ended {ended} {has_graph}")
+}
+
+/// Every case of one call.
+fn cases(cuda: &Cuda, name: &str, seen: &mut String, step: &(dyn Fn(&Scene<'_>) -> c_int + Sync)) {
+    for (capture_mode, thread_mode) in MODES
+        .into_iter()
+        .flat_map(|one| MODES.map(|two| (one, two)))
+    {
+        for is_aside in [false, true] {
+            // A blocking stream, in every other case.
+            let flags = u64::from(capture_mode == thread_mode);
+            let scene = Scene::new(cuda, flags);
+            let modes = (capture_mode, thread_mode);
+            let line = case(&scene, modes, is_aside, &|| step(&scene));
+            writeln!(seen, "{name}, {modes:?}, aside {is_aside}: {line}").expect("room");
+            scene.end();
+        }
+    }
+}
+
+fn script(cuda: &Cuda) -> String {
+    let mut seen = String::new();
+    for (name, step) in STEPS {
+        cases(cuda, name, &mut seen, &|scene| step(scene));
+    }
+    for row in ROWS.iter().filter(|row| row.library == Library::Cuda) {
+        if cuda.address(row.symbol) != 0 {
+            let name = row.symbol.to_str().expect("names are plain");
+            cases(cuda, name, &mut seen, &|scene| scene.call(row.symbol, &[]));
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_capture_survives_under_a_limit_what_it_survives_without() {
+    fn run<F: Fn()>(machine: &Machine, account: &Path, is_limited: bool, _: &F) -> String {
+        let folder = tempfile::tempdir().expect("there is room for a folder");
+        let file = folder.path().join("transcript");
+        let mut command = machine.command(this_program(), account);
+        command.env(TRANSCRIPT, &file);
+        if !is_limited {
+            command.env_remove("LD_PRELOAD");
+        }
+        run_inside::<F>(&mut command);
+        fs::read_to_string(file).expect("the run wrote it")
+    }
+    let body = || {
+        let file = env::var_os(TRANSCRIPT).expect("the run outside has set it");
+        fs::write(file, script(&Cuda::load())).expect("the folder is writable");
+    };
+    if env::var_os(TRANSCRIPT).is_some() {
+        return body();
+    }
+    let machine = Machine::start(&[8192]);
+    let account = machine.account(&[1500]);
+    let alone = run(&machine, Path::new("/nonexistent/account"), false, &body);
+    let limited = run(&machine, account.folder(), true, &body);
+    let differences: Vec<_> = alone
+        .lines()
+        .zip(limited.lines())
+        .filter(|(alone, limited)| alone != limited)
+        .collect();
+    assert_eq!(alone.lines().count(), limited.lines().count());
+    assert!(
+        differences.is_empty(),
+        "{} of {} cases, alone and limited: {differences:#?}",
+        differences.len(),
+        alone.lines().count(),
+    );
+    // The script means something: captures were broken, and others were not.
+    let ended = |how| alone.lines().filter(|line| line.ends_with(how)).count();
+    let (broken, kept) = (ended("901 false"), ended("0 true"));
+    assert!(broken > 200 && kept > 1000, "{broken} broken, {kept} kept");
+}

@@ -1,0 +1,53 @@
+//! The numbers by which CUDA knows the cards of a machine under `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
+//!
+//! CUDA counts its devices in ascending order of their PCI addresses then (CUDA programming guide, environment
+//! variables). NVML's own order is none to rely on. A number is given only where every card of the machine is
+//! sure to be counted: one in MIG mode, or that cannot be read, makes all of them uncertain.
+
+use nvml_wrapper::Nvml;
+
+use super::FoundCard;
+
+/// Where a card is plugged in: domain, bus and device.
+type Address = (u32, u32, u32);
+
+/// Enters the number of each of all the `count` cards that the driver has.
+pub(super) fn enter(nvml: &Nvml, count: u32, cards: &mut [FoundCard]) {
+    let address = |card: &FoundCard| -> Option<Address> {
+        let pci = nvml.device_by_index(card.index).ok()?.pci_info().ok()?;
+        Some((pci.domain, pci.bus, pci.device))
+    };
+    let addresses: Option<Vec<Address>> = cards.iter().map(address).collect();
+    let is_complete = u32::try_from(cards.len()) == Ok(count);
+    let ordinals = addresses.filter(|_| is_complete).and_then(|all| of(&all));
+    for (card, ordinal) in cards.iter_mut().zip(ordinals.into_iter().flatten()) {
+        card.cuda_ordinal = Some(ordinal);
+    }
+}
+
+/// The place of each address among all; `None` if two are the same.
+fn of(addresses: &[Address]) -> Option<Vec<u32>> {
+    let place = |own: &Address| {
+        let is_twice = addresses.iter().filter(|other| *other == own).count() > 1;
+        let before = addresses.iter().filter(|other| *other < own).count();
+        u32::try_from(before).ok().filter(|_| !is_twice)
+    };
+    addresses.iter().map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+
+    #[test]
+    fn cards_are_counted_by_their_addresses() {
+        let addresses = [(0, 0x40, 0), (1, 0x10, 0), (0, 0x20, 1), (0, 0x20, 0)];
+        assert_eq!(of(&addresses), Some(vec![2, 3, 1, 0]));
+        assert_eq!(of(&[]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn two_cards_at_one_address_have_no_numbers() {
+        assert_eq!(of(&[(0, 1, 0), (0, 2, 0), (0, 1, 0)]), None);
+    }
+}

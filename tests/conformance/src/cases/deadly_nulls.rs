@@ -1,0 +1,73 @@
+//! NULL where real drivers end the process: no document says what happens, so it is only written down.
+//!
+//! Drivers 470 to 555 die of SIGSEGV in most of these calls. Each is made in a process of its own, so that its end is
+//! a fact and not the end of the case. None needs a card.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::ptr::null_mut;
+
+use crate::code::Code;
+use crate::library::Cuda;
+use crate::record::{Report, Stop};
+use crate::session::start_without_card;
+
+/// A call, by what is said of it.
+type Call = (&'static str, fn(&Cuda) -> Code);
+
+const CALLS: &[Call] = &[
+    ("cuGetProcAddress without a name", |cuda| {
+        cuda.lookup_v1(null_mut(), Some(&mut 0), 12000, 0)
+    }),
+    ("cuGetProcAddress without an output", |cuda| {
+        cuda.lookup_v1(c"cuInit".as_ptr(), None, 12000, 0)
+    }),
+    ("cuGetProcAddress_v2 without a name", |cuda| {
+        cuda.lookup(null_mut(), Some(&mut 0), 12000, 0, Some(&mut 0))
+    }),
+    ("cuGetProcAddress_v2 without an output", |cuda| {
+        cuda.lookup(c"cuInit".as_ptr(), None, 12000, 0, Some(&mut 0))
+    }),
+    ("cuGetErrorName without an output", |cuda| {
+        cuda.error_name(0, None)
+    }),
+    ("cuMemcpy3DPeer of nothing", |cuda| {
+        cuda.copy_peer(null_mut())
+    }),
+    ("cuCtxCreate_v4 of nothing", |cuda| {
+        cuda.context_create_v4(None, null_mut(), 0, 0)
+    }),
+    ("cuThreadExchangeStreamCaptureMode of nothing", |cuda| {
+        cuda.exchange_capture_mode(None)
+    }),
+];
+
+pub(super) fn run(report: &Report) -> Result<(), Stop> {
+    start_without_card(report, &Cuda::open()?)?;
+    for (name, _) in CALLS {
+        let mut child = Command::new(std::env::current_exe()?);
+        let output = child
+            .args(["--deadly", name])
+            .stdin(Stdio::null())
+            .output()?;
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let seen = match (output.status.signal(), output.status.success()) {
+            (Some(signal), _) => format!("signal {signal}"),
+            (None, true) => printed.trim_end().to_owned(),
+            (None, false) => output.status.to_string(),
+        };
+        report.observed(name, seen);
+    }
+    Ok(())
+}
+
+/// Makes one of the calls in this process, and prints what it returned.
+pub(crate) fn perform(name: &str) -> Result<bool, String> {
+    let call = CALLS.iter().find(|(known, _)| *known == name);
+    let (_, call) = call.ok_or_else(|| format!("there is no call `{name}`"))?;
+    let cuda = Cuda::open().map_err(|error| crate::suite::chain(&error))?;
+    // Where there is no card this fails, and the call says what it makes of that.
+    let _ = cuda.init(0);
+    println!("{}", call(&cuda));
+    Ok(true)
+}

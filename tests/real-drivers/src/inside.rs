@@ -1,0 +1,87 @@
+//! The tasks of the program inside: it prints what it finds, a line each, as a key, a tab and a value.
+
+use std::ffi::{CString, OsString, c_void};
+use std::io::Write;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::objects::{Loaded, Names};
+
+mod calls;
+mod doors;
+mod look_up;
+mod runtime;
+
+pub(crate) use look_up::VERSIONS;
+
+/// The first word of its command line.
+pub(crate) const WORD: &str = "inside";
+/// What the preloaded library's file is called.
+const HOOKS: &str = "libapportion_cuda.so";
+/// The driver's libraries, by which programs load them.
+const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+
+pub(crate) fn perform(task: &[OsString]) -> Result<()> {
+    let words: Vec<&str> = task.iter().filter_map(|word| word.to_str()).collect();
+    match words.as_slice() {
+        ["look-up"] => look_up::perform(),
+        ["doors"] => doors::perform(),
+        ["calls", seed] => calls::perform(seed.parse().context("a seed is a number")?),
+        ["runtime", path] => runtime::perform(path),
+        _ => bail!("there is no task {words:?}"),
+    }
+}
+
+/// Both libraries of the driver, loaded as programs do, and what their addresses are called.
+struct Driver {
+    handles: [usize; 2],
+    loaded: [Loaded; 2],
+    names: Names,
+}
+
+impl Driver {
+    fn load() -> Result<Self> {
+        let [cuda, nvml] = LIBRARIES;
+        let handles = [open(cuda)?, open(nvml)?];
+        let find = |name: &str| {
+            let start = name.trim_end_matches('1');
+            Loaded::find(start)?.with_context(|| format!("{name} is not loaded"))
+        };
+        let loaded = [find(cuda)?, find(nvml)?];
+        let hooks = Loaded::find(HOOKS)?;
+        let names = Names::of(&[&loaded[0], &loaded[1]], hooks.as_ref());
+        Ok(Self {
+            handles,
+            loaded,
+            names,
+        })
+    }
+
+    /// The address that `dlsym` gives for a function of CUDA's library.
+    fn cuda(&self, name: &str) -> Result<usize> {
+        let found = symbol(self.handles[0], name)?;
+        ensure!(found != 0, "the driver has no {name}");
+        Ok(found)
+    }
+}
+
+/// Opens a library for all to see, as `dlsym` in the default scope needs it.
+fn open(path: &str) -> Result<usize> {
+    let name = CString::new(path).context("a path has no zero")?;
+    // SAFETY: the name is a string; loading the driver's libraries runs nothing that this program would notice.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    ensure!(!handle.is_null(), "failed to load {path}");
+    Ok(handle as usize)
+}
+
+/// What `dlsym` gives on a handle.
+fn symbol(handle: usize, name: &str) -> Result<usize> {
+    let name = CString::new(name).context("a name has no zero")?;
+    // SAFETY: the handle is one of dlopen's or a pseudo-handle, the name a string.
+    Ok(unsafe { libc::dlsym(handle as *mut c_void, name.as_ptr()) } as usize)
+}
+
+/// Writes one line; whoever stops reading has seen enough.
+fn say(key: &str, value: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{key}\t{value}");
+}

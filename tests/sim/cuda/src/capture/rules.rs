@@ -1,0 +1,207 @@
+//! What breaks a capture, by the documentation of `cuThreadExchangeStreamCaptureMode`, of
+//! `cuStreamBeginCapture` and the programming guide's section on prohibited operations:
+//!
+//! - a potentially unsafe call, where the mode of the calling thread forbids it: by a capture of its own that
+//!   is not relaxed or, in the global mode, by a global one of another thread;
+//! - asking or waiting for a captured stream, an event of a capture, or the context of either;
+//! - using the null stream while a blocking stream of its context is being captured.
+//!
+//! # Decision: what counts as potentially unsafe
+//! NVIDIA names `cudaMalloc` and gives no list. Here it is what programs were seen to break captures with
+//! (allocating and freeing, loading code, asking for events) and, to be strict, all that a pool is asked or
+//! told: whoever keeps clear of these on the simulated driver does so on any.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use super::{CAPTURED_EVENT, IMPLICIT, MODE, Mode, Status, UNDER_WAY, UNSUPPORTED};
+use crate::driver::{Locked, tables};
+use crate::error::{Error, Outcome};
+use crate::stream::{is_legacy, known};
+
+/// The functions that are potentially unsafe, without version and stream.
+const UNSAFE: &[&str] = &[
+    "cuArray3DCreate",
+    "cuArrayCreate",
+    "cuArrayDestroy",
+    "cuCtxCreate",
+    "cuCtxDestroy",
+    "cuCtxSetLimit",
+    "cuDeviceGetGraphMemAttribute",
+    "cuDeviceGraphMemTrim",
+    "cuDevicePrimaryCtxReset",
+    "cuDeviceSetGraphMemAttribute",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuLibraryLoadData",
+    "cuLibraryLoadFromFile",
+    "cuLibraryUnload",
+    "cuMemAlloc",
+    "cuMemAllocHost",
+    "cuMemAllocManaged",
+    "cuMemAllocPitch",
+    "cuMemFree",
+    "cuMemFreeHost",
+    "cuMemHostAlloc",
+    "cuMemHostRegister",
+    "cuMemHostUnregister",
+    "cuMemPoolCreate",
+    "cuMemPoolDestroy",
+    "cuMemPoolGetAttribute",
+    "cuMemPoolSetAttribute",
+    "cuMemPoolTrimTo",
+    "cuMipmappedArrayCreate",
+    "cuMipmappedArrayDestroy",
+    "cuModuleLoad",
+    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuModuleLoadFatBinary",
+    "cuModuleUnload",
+];
+
+thread_local! {
+    /// Whether the function that this thread is in takes the null stream for the thread's own.
+    static PER_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the null stream is the thread's own.
+pub(crate) fn is_per_thread() -> bool {
+    PER_THREAD.get()
+}
+
+/// A function's name without version and stream.
+fn stem(function: &str) -> &str {
+    let name = ["_ptsz", "_ptds"]
+        .iter()
+        .find_map(|suffix| function.strip_suffix(suffix))
+        .unwrap_or(function);
+    match name.rsplit_once("_v") {
+        Some((stem, version)) if version.parse::<u32>().is_ok() => stem,
+        Some(_) | None => name,
+    }
+}
+
+/// Copies and fills that are done when they return use the null stream.
+fn is_synchronous_copy(stem: &str) -> bool {
+    (stem.starts_with("cuMemcpy") || stem.starts_with("cuMemset")) && !stem.ends_with("Async")
+}
+
+/// Whether a function may be called now, by its name alone.
+pub(crate) fn check(function: &str) -> Outcome {
+    PER_THREAD.set(function.ends_with("_ptsz") || function.ends_with("_ptds"));
+    if UNDER_WAY.load(Ordering::Relaxed) == 0 {
+        return Ok(());
+    }
+    match stem(function) {
+        "cuCtxSynchronize" => check_context(),
+        stem if UNSAFE.contains(&stem) => check_unsafe(),
+        stem if is_synchronous_copy(stem) => check_stream(0),
+        _ => Ok(()),
+    }
+}
+
+fn check_unsafe() -> Outcome {
+    let (mode, here) = (MODE.get(), thread::current().id());
+    let is_forbidden =
+        tables()
+            .captures
+            .invalidate(|capture| match (mode, capture.thread == here) {
+                (Mode::Relaxed, _) => false,
+                (Mode::Global | Mode::ThreadLocal, true) => capture.mode != Mode::Relaxed,
+                (Mode::Global, false) => capture.mode == Mode::Global,
+                (Mode::ThreadLocal, false) => false,
+            });
+    refused(is_forbidden, UNSUPPORTED)
+}
+
+/// A whole context cannot be waited for while any stream of it is being captured.
+fn check_context() -> Outcome {
+    let Ok((context, _)) = crate::context::current() else {
+        return Ok(());
+    };
+    let mut tables = tables();
+    let tables = &mut *tables;
+    let streams = &tables.streams;
+    let is_here = |stream: u64| streams.get(&stream).is_none_or(|of| of.is_in(context));
+    let found = tables
+        .captures
+        .invalidate(|capture| is_here(capture.origin));
+    refused(found, UNSUPPORTED)
+}
+
+/// Whether any blocking stream of the null stream's context is being captured.
+pub(crate) fn legacy_is_in_use(null: u64) -> Result<bool, Error> {
+    let context = known(null)?.context();
+    let tables = tables();
+    let mut captured = tables.captures.streams.keys();
+    Ok(captured.any(|stream| blocks(&tables, *stream, context)))
+}
+
+fn blocks(tables: &Locked, stream: u64, context: u64) -> bool {
+    let known = tables.streams.get(&stream);
+    known.is_some_and(|stream| stream.is_in(context) && stream.is_blocking())
+}
+
+/// Whether a stream can be given work.
+pub(crate) fn check_stream(on: u64) -> Outcome {
+    if UNDER_WAY.load(Ordering::Relaxed) == 0 || !is_legacy(on) || !legacy_is_in_use(on)? {
+        return Ok(());
+    }
+    let context = known(on)?.context();
+    let mut tables = tables();
+    let broken: Vec<u64> = {
+        let streams = tables.captures.streams.iter();
+        let broken = streams.filter(|(stream, _)| blocks(&tables, **stream, context));
+        broken.map(|(_, graph)| *graph).collect()
+    };
+    for graph in broken {
+        if let Some(capture) = tables.captures.captures.get_mut(&graph) {
+            capture.status = Status::Invalidated;
+        }
+    }
+    Err(IMPLICIT)
+}
+
+/// Whether a stream can be waited for, or asked whether it is done.
+pub(crate) fn check_wait(on: u64) -> Outcome {
+    check_stream(on)?;
+    let mut tables = tables();
+    let found = tables.captures.of(on).map(|(_, capture)| {
+        capture.status = Status::Invalidated;
+    });
+    refused(found.is_some(), UNSUPPORTED)
+}
+
+/// The same of an event that was recorded in a capture.
+pub(crate) fn check_event(graph: Option<u64>) -> Outcome {
+    let Some(graph) = graph else { return Ok(()) };
+    if let Some(capture) = tables().captures.captures.get_mut(&graph) {
+        capture.status = Status::Invalidated;
+    }
+    Err(CAPTURED_EVENT)
+}
+
+fn refused(is_forbidden: bool, error: Error) -> Outcome {
+    match is_forbidden {
+        true => Err(error),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_holds_for_all_versions_of_a_function() {
+        for name in ["cuMemFree", "cuMemFree_v2", "cuMemPoolTrimTo"] {
+            assert!(UNSAFE.contains(&stem(name)), "{name}");
+        }
+        for name in ["cuMemFreeAsync_ptsz", "cuMemAllocAsync", "cuMemGetInfo_v2"] {
+            assert!(!UNSAFE.contains(&stem(name)), "{name}");
+        }
+        assert!(is_synchronous_copy(stem("cuMemcpyHtoD_v2")));
+        assert!(!is_synchronous_copy(stem("cuMemcpyHtoDAsync_v2_ptsz")));
+    }
+}

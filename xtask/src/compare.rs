@@ -1,0 +1,141 @@
+//! Apportion beside other libraries that limit GPU memory, on one simulated driver: who lets what through, what a call
+//! costs, and what is left after kills and nonsense.
+//!
+//! The programs are in `tests/compare/programs` and take one way to memory each. What they held is asked of the driver, which
+//! nobody's library can change. The others' libraries are built from checkouts that the user names; without them the
+//! columns are a program without any library and Apportion, and what the documentation says about Apportion is checked.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::stage;
+use crate::workspace::Workspace;
+
+mod build;
+mod contender;
+mod costs;
+mod harm;
+mod kills;
+mod machine;
+mod manners;
+mod peers;
+mod races;
+mod report;
+mod timed;
+mod ways;
+
+use contender::Contender;
+use report::Report;
+
+/// What is compared, and where the result goes.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// A checkout of Project-HAMi/HAMi-core
+    #[arg(long, value_name = "DIR")]
+    hami_core: Option<PathBuf>,
+    /// A checkout of coldzerofear/vgpu-manager
+    #[arg(long, value_name = "DIR")]
+    vgpu_manager: Option<PathBuf>,
+    /// Only what fits a minute: every way once, fewer races, kills and nonsense, and no costs
+    #[arg(long)]
+    quick: bool,
+    /// Only these sections
+    #[arg(long, value_name = "SECTION")]
+    only: Vec<Section>,
+    /// Write the tables to this file, too
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+}
+
+/// One table of the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Section {
+    /// Ways round a limit
+    Ways,
+    /// Processes and threads that take memory at the same time
+    Races,
+    /// What a call costs
+    Costs,
+    /// Starting
+    Starts,
+    /// Killing
+    Kills,
+    /// Nonsense arguments
+    Harm,
+    /// What a library leaves as it was
+    Manners,
+}
+
+/// Makes one table.
+type Compare = fn(&Setting, &mut Report) -> Result<()>;
+
+/// The tables in their order.
+const SECTIONS: [(Section, Compare); 7] = [
+    (Section::Ways, ways::compare),
+    (Section::Races, races::compare),
+    (Section::Costs, costs::compare_calls),
+    (Section::Starts, costs::compare_starts),
+    (Section::Kills, kills::compare),
+    (Section::Harm, harm::compare),
+    (Section::Manners, manners::compare),
+];
+
+/// What every section needs.
+struct Setting {
+    contenders: Vec<Contender>,
+    programs: build::Programs,
+    staged: PathBuf,
+    is_quick: bool,
+}
+
+impl Setting {
+    /// The names of all columns.
+    fn columns(&self) -> impl Iterator<Item = String> {
+        self.contenders
+            .iter()
+            .map(|contender| contender.name().to_owned())
+    }
+}
+
+/// Runs the comparison; a result that the documentation does not say is an error.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    let staged = stage::build(workspace, false)?;
+    let folder = workspace.target.join("compare");
+    let programs = build::programs(workspace, &staged, &folder)?;
+    let mut contenders = vec![Contender::Plain, Contender::Apportion];
+    if let Some(checkout) = &options.hami_core {
+        contenders.push(peers::hami_core(workspace, &staged, checkout, &folder)?);
+    }
+    if let Some(checkout) = &options.vgpu_manager {
+        contenders.push(peers::vgpu_manager(workspace, &staged, checkout, &folder)?);
+    }
+    let setting = Setting {
+        contenders,
+        programs,
+        staged,
+        is_quick: options.quick,
+    };
+    let mut report = Report::default();
+    for (section, compare) in SECTIONS {
+        let is_wanted = options.only.is_empty() || options.only.contains(&section);
+        // Costs take minutes, and a budget of their own holds ours in the benches.
+        let is_slow = matches!(section, Section::Costs | Section::Starts);
+        if is_wanted && !(is_slow && options.quick) {
+            compare(&setting, &mut report)?;
+        }
+    }
+    if let Some(file) = &options.markdown {
+        fs::write(file, report.markdown())
+            .with_context(|| format!("failed to write {}", file.display()))?;
+    }
+    match report.surprises() {
+        [] => Ok(()),
+        surprises => bail!(
+            "Apportion did other than docs/comparison.md says: {}",
+            surprises.join("; ")
+        ),
+    }
+}

@@ -1,0 +1,84 @@
+//! What is left when programs are killed in the middle of what they do.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::Setting;
+use super::machine::Machine;
+use super::report::{Report, Table};
+use super::timed::Outcome;
+
+/// Longer than the program itself waits for one that hangs.
+const TIME: Duration = Duration::from_secs(240);
+const CARD_GIB: u64 = 16;
+const LIMIT: u64 = 8000;
+/// What a context takes, in MiB: the program that looks has one.
+const CONTEXT: u64 = 384;
+
+/// What is killed how often, in the quick form and otherwise.
+struct Kill {
+    what: &'static str,
+    name: &'static str,
+    times: [u32; 2],
+}
+
+const KILLS: [Kill; 2] = [
+    Kill {
+        what: "programs that start",
+        name: "start",
+        times: [40, 400],
+    },
+    Kill {
+        what: "8 programs that allocate and free",
+        name: "churn",
+        times: [50, 500],
+    },
+];
+
+/// Kills under every library.
+pub(crate) fn compare(setting: &Setting, report: &mut Report) -> Result<()> {
+    let columns = std::iter::once("killed".to_owned()).chain(setting.columns());
+    let words = format!(
+        "Programs that got SIGKILL, all under one limit of {LIMIT} MiB: the longest that a next program took to start, and what the last \
+         one found free (all but its own context is {}). A program that needs more than 20 s to start has hung.",
+        LIMIT - CONTEXT
+    );
+    let mut table = Table::new("Kills", &words, columns);
+    for kill in &KILLS {
+        let times = kill.times[usize::from(!setting.is_quick)];
+        eprintln!("kills: {}", kill.what);
+        let mut cells = Vec::new();
+        for contender in &setting.contenders {
+            let machine = Machine::start(setting, contender, CARD_GIB)?;
+            machine.settle(LIMIT)?;
+            let words = [
+                setting.programs.named("kill").into_os_string(),
+                kill.name.into(),
+                times.to_string().into(),
+                "1".into(),
+            ];
+            let outcome = machine.run(LIMIT, TIME, &words)?;
+            let (cell, free) = told(&outcome);
+            if contender.is_ours() && free != Some(LIMIT - CONTEXT) {
+                report.surprise(format!("{} killed: {cell}", kill.what));
+            }
+            cells.push(cell);
+        }
+        table.row(&format!("{times} times {}", kill.what), cells);
+    }
+    report.add(&table);
+    Ok(())
+}
+
+/// What the program printed, as a cell, and how much was free.
+fn told(outcome: &Outcome) -> (String, Option<u64>) {
+    match outcome.words().as_slice() {
+        [longest, free] if outcome.is_done() && *longest != "failed" => {
+            (format!("{longest} ms, {free} MiB free"), free.parse().ok())
+        }
+        ["hung", ..] => ("**hung**".to_owned(), None),
+        ["failed", status] => (format!("**the next program ended with {status}**"), None),
+        _ => (format!("**{}**", outcome.failure()), None),
+    }
+}

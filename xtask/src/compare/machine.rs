@@ -1,0 +1,188 @@
+//! A machine for one contender: a simulated driver with one card, and Apportion's agent where it is its turn.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Setting;
+use super::build::Programs;
+use super::contender::Contender;
+use super::timed::{self, Outcome};
+
+/// A binary megabyte.
+pub(crate) const MIB: u64 = 1 << 20;
+/// How long the machine may take for what it does at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What a program must not inherit from the one who runs the comparison.
+const FOREIGN: [&str; 9] = [
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "XDG_RUNTIME_DIR",
+    "APPORTION_ACCOUNT",
+    "APPORTION_DIR",
+    "APPORTION_LIB_DIR",
+    "APPORTION_SIM_SOCKET",
+];
+/// The machines of this process so far.
+static MACHINES: AtomicU32 = AtomicU32::new(0);
+
+/// The machine; all of it is gone when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Machine<'a> {
+    contender: &'a Contender,
+    programs: &'a Programs,
+    staged: &'a Path,
+    folder: PathBuf,
+    uuid: String,
+    running: Vec<Child>,
+}
+
+impl<'a> Machine<'a> {
+    /// A machine whose card has so many GiB.
+    pub(crate) fn start(setting: &'a Setting, contender: &'a Contender, gib: u64) -> Result<Self> {
+        // Not below the target folder: the path of a socket has at most 107 bytes.
+        let number = MACHINES.fetch_add(1, Ordering::Relaxed);
+        let folder = env::temp_dir().join(format!("apportion-compare-{}-{number}", process::id()));
+        fs::create_dir_all(folder.join("sim"))
+            .with_context(|| format!("failed to make {}", folder.display()))?;
+        let mut machine = Self {
+            contender,
+            programs: &setting.programs,
+            staged: &setting.staged,
+            folder,
+            uuid: String::new(),
+            running: Vec::new(),
+        };
+        let mut driver = Command::new(machine.library("apportion-simd"));
+        driver
+            .arg("--socket")
+            .arg(machine.driver_socket())
+            .args(["--gpu-memory", &format!("{gib}Gi")]);
+        machine.begin(driver, &machine.driver_socket())?;
+        let snapshot = machine.ask(r#"{"Nvml":"Snapshot"}"#)?;
+        let uuid = snapshot.pointer("/Nvml/Snapshot/cards/0/uuid");
+        uuid.and_then(Value::as_str)
+            .context("the simulated card has no UUID")?
+            .clone_into(&mut machine.uuid);
+        if contender.is_ours() {
+            let mut agent = machine.program(&setting.staged.join("bin/apportion-agent"));
+            agent
+                .arg("--dir")
+                .arg(machine.folder.join("sim"))
+                .args(["--metrics-address", "127.0.0.1:0"]);
+            machine.begin(agent, &machine.folder.join("sim/agent.sock"))?;
+        }
+        Ok(machine)
+    }
+
+    /// Starts what serves `socket` and waits until it does.
+    fn begin(&mut self, mut command: Command, socket: &Path) -> Result<()> {
+        let quiet = command.stdin(Stdio::null()).stderr(Stdio::null());
+        self.running
+            .push(quiet.spawn().context("failed to start a staged program")?);
+        let end = Instant::now() + PATIENCE;
+        while UnixStream::connect(socket).is_err() {
+            ensure!(Instant::now() < end, "{} is not served", socket.display());
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    fn library(&self, name: &str) -> PathBuf {
+        self.staged.join("lib/apportion").join(name)
+    }
+
+    fn driver_socket(&self) -> PathBuf {
+        self.folder.join("sim/driver.sock")
+    }
+
+    fn program(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        for name in FOREIGN {
+            command.env_remove(name);
+        }
+        command
+            .current_dir(&self.folder)
+            .env("APPORTION_DIR", &self.folder)
+            .env("APPORTION_SIM_SOCKET", self.driver_socket())
+            .env("LD_LIBRARY_PATH", self.library("sim"));
+        command
+    }
+
+    /// Puts a request to the simulated driver itself.
+    fn ask(&self, request: &str) -> Result<Value> {
+        let output = Command::new(self.library("apportion-simd"))
+            .arg("--socket")
+            .arg(self.driver_socket())
+            .args(["--ask", request])
+            .output()?;
+        serde_json::from_slice(&output.stdout).context("the simulated driver does not answer")
+    }
+
+    /// The most MiB that the card held since this was last asked, by the driver's own count.
+    pub(crate) fn high_water(&self) -> Result<u64> {
+        let answer = self.ask(r#"{"HighWater":0}"#)?;
+        let bytes = answer.pointer("/Value").and_then(Value::as_u64);
+        Ok(bytes
+            .context("the simulated driver gave no number")?
+            .div_ceil(MIB))
+    }
+
+    /// Makes the machine ready for programs under a limit of so many MiB: nothing is left of earlier ones.
+    pub(crate) fn settle(&self, limit: u64) -> Result<()> {
+        self.await_empty()?;
+        self.contender.forget(&self.folder);
+        if self.contender.is_set_up_by_first_program() {
+            let program = self.programs.named("ways").into_os_string();
+            let words = [program, "cuMemAlloc".into(), "1".into(), "1".into()];
+            self.run(limit, PATIENCE, &words)?;
+            self.await_empty()?;
+        }
+        self.high_water().map(drop)
+    }
+
+    fn await_empty(&self) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let snapshot = self.ask(r#"{"Nvml":"Snapshot"}"#)?;
+            let used = snapshot.pointer("/Nvml/Snapshot/cards/0/used");
+            if used.and_then(Value::as_u64) == Some(0) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < end, "the card does not become empty");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Runs a program under a limit of so many MiB, for at most so long. What it is given on the way (`NAME=value`) stands
+    /// before the program among `words`.
+    pub(crate) fn run(&self, limit: u64, time: Duration, words: &[OsString]) -> Result<Outcome> {
+        let mut all = self
+            .contender
+            .words(self.staged, &self.folder, &self.uuid, limit);
+        all.extend_from_slice(words);
+        timed::run(self.program(Path::new("timeout")), time, &all)
+    }
+}
+
+impl Drop for Machine<'_> {
+    fn drop(&mut self) {
+        for child in self.running.iter_mut().rev() {
+            // One that is gone already needs no ending.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}

@@ -1,0 +1,73 @@
+//! What was found, as tables in Markdown.
+
+/// All tables, and what contradicts the documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    tables: Vec<String>,
+    surprises: Vec<String>,
+}
+
+/// One table: a heading, what it says, and cells.
+#[derive(Debug)]
+pub(crate) struct Table {
+    title: String,
+    words: String,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with a heading, a sentence below it and the names of its columns.
+    pub(crate) fn new(title: &str, words: &str, columns: impl IntoIterator<Item = String>) -> Self {
+        let columns: Vec<String> = columns.into_iter().collect();
+        let line = vec!["---".to_owned(); columns.len()];
+        Self {
+            title: title.to_owned(),
+            words: words.to_owned(),
+            rows: vec![columns, line],
+        }
+    }
+
+    /// Adds a row.
+    pub(crate) fn row(&mut self, what: &str, cells: impl IntoIterator<Item = String>) {
+        let row = std::iter::once(what.to_owned()).chain(cells).collect();
+        self.rows.push(row);
+    }
+
+    fn markdown(&self) -> String {
+        let lines = self
+            .rows
+            .iter()
+            .map(|row| format!("| {} |\n", row.join(" | ")));
+        format!(
+            "### {}\n\n{}\n\n{}",
+            self.title,
+            self.words,
+            lines.collect::<String>()
+        )
+    }
+}
+
+impl Report {
+    /// Prints a finished table and keeps it.
+    pub(crate) fn add(&mut self, table: &Table) {
+        let text = table.markdown();
+        println!("{text}");
+        self.tables.push(text);
+    }
+
+    /// Notes something that Apportion did and the documentation denies.
+    pub(crate) fn surprise(&mut self, what: String) {
+        println!("surprise: {what}");
+        self.surprises.push(what);
+    }
+
+    /// What contradicts the documentation.
+    pub(crate) fn surprises(&self) -> &[String] {
+        &self.surprises
+    }
+
+    /// All tables.
+    pub(crate) fn markdown(&self) -> String {
+        self.tables.join("\n")
+    }
+}

@@ -1,0 +1,88 @@
+//! NVIDIA's own libraries, without a card: fetched, unpacked, and compared with and without ours.
+//!
+//! The libraries come as Debian packages ([`archive`]) and are never installed. What is compared is the business of
+//! `tests/real-drivers`; this module puts together what that program needs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+
+use crate::clients;
+use crate::stage;
+use crate::steps::run;
+use crate::workspace::Workspace;
+
+mod archive;
+
+/// The branches that are compared if none is named: all with `cuGetProcAddress` that Debian still has.
+const BRANCHES: [&str; 5] = ["470", "525", "535", "550", "555"];
+/// The program that compares.
+const PROGRAM: &str = "apportion-real-drivers";
+/// The program whose cases run on the libraries too.
+const CONFORMANCE: &str = "apportion-conformance";
+
+/// Fetches the drivers of `branches` (or of [`BRANCHES`]) and compares what they do with and without us.
+pub(crate) fn compare(workspace: &Workspace, branches: &[String]) -> Result<ExitCode> {
+    let branches: Vec<&str> = match branches {
+        [] => BRANCHES.to_vec(),
+        named => named.iter().map(String::as_str).collect(),
+    };
+    let folder = workspace.target.join("drivers");
+    let mut found = Vec::new();
+    let mut left_out = 0;
+    for (branch, driver) in archive::drivers(&folder, &branches)? {
+        match driver {
+            Ok(driver) => found.push(driver),
+            Err(reason) => {
+                println!("left out: driver {branch} ({reason:#})");
+                left_out += 1;
+            }
+        }
+    }
+    let is_complete = left_out == 0 || !clients::must_be_complete();
+    if found.is_empty() {
+        return Ok(code(is_complete));
+    }
+    let held = compare_found(workspace, &found)?;
+    Ok(code(held && is_complete))
+}
+
+fn code(is_good: bool) -> ExitCode {
+    match is_good {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// Builds what takes part, and runs the comparison; whether nothing differed.
+fn compare_found(workspace: &Workspace, found: &[PathBuf]) -> Result<bool> {
+    let staged = stage::build(workspace, false)?;
+    run(workspace
+        .cargo_build_for_tests()
+        .args(["--bin", PROGRAM, "--bin", CONFORMANCE]))?;
+    let made = workspace.target.join("debug");
+    let mut program = Command::new(made.join(PROGRAM));
+    program
+        .arg("--staged")
+        .arg(staged)
+        .arg("--conformance")
+        .arg(made.join(CONFORMANCE));
+    match runtimes(workspace) {
+        Ok(folder) => {
+            program.arg("--runtimes").arg(folder);
+        }
+        Err(missing) if clients::must_be_complete() => return Err(missing),
+        Err(missing) => println!("left out: the CUDA runtime ({missing:#})"),
+    }
+    Ok(program.args(found).status()?.success())
+}
+
+/// The folder with the CUDA runtimes, which come in one package with the headers.
+fn runtimes(workspace: &Workspace) -> Result<PathBuf> {
+    let python = workspace.target.join("venv/bin/python");
+    match python.exists() {
+        true => clients::headers(workspace, &python),
+        false => clients::headers(workspace, Path::new("python3")),
+    }
+}
