@@ -244,13 +244,13 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
         cases: &[
             alone(
                 "TensorFlow",
-                &[other("tensorflow", "tensorflow_arrays.py", 2000)],
+                &[other("tensorflow", "tensorflow_arrays.py", 6000)],
             ),
             alone(
                 "TensorFlow, allow_growth",
                 &[Member {
                     variables: &[("TF_FORCE_GPU_ALLOW_GROWTH", "true")],
-                    ..other("tensorflow", "tensorflow_arrays.py", 3000)
+                    ..other("tensorflow", "tensorflow_arrays.py", 4000)
                 }],
             ),
         ],
