@@ -52,6 +52,7 @@ mod primary;
 mod shape;
 mod stream;
 mod tables;
+mod tensor_maps;
 mod tiles;
 mod virtual_memory;
 mod visible;
@@ -91,6 +92,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         pools::ROWS,
         primary::ROWS,
         stream::ROWS,
+        tensor_maps::ROWS,
         tiles::ROWS,
         virtual_memory::ROWS,
     ]
