@@ -199,7 +199,7 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
                 "JAX, cuda_async allocator",
                 &[jax(
                     &[SKIP, ("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async")],
-                    Share::Mib(1500),
+                    Share::Mib(2500),
                 )],
             ),
             filled(
@@ -250,7 +250,7 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
                 "TensorFlow, allow_growth",
                 &[Member {
                     variables: &[("TF_FORCE_GPU_ALLOW_GROWTH", "true")],
-                    ..other("tensorflow", "tensorflow_arrays.py", 4000)
+                    ..other("tensorflow", "tensorflow_arrays.py", 7000)
                 }],
             ),
         ],
