@@ -1,8 +1,8 @@
 """JAX: what it preallocates, its out-of-memory error, and whether it goes on.
 
 Arrays come from the host: to compile anything XLA wants a handle of cuDNN, whose own copy of the CUDA runtime finds no
-driver in the simulated one. The allocator is chosen before the program starts, by JAX's own variables: XLA_PYTHON_CLIENT_PREALLOCATE,
-XLA_PYTHON_CLIENT_MEM_FRACTION and XLA_PYTHON_CLIENT_ALLOCATOR.
+driver in the simulated one. The allocator is chosen before the program starts, by JAX's own variables:
+XLA_PYTHON_CLIENT_PREALLOCATE, XLA_PYTHON_CLIENT_MEM_FRACTION and XLA_PYTHON_CLIENT_ALLOCATOR.
 """
 
 import ctypes
@@ -68,7 +68,7 @@ def preallocation():
 def out_of_memory():
     # The driver's own allocator grows beyond what it took at once.
     most = 1.0 if ALLOCATOR in ("platform", "cuda_async") else FRACTION
-    text = fills_twice("fills the card", take, jax.errors.JaxRuntimeError, gc.collect, least=most / 2, most=most)
+    text = fills_twice("fills the card", take, jax.errors.JaxRuntimeError, gc.collect, least=FRACTION / 2, most=most)
     check("the error says that memory is exhausted", text.startswith("RESOURCE_EXHAUSTED"), text[:120])
 
 

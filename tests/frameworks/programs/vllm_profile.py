@@ -47,7 +47,6 @@ def worker():
     made.cache_config = CacheConfig()
     made.model_config = SimpleNamespace(multimodal_config=None)
     made.parallel_config = SimpleNamespace(_api_process_count=1)
-    made.randomize_dummy_inputs = True
     made.vllm_config = SimpleNamespace(
         compilation_config=SimpleNamespace(cudagraph_mode=CUDAGraphMode.NONE)
     )
