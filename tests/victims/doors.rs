@@ -73,6 +73,11 @@ impl Driver {
             let Ok(base) = CString::new(base) else {
                 return function;
             };
+            // Functions of the per-thread stream are known from CUDA 7.0 on.
+            let version = match flags {
+                PER_THREAD => version.max(7000),
+                _ => version,
+            };
             // SAFETY: the name is a C string, both results are valid, and the status may be null.
             unsafe {
                 ask(

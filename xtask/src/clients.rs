@@ -20,20 +20,30 @@ pub(crate) fn python(workspace: &Workspace) -> Result<PathBuf> {
     let wanted = workspace.root.join("tests/clients/requirements.txt");
     let wanted = fs::canonicalize(&wanted).context("failed to find the clients' requirements")?;
     let venv = workspace.target.join("venv");
+    environment(&venv, &wanted, &[])?;
+    Ok(venv.join("bin/python"))
+}
+
+/// Makes the virtual environment `venv` with what the file `wanted` lists, unless it holds that already; `Err` says
+/// what is missing, and leaves nothing that looks complete.
+pub(crate) fn environment(venv: &Path, wanted: &Path, options: &[&OsStr]) -> Result<()> {
     let installed = venv.join("requirements.txt");
-    let python = venv.join("bin/python");
-    if is_same(&installed, &wanted) {
-        return Ok(python);
+    if is_same(&installed, wanted) {
+        return Ok(());
     }
     if !succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"])) {
         bail!("python3 with venv is not installed");
     }
     run(Command::new("python3")
         .args(["-m", "venv", "--clear"])
-        .arg(&venv))?;
-    pip_install(&python, &[], &wanted).context("PyPI gave no clients")?;
-    fs::copy(&wanted, &installed).context("failed to note what is installed")?;
-    Ok(python)
+        .arg(venv))?;
+    if let Err(missing) = pip_install(&venv.join("bin/python"), options, wanted) {
+        // What was unpacked until then may be gigabytes.
+        let _ = fs::remove_dir_all(venv);
+        return Err(missing.context("PyPI gave not all that is listed"));
+    }
+    fs::copy(wanted, &installed).context("failed to note what is installed")?;
+    Ok(())
 }
 
 /// The folder of the driver's headers, filled on first use by that environment's `python`.

@@ -17,6 +17,7 @@ mod cluster;
 mod compare;
 mod deviations;
 mod drivers;
+mod frameworks;
 mod gpu_pack;
 mod lint;
 mod oracle_pod_groups;
@@ -70,6 +71,8 @@ enum Task {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Run frameworks from PyPI on the simulated driver, without a limit and with one, and print a table.
+    Frameworks(frameworks::Options),
     /// Fetch NVIDIA's own driver libraries and compare what they do with and without ours; no card is needed.
     Drivers {
         /// Driver branches, such as 535 [default: all with cuGetProcAddress that Debian has].
@@ -178,6 +181,7 @@ fn perform(task: Task) -> Result<ExitCode> {
                 .args(args))?;
         }
         Task::Cluster(task) => return cluster::perform(&workspace, task),
+        Task::Frameworks(options) => return frameworks::perform(&workspace, &options),
         Task::Test { quick, jobs, args } => {
             return suites::test(&workspace, quick, jobs, &args);
         }

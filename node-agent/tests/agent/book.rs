@@ -87,7 +87,7 @@ async fn what_does_not_fit_is_refused_with_numbers_and_what_fits_is_given() {
     allocate(&mut client, "big", allocatable - 1000)
         .await
         .unwrap();
-    let shortfall = allocate(&mut client, "late", 1001).await.unwrap_err();
+    let shortfall = allocate(&mut client, "late", 1002).await.unwrap_err();
     assert_eq!(shortfall.free_bytes, 1000 * MIB);
     assert_eq!(shortfall.holders[0].name, "big");
     assert!(shortfall.waiting_helps);
@@ -97,7 +97,7 @@ async fn what_does_not_fit_is_refused_with_numbers_and_what_fits_is_given() {
         shortfall.sentence
     );
     assert!(allocate(&mut client, "fits", 1000).await.is_ok());
-    let never = allocate(&mut client, "never", allocatable + 1)
+    let never = allocate(&mut client, "never", allocatable + 2)
         .await
         .unwrap_err();
     assert!(!never.waiting_helps);
@@ -130,7 +130,7 @@ async fn the_same_key_gives_the_same_allocation_and_another_wish_under_it_is_an_
 async fn nonsense_is_refused_by_name() {
     let host = Host::new(1);
     let (_agent, mut client) = host.agent(&[]).await;
-    let good = wish(&mut client, "x", 1).await;
+    let good = wish(&mut client, "x", 2).await;
     let mut nameless = good.clone();
     nameless.name.clear();
     let mut cardless = good.clone();
@@ -153,7 +153,7 @@ async fn nonsense_is_refused_by_name() {
     ] {
         assert_eq!(client.allocate(request).await.unwrap_err().code(), code);
     }
-    let id = allocate(&mut client, "x", 1).await.unwrap().id;
+    let id = allocate(&mut client, "x", 2).await.unwrap().id;
     let dead = Holder {
         kind: Some(holder::Kind::Pid(4_000_000)),
     };
@@ -235,7 +235,7 @@ async fn limits_grow_where_there_is_room_and_always_shrink() {
             .unwrap()
     };
     let most = allocatable - 1000 * MIB;
-    let resize_reply::Result::Shortfall(shortfall) = resize(most + 1).await else {
+    let resize_reply::Result::Shortfall(shortfall) = resize(most + 2 * MIB).await else {
         panic!("more than the card has was given")
     };
     assert_eq!(shortfall.free_bytes, most);
@@ -314,7 +314,7 @@ async fn the_node_says_who_it_is() {
         Some(1.0)
     );
     let generation = host.metric("apportion_ledger_generation", "").unwrap();
-    allocate(&mut client, "a", 1).await.unwrap();
+    allocate(&mut client, "a", 2).await.unwrap();
     assert!(host.metric("apportion_ledger_generation", "").unwrap() > generation);
 }
 

@@ -1,6 +1,7 @@
 """How a program is run here: on which driver, with which limit, for how long, and seen by whom."""
 
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -21,6 +22,8 @@ FRAMEWORKS = ["torch", "jax", "jaxlib", "cupy", "triton", "numba", "numba-cuda",
 NOT_INHERITED = ["LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "APPORTION_ACCOUNT"]
 # Left of the whole time for ending what runs and writing the record.
 RESERVE = 6
+# The card is free again so many seconds after a row, or is not waited for.
+SETTLES = 5.0
 
 
 class Share:
@@ -54,6 +57,7 @@ class Machine:
         self.folder.mkdir(mode=0o700)
         self.end = end
         self.watch = None
+        self.free = None
         self.environment = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         self.environment |= {"APPORTION_DIR": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
         if self.sim:
@@ -73,6 +77,7 @@ class Machine:
             # What runs without a limit uses the card that is watched, too.
             self.environment["CUDA_VISIBLE_DEVICES"] = self.watch.facts["uuid"]
         self._bare(self._words(["/bin/true"], Share(mib=512)), 60)
+        self.free = self._free()
 
     def _sim_socket(self):
         return {"APPORTION_SIM_SOCKET": os.environ["APPORTION_SIM_SOCKET"]} if self.sim else {}
@@ -170,8 +175,30 @@ class Machine:
         return [str(self.apportion), "sim", "--", *words] if self.sim else words
 
     def sweep(self):
-        """Ends what a row left running."""
+        """Ends what a row left running, and waits until the agent sees the card as it was before all rows.
+
+        The agent samples NVML four times a second: what a row without a share took is still on its books for a moment,
+        and the next row would be refused.
+        """
         end_strays({self.watch.process.pid} if self.watch else set())
+        end = time.monotonic() + SETTLES
+        while self.free is not None and time.monotonic() < end:
+            free = self._free()
+            if free is None or free >= self.free:
+                return
+            time.sleep(0.1)
+
+    def _free(self):
+        """The bytes that the agent could give; None if it does not say."""
+        words = [str(self.apportion), "gpus", "--json", *(["--sim"] if self.sim else [])]
+        try:
+            said = subprocess.run(
+                words, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SETTLES
+            )
+            cards = {card["uuid"]: card["free_bytes"] for card in json.loads(said.stdout)}
+        except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired):
+            return None
+        return cards.get(self.watch.facts.get("uuid"))
 
     def stop(self):
         """Ends the agent and the simulated machine that this run started, and all else below it."""

@@ -8,11 +8,11 @@ use apportion_tests::MIB;
 use crate::node::{Node, pod_of};
 use crate::whole::offers;
 
-/// Asks for a mebibyte of a card.
+/// Asks for the smallest share of a card.
 async fn ask(node: &Node, card: &str, key: &str) -> Result<(), tonic::Status> {
     let share = Share {
         card: card.to_owned(),
-        bytes: MIB,
+        bytes: 2 * MIB,
     };
     let request = AllocateRequest {
         idempotency_key: key.to_owned(),
@@ -90,7 +90,7 @@ async fn what_another_plugin_gave_a_pod_is_nobody_elses_as_long_as_the_pod_is_th
             name: format!("team/{key}"),
             shares: vec![Share {
                 card: card.to_owned(),
-                bytes: MIB,
+                bytes: 2 * MIB,
             }],
             ttl_ms: 60_000,
         };
@@ -110,7 +110,7 @@ async fn what_another_plugin_gave_a_pod_is_nobody_elses_as_long_as_the_pod_is_th
         asked(&second, "late").await.is_ok()
     })
     .await;
-    assert!(node.place("u1", 0, 1).await.is_none(), "the card is theirs");
+    assert!(node.place("u1", 0, 2).await.is_none(), "the card is theirs");
     let one = [("main", 1, false)];
     let whole = node.kubelet.admit_whole("u2", "whole", &one).await;
     whole.expect_err("the one card is theirs, the other is shared");

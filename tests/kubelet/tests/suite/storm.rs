@@ -64,7 +64,8 @@ async fn a_thousand_pods_find_their_own_grants_whatever_dies() {
 /// A pod is placed, admitted and started; `None` where the node is full for now.
 async fn create(node: &Node, number: usize, dice: &mut Dice) -> Option<(String, String, u64)> {
     let uid = format!("00000000-0000-4000-8000-{number:012}");
-    let mib = SMALLEST + u64::try_from(number % 400).unwrap_or_default();
+    // A share is a whole number of 2 MiB.
+    let mib = SMALLEST + 2 * u64::try_from(number % 200).unwrap_or_default();
     node.place(&uid, dice.roll(CARDS), mib).await?;
     let name = format!("pod-{}", number % 7);
     // The slots of pods that have just left are not offered until they are let go.

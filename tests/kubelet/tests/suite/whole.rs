@@ -81,7 +81,7 @@ async fn a_pod_beside_a_share_gets_the_other_card_and_nothing_that_limits_it() {
     );
 
     assert!(
-        node.place("u3", 1, 1).await.is_none(),
+        node.place("u3", 1, 2).await.is_none(),
         "the card is not shared"
     );
     node.kubelet

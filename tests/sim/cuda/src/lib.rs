@@ -54,6 +54,7 @@ mod resources;
 mod shape;
 mod stream;
 mod tables;
+mod tensor_maps;
 mod tiles;
 mod virtual_memory;
 mod visible;
@@ -96,6 +97,7 @@ fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
         primary::ROWS,
         resources::ROWS,
         stream::ROWS,
+        tensor_maps::ROWS,
         tiles::ROWS,
         virtual_memory::ROWS,
         work_nodes::ROWS,

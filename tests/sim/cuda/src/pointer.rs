@@ -48,6 +48,11 @@ impl<T: Copy> Out<T> {
         }
     }
 
+    /// Where it points.
+    pub(crate) fn address(self) -> u64 {
+        self.0.expose_provenance() as u64
+    }
+
     /// What the caller has put there before.
     pub(crate) fn read(self) -> Result<T, Error> {
         In(self.0.cast_const()).get()

@@ -1,0 +1,162 @@
+//! `cargo xtask frameworks`: frameworks from PyPI, unmodified, as clients of the simulated driver, each without a
+//! limit and with one.
+//!
+//! What is looked at is in the programs under `tests/frameworks/programs`; this module makes the environments that
+//! they need ([`environments`]), runs them on a simulated machine of its own ([`machine`]), asks the driver what they
+//! held at most, and prints one table ([`table`]). A framework that cannot be had is left out, with the reason; it is
+//! a failure only in CI, and only if it was named.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::clients;
+use crate::stage;
+use crate::workspace::Workspace;
+
+mod cases;
+mod environments;
+mod machine;
+mod run;
+mod said;
+mod table;
+
+use cases::{Case, FRAMEWORKS};
+use environments::Environments;
+use machine::Machine;
+use run::{Mode, Outcome};
+use table::Row;
+
+/// Names a staged tree to use as it is, as the process suites do.
+const STAGED: &str = "APPORTION_STAGED";
+
+/// Which frameworks, and where the table goes.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only these, by their names in `--list` [default: all]
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// List the frameworks and what they need, and run nothing
+    #[arg(long)]
+    list: bool,
+    /// Write the table to this file too
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Run only the programs whose title contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+}
+
+/// Runs the frameworks and prints the table; fails if a check did not hold.
+pub(crate) fn perform(workspace: &Workspace, options: &Options) -> Result<ExitCode> {
+    let known = |name: &String| FRAMEWORKS.iter().any(|framework| framework.name == name);
+    if let Some(name) = options.names.iter().find(|name| !known(name)) {
+        bail!("there is no framework {name:?}; hint: `cargo xtask frameworks --list`");
+    }
+    if options.list {
+        print!("{}", table::list());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let staged = match std::env::var_os(STAGED) {
+        Some(staged) => staged.into(),
+        None => stage::build(workspace, false)?,
+    };
+    let environments = Environments::new(workspace);
+    let mut report = Report::default();
+    for framework in FRAMEWORKS {
+        let is_named = options.names.iter().any(|name| name == framework.name);
+        if !(is_named || options.names.is_empty()) {
+            continue;
+        }
+        if let Err(missing) = framework
+            .environments()
+            .try_for_each(|name| environments.make(name))
+        {
+            report
+                .left_out
+                .push(format!("left out: {} ({missing:#})", framework.name));
+            report.failed += u64::from(is_named && clients::must_be_complete());
+            continue;
+        }
+        for case in framework
+            .cases
+            .iter()
+            .filter(|case| case.title.contains(&options.only))
+        {
+            report.add(both(&staged, &environments, case)?);
+        }
+    }
+    let text = report.text();
+    if let Some(file) = &options.markdown {
+        let failed = || format!("failed to write {}", file.display());
+        fs::write(file, &text).with_context(failed)?;
+    }
+    print!("{text}");
+    Ok(if report.failed == 0 && report.passed > 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// A case without a limit, and then with one.
+fn both(staged: &Path, environments: &Environments, case: &'static Case) -> Result<Vec<Row>> {
+    let plain = one(staged, environments, case, Mode::Plain)?;
+    let limited = one(staged, environments, case, Mode::Limited)?;
+    let pairs = case.members.iter().zip(plain.into_iter().zip(limited));
+    Ok(pairs
+        .map(|(member, (plain, limited))| Row::new(case, member, plain, limited))
+        .collect())
+}
+
+/// Each mode has a machine of its own, so that nothing that one left behind is in the other's way.
+fn one(
+    staged: &Path,
+    environments: &Environments,
+    case: &'static Case,
+    mode: Mode,
+) -> Result<Vec<Outcome>> {
+    let mut machine = Machine::start(staged, case.card_mib << 20)?;
+    run::case(&mut machine, environments, case, mode)
+}
+
+/// What the rows came to.
+#[derive(Default)]
+struct Report {
+    rows: Vec<Row>,
+    left_out: Vec<String>,
+    passed: u64,
+    failed: u64,
+}
+
+impl Report {
+    fn add(&mut self, rows: Vec<Row>) {
+        for row in rows {
+            let (passed, failed) = row.count();
+            self.passed += passed;
+            self.failed += failed;
+            self.rows.push(row);
+        }
+    }
+
+    /// The table, what did not hold, what was left out, and the sum.
+    fn text(&self) -> String {
+        let mut text = table::of(&self.rows);
+        for line in self
+            .rows
+            .iter()
+            .flat_map(Row::failures)
+            .chain(self.left_out.iter().cloned())
+        {
+            text.push_str(&format!("\n{line}\n"));
+        }
+        text.push_str(&format!(
+            "\n{} passed, {} failed\n",
+            self.passed, self.failed
+        ));
+        text
+    }
+}

@@ -1,0 +1,294 @@
+//! What is run: one row a framework, with its programs, what is in their environment and how large their share is.
+
+/// A framework, by the name that the command line knows.
+pub(crate) struct Framework {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// What it is there for, in a few words.
+    pub(crate) about: &'static str,
+    /// What is run, in this order.
+    pub(crate) cases: &'static [Case],
+}
+
+impl Framework {
+    /// The environments that its programs need, each once.
+    pub(crate) fn environments(&self) -> impl Iterator<Item = &'static str> {
+        let mut names: Vec<_> = self
+            .cases
+            .iter()
+            .flat_map(|case| case.members)
+            .map(|member| member.environment)
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names.into_iter()
+    }
+}
+
+/// One program, or several that run at the same time on one card.
+pub(crate) struct Case {
+    /// What it is called in the table.
+    pub(crate) title: &'static str,
+    /// The programs.
+    pub(crate) members: &'static [Member],
+    /// Whether all checks must hold without a limit too. Programs that share a card without limits get into each
+    /// other's way: that is what is to be seen there.
+    pub(crate) holds_without_a_limit: bool,
+    /// The memory of the card, in MiB.
+    pub(crate) card_mib: u64,
+}
+
+/// The card of most cases.
+const CARD_MIB: u64 = 16_384;
+
+/// A program and how it is started.
+pub(crate) struct Member {
+    /// What it is called where several run together.
+    pub(crate) title: &'static str,
+    /// The environment that it runs in: its requirements are `requirements-NAME.txt`.
+    pub(crate) environment: &'static str,
+    /// Its file below `tests/frameworks/programs`.
+    pub(crate) program: &'static str,
+    /// What stands in front of the program behind `python`.
+    pub(crate) launcher: &'static [&'static str],
+    /// What it finds in its environment.
+    pub(crate) variables: &'static [(&'static str, &'static str)],
+    /// Its share where it has one.
+    pub(crate) share: Share,
+}
+
+/// The size of a share.
+#[derive(Clone, Copy)]
+pub(crate) enum Share {
+    /// So many MiB.
+    Mib(u64),
+    /// A part of the card.
+    Fraction(&'static str),
+}
+
+/// `torchrun` with two ranks on this machine.
+const TWO_RANKS: &[&str] = &[
+    "-m",
+    "torch.distributed.run",
+    "--standalone",
+    "--nproc-per-node",
+    "2",
+];
+
+/// One program alone.
+const fn alone(title: &'static str, member: &'static [Member; 1]) -> Case {
+    Case {
+        title,
+        members: member,
+        holds_without_a_limit: true,
+        card_mib: CARD_MIB,
+    }
+}
+
+/// One program alone that fills the card from the host, so that every byte is the host's memory too.
+const fn filled(title: &'static str, member: &'static [Member; 1]) -> Case {
+    Case {
+        card_mib: 4096,
+        ..alone(title, member)
+    }
+}
+
+const fn pytorch(
+    program: &'static str,
+    variables: &'static [(&'static str, &'static str)],
+    share: Share,
+) -> Member {
+    Member {
+        title: "PyTorch",
+        environment: "pytorch",
+        program,
+        launcher: &[],
+        variables,
+        share,
+    }
+}
+
+const fn jax(variables: &'static [(&'static str, &'static str)], share: Share) -> Member {
+    Member {
+        title: "JAX",
+        environment: "jax",
+        program: "jax_arrays.py",
+        launcher: &[],
+        variables,
+        share,
+    }
+}
+
+const fn other(environment: &'static str, program: &'static str, mib: u64) -> Member {
+    Member {
+        title: environment,
+        environment,
+        program,
+        launcher: &[],
+        variables: &[],
+        share: Share::Mib(mib),
+    }
+}
+
+/// JAX without cuBLAS, cuDNN and their like, which nothing here calls, does not look for their versions.
+const SKIP: (&str, &str) = ("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1");
+
+/// All of them.
+pub(crate) const FRAMEWORKS: &[Framework] = &[
+    Framework {
+        name: "pytorch",
+        about: "caching, expandable and asynchronous allocators, pools, graphs, workers, ranks",
+        cases: &[
+            alone("PyTorch", &[pytorch("pytorch.py", &[], Share::Mib(2000))]),
+            alone(
+                "PyTorch, expandable segments",
+                &[pytorch(
+                    "pytorch.py",
+                    &[("PYTORCH_ALLOC_CONF", "expandable_segments:True")],
+                    Share::Mib(3000),
+                )],
+            ),
+            alone(
+                "PyTorch, cudaMallocAsync",
+                &[pytorch(
+                    "pytorch.py",
+                    &[("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync")],
+                    Share::Mib(5000),
+                )],
+            ),
+            alone(
+                "PyTorch, workers and shared tensors",
+                &[pytorch("pytorch_processes.py", &[], Share::Mib(6000))],
+            ),
+            alone(
+                "PyTorch, torchrun with two ranks",
+                &[Member {
+                    launcher: TWO_RANKS,
+                    ..pytorch("pytorch_ranks.py", &[], Share::Mib(4000))
+                }],
+            ),
+        ],
+    },
+    Framework {
+        name: "jax",
+        about: "preallocation and the allocators platform, cuda_async and vmm",
+        cases: &[
+            filled("JAX", &[jax(&[SKIP], Share::Mib(2000))]),
+            filled(
+                "JAX, MEM_FRACTION=.5",
+                &[jax(
+                    &[SKIP, ("XLA_PYTHON_CLIENT_MEM_FRACTION", ".5")],
+                    Share::Mib(1500),
+                )],
+            ),
+            filled(
+                "JAX, PREALLOCATE=false",
+                &[jax(
+                    &[SKIP, ("XLA_PYTHON_CLIENT_PREALLOCATE", "false")],
+                    Share::Mib(3000),
+                )],
+            ),
+            filled(
+                "JAX, platform allocator",
+                &[jax(
+                    &[SKIP, ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")],
+                    Share::Mib(2000),
+                )],
+            ),
+            // Pieces of this share are what the simulated driver's pools grow by, so none is wasted on rounding.
+            filled(
+                "JAX, cuda_async allocator",
+                &[jax(
+                    &[SKIP, ("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async")],
+                    Share::Mib(2048),
+                )],
+            ),
+            filled(
+                "JAX, vmm allocator",
+                &[jax(
+                    &[SKIP, ("XLA_PYTHON_CLIENT_ALLOCATOR", "vmm")],
+                    Share::Mib(3000),
+                )],
+            ),
+        ],
+    },
+    Framework {
+        name: "together",
+        about: "PyTorch with 0.7 and JAX with 0.2 of one card at the same time",
+        cases: &[Case {
+            title: "one card",
+            members: &[
+                Member {
+                    program: "beside_pytorch.py",
+                    ..pytorch("", &[], Share::Fraction("0.7"))
+                },
+                Member {
+                    program: "beside_jax.py",
+                    ..jax(&[SKIP], Share::Fraction("0.2"))
+                },
+            ],
+            holds_without_a_limit: false,
+            card_mib: 10_240,
+        }],
+    },
+    Framework {
+        name: "triton",
+        about: "kernels compiled and launched",
+        cases: &[alone(
+            "Triton",
+            &[pytorch("triton_kernel.py", &[], Share::Mib(2000))],
+        )],
+    },
+    Framework {
+        name: "tensorflow",
+        about: "its own pool, and one that grows",
+        cases: &[
+            alone(
+                "TensorFlow",
+                &[other("tensorflow", "tensorflow_arrays.py", 6000)],
+            ),
+            alone(
+                "TensorFlow, allow_growth",
+                &[Member {
+                    variables: &[("TF_FORCE_GPU_ALLOW_GROWTH", "true")],
+                    ..other("tensorflow", "tensorflow_arrays.py", 7000)
+                }],
+            ),
+        ],
+    },
+    Framework {
+        name: "numba",
+        about: "arrays and a compiled kernel",
+        cases: &[alone("Numba", &[other("numba", "numba_arrays.py", 2000)])],
+    },
+    Framework {
+        name: "cuda-core",
+        about: "buffers of the device's pool",
+        cases: &[alone(
+            "cuda-core",
+            &[other("cuda-core", "cuda_core_buffers.py", 2000)],
+        )],
+    },
+    Framework {
+        name: "vllm",
+        about: "two engines with 0.7 and 0.2 of one card, each finding its KV cache",
+        cases: &[Case {
+            title: "vLLM twice",
+            members: &[
+                Member {
+                    title: "one",
+                    share: Share::Fraction("0.7"),
+                    ..other("vllm", "vllm_profile.py", 0)
+                },
+                Member {
+                    title: "other",
+                    share: Share::Fraction("0.2"),
+                    ..other("vllm", "vllm_profile.py", 0)
+                },
+            ],
+            holds_without_a_limit: false,
+            // Of a smaller card a fifth is too little: a context is then more than what vLLM leaves free.
+            card_mib: 49_152,
+        }],
+    },
+];

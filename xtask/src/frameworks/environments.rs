@@ -1,0 +1,117 @@
+//! A virtual environment for each list of requirements, below `target/frameworks`, kept between runs.
+//!
+//! The lists name every package with its version and are installed without looking for more, so that an environment
+//! is the same everywhere and holds nothing that its programs do not load.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::clients;
+use crate::workspace::Workspace;
+
+/// What is passed to pip: the lists are complete, and what is never imported need not be compiled.
+const OPTIONS: [&str; 3] = ["--no-deps", "--no-compile", "--no-cache-dir"];
+
+/// Environments that see the packages of another one too.
+const ON_TOP_OF: &[(&str, &str)] = &[("vllm", "pytorch")];
+
+/// All environments.
+pub(crate) struct Environments {
+    /// The folder with the lists and the programs.
+    sources: PathBuf,
+    /// The folder that holds one folder for each.
+    folder: PathBuf,
+    /// What came of those that were asked for.
+    tried: RefCell<BTreeMap<&'static str, Option<String>>>,
+}
+
+impl Environments {
+    pub(crate) fn new(workspace: &Workspace) -> Self {
+        Self {
+            sources: workspace.root.join("tests/frameworks"),
+            folder: workspace.target.join("frameworks"),
+            tried: RefCell::default(),
+        }
+    }
+
+    /// Makes an environment, unless it is there already; `Err` says what is missing.
+    pub(crate) fn make(&self, name: &'static str) -> Result<()> {
+        if let Some(tried) = self.tried.borrow().get(name) {
+            return tried
+                .as_ref()
+                .map_or(Ok(()), |missing| Err(anyhow!("{missing}")));
+        }
+        let base = ON_TOP_OF
+            .iter()
+            .find(|(top, _)| *top == name)
+            .map(|(_, base)| *base);
+        let made = base
+            .map_or(Ok(()), |base| self.make(base))
+            .and_then(|()| self.install(name, base));
+        let missing = made.as_ref().err().map(|missing| format!("{missing:#}"));
+        self.tried.borrow_mut().insert(name, missing);
+        made
+    }
+
+    fn install(&self, name: &str, base: Option<&str>) -> Result<()> {
+        let wanted = self.sources.join(format!("requirements-{name}.txt"));
+        let wanted = fs::canonicalize(&wanted)
+            .with_context(|| format!("{} is missing", wanted.display()))?;
+        eprintln!(
+            "environment {name}: looking for what {} lists",
+            wanted.display()
+        );
+        let options = OPTIONS.map(AsRef::as_ref);
+        clients::environment(&self.folder.join(name), &wanted, &options)?;
+        let Some(base) = base else { return Ok(()) };
+        let path = self.packages(name)?.join("base.pth");
+        let base = self.packages(base)?;
+        fs::write(&path, format!("{}\n", base.display()))
+            .with_context(|| format!("failed to write {}", path.display()))
+    }
+
+    /// The Python of an environment.
+    pub(crate) fn python(&self, name: &str) -> PathBuf {
+        self.folder.join(name).join("bin/python")
+    }
+
+    /// A program of the tests.
+    pub(crate) fn program(&self, file: &str) -> PathBuf {
+        self.sources.join("programs").join(file)
+    }
+
+    /// The folder for what programs and their frameworks write, such as compiled kernels.
+    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
+        self.folder.join("scratch").join(name)
+    }
+
+    /// The folders of NVIDIA's libraries in an environment: TensorFlow opens them by their bare names.
+    pub(crate) fn nvidia_libraries(&self, name: &str) -> Vec<PathBuf> {
+        let folders = |folder: &Path| {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            let mut paths: Vec<_> = entries.map(|entry| entry.path().join("lib")).collect();
+            paths.retain(|path| path.is_dir());
+            paths.sort();
+            paths
+        };
+        self.packages(name)
+            .map_or_else(|_| Vec::new(), |packages| folders(&packages.join("nvidia")))
+    }
+
+    /// The folder that an environment's packages are in: its name contains Python's version.
+    fn packages(&self, name: &str) -> Result<PathBuf> {
+        let library = self.folder.join(name).join("lib");
+        let entries = fs::read_dir(&library)
+            .with_context(|| format!("failed to read {}", library.display()))?;
+        let mut paths = entries
+            .flatten()
+            .map(|entry| entry.path().join("site-packages"));
+        paths
+            .find(|path| path.is_dir())
+            .with_context(|| format!("no packages in {}", library.display()))
+    }
+}

@@ -1,0 +1,159 @@
+//! The table: a row a program, as Markdown that a terminal shows well enough.
+
+use serde_json::Value;
+
+use super::cases::{Case, FRAMEWORKS, Member};
+use super::run::{Mode, Outcome, mib};
+use super::said::Check;
+
+const COLUMNS: [&str; 9] = [
+    "client",
+    "version",
+    "plain",
+    "limited",
+    "limit",
+    "sees",
+    "held at the refusal",
+    "highest by the driver",
+    "error at the limit",
+];
+
+/// One program, without a limit and with one.
+pub(crate) struct Row {
+    title: String,
+    plain: Outcome,
+    limited: Outcome,
+    /// Whether a check that does not hold without a limit is a failure.
+    holds_without_a_limit: bool,
+}
+
+impl Row {
+    pub(crate) fn new(case: &Case, member: &Member, plain: Outcome, limited: Outcome) -> Self {
+        let title = match case.members {
+            [_] => case.title.to_owned(),
+            _ => format!("{}: {}", case.title, member.title),
+        };
+        Self {
+            title,
+            plain,
+            limited,
+            holds_without_a_limit: case.holds_without_a_limit,
+        }
+    }
+
+    /// How many checks held, and how many did not.
+    pub(crate) fn count(&self) -> (u64, u64) {
+        let demanded = self.demanded().map(|(_, check)| check.holds);
+        demanded.fold((0, 0), |(passed, failed), holds| match holds {
+            true => (passed + 1, failed),
+            false => (passed, failed + 1),
+        })
+    }
+
+    /// A line for each check that should hold and did not.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = String> {
+        let failed = self.demanded().filter(|(_, check)| !check.holds);
+        failed.map(|(mode, check)| {
+            format!(
+                "FAILED: {}, {}: {} ({})",
+                self.title,
+                mode.name(),
+                check.name,
+                check.seen
+            )
+        })
+    }
+
+    fn demanded(&self) -> impl Iterator<Item = (Mode, &Check)> {
+        let plain = self
+            .plain
+            .said
+            .checks
+            .iter()
+            .filter(|_| self.holds_without_a_limit);
+        let limited = self.limited.said.checks.iter();
+        plain
+            .map(|check| (Mode::Plain, check))
+            .chain(limited.map(|check| (Mode::Limited, check)))
+    }
+
+    fn cells(&self) -> [String; 9] {
+        let limited = &self.limited.said;
+        let size = |name| limited.bytes(name).map(mib).unwrap_or_default();
+        let text = |name| match limited.figure(name) {
+            Some(Value::String(text)) => text.clone(),
+            other => other.map(Value::to_string).unwrap_or_default(),
+        };
+        [
+            self.title.clone(),
+            text("version"),
+            checks(&self.plain),
+            checks(&self.limited),
+            mib(self.limited.card),
+            size("sees"),
+            size("held"),
+            mib(self.limited.high_water),
+            text("error"),
+        ]
+    }
+}
+
+/// `12/12`: how many of the checks held.
+fn checks(outcome: &Outcome) -> String {
+    let checks = &outcome.said.checks;
+    format!(
+        "{}/{}",
+        checks.iter().filter(|check| check.holds).count(),
+        checks.len()
+    )
+}
+
+/// The table of all rows.
+pub(crate) fn of(rows: &[Row]) -> String {
+    let mut lines = vec![COLUMNS.map(str::to_owned)];
+    lines.extend(rows.iter().map(Row::cells));
+    let widths: Vec<usize> = (0..COLUMNS.len())
+        .map(|column| {
+            lines
+                .iter()
+                .map(|line| line[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        text.push_str(&padded(line, &widths));
+        if number == 0 {
+            let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+            text.push_str(&padded(&rule, &widths));
+        }
+    }
+    text
+}
+
+fn padded(cells: &[String], widths: &[usize]) -> String {
+    let cells = cells
+        .iter()
+        .zip(widths)
+        .map(|(cell, width)| format!("{cell:width$}"));
+    format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+}
+
+/// The frameworks that can be named.
+pub(crate) fn list() -> String {
+    let width = FRAMEWORKS
+        .iter()
+        .map(|framework| framework.name.len())
+        .max()
+        .unwrap_or(0);
+    let lines = FRAMEWORKS.iter().map(|framework| {
+        let environments: Vec<_> = framework.environments().collect();
+        let environments = environments.join(", ");
+        format!(
+            "{:width$}  {} [{environments}]\n",
+            framework.name, framework.about
+        )
+    });
+    lines.collect()
+}
