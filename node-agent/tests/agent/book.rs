@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use apportion_proto::v1::{
     AllocationState, CommitRequest, EventKind, Holder, NodeStateRequest, ReleaseRequest,
-    ResizeRequest, Share, WatchRequest, holder, resize_reply, watch_reply,
+    ResizeRequest, Share, WatchRequest, allocate_reply, holder, resize_reply, watch_reply,
 };
 use rustix::process::{Uid, geteuid};
 use tonic::Code;
@@ -201,8 +201,11 @@ async fn a_reservation_that_nobody_commits_comes_back() {
     let (_agent, mut client) = host.agent(&[]).await;
     let mut request = wish(&mut client, "forgotten", 100).await;
     request.ttl_ms = 200;
-    client.allocate(request).await.unwrap();
-    assert_eq!(card(&mut client, 0).await.granted_bytes, 100 * MIB);
+    // The reply says that it is reserved; a busy machine may ask for the card only after it has expired.
+    let reply = client.allocate(request).await.unwrap().into_inner();
+    let Some(allocate_reply::Result::Allocation(_)) = reply.result else {
+        panic!("an empty card is refused: {reply:?}")
+    };
     eventually("the reservation expires", async || {
         (card(&mut client, 0).await.granted_bytes == 0).then_some(())
     })
