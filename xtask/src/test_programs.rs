@@ -61,6 +61,9 @@ pub(crate) fn build(cargo: &mut Command) -> Result<Vec<TestProgram>> {
     if !status.success() {
         bail!("{name} ended with {status}");
     }
+    // In an order that does not depend on which was compiled first; suites that share a cluster run in it.
+    programs
+        .sort_by(|one, other| (&one.package, &one.target).cmp(&(&other.package, &other.target)));
     Ok(programs)
 }
 

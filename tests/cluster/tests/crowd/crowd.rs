@@ -18,8 +18,9 @@ pub(crate) fn bytes(number: usize) -> u64 {
     mebibytes(number) * MIB
 }
 
+/// A share is a whole number of 2 MiB.
 fn mebibytes(number: usize) -> u64 {
-    10 + u64::try_from(number).unwrap_or_default()
+    10 + 2 * u64::try_from(number).unwrap_or_default()
 }
 
 /// How long a pod lives after it has said what it sees.
