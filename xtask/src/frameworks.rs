@@ -71,10 +71,7 @@ pub(crate) fn perform(workspace: &Workspace, options: &Options) -> Result<ExitCo
         if !(is_named || options.names.is_empty()) {
             continue;
         }
-        if let Err(missing) = framework
-            .environments()
-            .try_for_each(|name| environments.make(name))
-        {
+        if let Err(missing) = environments.make_all(framework) {
             report
                 .left_out
                 .push(format!("left out: {} ({missing:#})", framework.name));

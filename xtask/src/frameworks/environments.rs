@@ -5,19 +5,29 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, anyhow};
 
+use super::cases::Framework;
 use crate::clients;
+use crate::steps::run;
 use crate::workspace::Workspace;
 
 /// What is passed to pip: the lists are complete, and what is never imported need not be compiled.
 const OPTIONS: [&str; 3] = ["--no-deps", "--no-compile", "--no-cache-dir"];
 
 /// Environments that see the packages of another one too.
-const ON_TOP_OF: &[(&str, &str)] = &[("vllm", "pytorch")];
+const ON_TOP_OF: &[(&str, &str)] = &[("vllm", "pytorch"), ("onnxruntime", "pytorch")];
+
+/// The environment below one, if it is on top of another.
+fn base(name: &str) -> Option<&'static str> {
+    let found = ON_TOP_OF.iter().find(|(top, _)| *top == name);
+    found.map(|(_, base)| *base)
+}
 
 /// All environments.
 pub(crate) struct Environments {
@@ -38,6 +48,17 @@ impl Environments {
         }
     }
 
+    /// Makes what a framework needs; `Err` says what is missing. The programs of the system come first: they are
+    /// small.
+    pub(crate) fn make_all(&self, framework: &Framework) -> Result<()> {
+        framework
+            .tools()
+            .try_for_each(|name| self.tool(name).map(drop))?;
+        framework
+            .environments()
+            .try_for_each(|name| self.make(name))
+    }
+
     /// Makes an environment, unless it is there already; `Err` says what is missing.
     pub(crate) fn make(&self, name: &'static str) -> Result<()> {
         if let Some(tried) = self.tried.borrow().get(name) {
@@ -45,10 +66,7 @@ impl Environments {
                 .as_ref()
                 .map_or(Ok(()), |missing| Err(anyhow!("{missing}")));
         }
-        let base = ON_TOP_OF
-            .iter()
-            .find(|(top, _)| *top == name)
-            .map(|(_, base)| *base);
+        let base = base(name);
         let made = base
             .map_or(Ok(()), |base| self.make(base))
             .and_then(|()| self.install(name, base));
@@ -89,7 +107,8 @@ impl Environments {
         self.folder.join("scratch").join(name)
     }
 
-    /// The folders of NVIDIA's libraries in an environment: TensorFlow opens them by their bare names.
+    /// The folders of NVIDIA's libraries in an environment and in what is below it: TensorFlow and ONNX Runtime open
+    /// them by their bare names.
     pub(crate) fn nvidia_libraries(&self, name: &str) -> Vec<PathBuf> {
         let folders = |folder: &Path| {
             let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -98,8 +117,42 @@ impl Environments {
             paths.sort();
             paths
         };
-        self.packages(name)
-            .map_or_else(|_| Vec::new(), |packages| folders(&packages.join("nvidia")))
+        let environments = [Some(name), base(name)];
+        let packages = environments
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.packages(name).ok());
+        packages
+            .flat_map(|packages| folders(&packages.join("nvidia")))
+            .collect()
+    }
+
+    /// A program of the system: the one in `PATH`, or what the Debian package of that name holds. The package is
+    /// unpacked below the folder of the environments and not installed; `Err` says what is missing.
+    pub(crate) fn tool(&self, name: &str) -> Result<PathBuf> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let unpacked = self.folder.join("debian").join(name);
+        let installed = env::split_paths(&path)
+            .chain([unpacked.join("usr/bin")])
+            .map(|folder| folder.join(name));
+        if let Some(program) = installed.into_iter().find(|program| program.is_file()) {
+            return Ok(program);
+        }
+        fs::create_dir_all(&unpacked)
+            .with_context(|| format!("failed to make {}", unpacked.display()))?;
+        run(Command::new("apt-get")
+            .args(["--quiet", "download", name])
+            .current_dir(&unpacked))
+        .with_context(|| {
+            format!("no {name} in PATH, and no package of that name in apt's lists")
+        })?;
+        let entries = fs::read_dir(&unpacked)?.flatten();
+        let mut packages = entries.map(|entry| entry.path());
+        let package = packages
+            .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+            .context("apt-get brought no package")?;
+        run(Command::new("dpkg").arg("-x").arg(&package).arg(&unpacked))?;
+        Ok(unpacked.join("usr/bin").join(name))
     }
 
     /// The folder that an environment's packages are in: its name contains Python's version.
