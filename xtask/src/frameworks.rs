@@ -64,7 +64,7 @@ pub(crate) fn perform(workspace: &Workspace, options: &Options) -> Result<ExitCo
         Some(staged) => staged.into(),
         None => stage::build(workspace, false)?,
     };
-    let environments = Environments::new(workspace);
+    let environments = Environments::new(workspace, &staged);
     let mut report = Report::default();
     for framework in FRAMEWORKS {
         let is_named = options.names.iter().any(|name| name == framework.name);

@@ -281,6 +281,14 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
         )],
     },
     Framework {
+        name: "pycuda",
+        about: "memory of the driver and of its own pool; compiled here",
+        cases: &[alone(
+            "PyCUDA",
+            &[other("pycuda", "pycuda_memory.py", 2000)],
+        )],
+    },
+    Framework {
         name: "onnxruntime",
         about: "values in its own arena; sessions as far as they go without cuBLAS",
         cases: &[alone(

@@ -1,7 +1,8 @@
 //! A virtual environment for each list of requirements, below `target/frameworks`, kept between runs.
 //!
 //! The lists name every package with its version and are installed without looking for more, so that an environment
-//! is the same everywhere and holds nothing that its programs do not load.
+//! is the same everywhere and holds nothing that its programs do not load. What PyPI has as source only is compiled
+//! in its environment; what only Debian has is unpacked beside them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,6 +24,9 @@ const OPTIONS: [&str; 3] = ["--no-deps", "--no-compile", "--no-cache-dir"];
 /// Environments that see the packages of another one too.
 const ON_TOP_OF: &[(&str, &str)] = &[("vllm", "pytorch"), ("onnxruntime", "pytorch")];
 
+/// What PyPI has as source only, and so is compiled in the environment of that name: its name and version for pip.
+const COMPILED: &[(&str, &str)] = &[("pycuda", "pycuda==2026.1")];
+
 /// The environment below one, if it is on top of another.
 fn base(name: &str) -> Option<&'static str> {
     let found = ON_TOP_OF.iter().find(|(top, _)| *top == name);
@@ -35,15 +39,18 @@ pub(crate) struct Environments {
     sources: PathBuf,
     /// The folder that holds one folder for each.
     folder: PathBuf,
+    /// The folder with the simulated driver's library, which what is compiled is linked with.
+    driver: PathBuf,
     /// What came of those that were asked for.
     tried: RefCell<BTreeMap<&'static str, Option<String>>>,
 }
 
 impl Environments {
-    pub(crate) fn new(workspace: &Workspace) -> Self {
+    pub(crate) fn new(workspace: &Workspace, staged: &Path) -> Self {
         Self {
             sources: workspace.root.join("tests/frameworks"),
             folder: workspace.target.join("frameworks"),
+            driver: staged.join("lib/apportion/sim"),
             tried: RefCell::default(),
         }
     }
@@ -85,11 +92,48 @@ impl Environments {
         );
         let options = OPTIONS.map(AsRef::as_ref);
         clients::environment(&self.folder.join(name), &wanted, &options)?;
+        if let Some((_, package)) = COMPILED
+            .iter()
+            .find(|(environment, _)| *environment == name)
+        {
+            self.compile(name, package)?;
+        }
         let Some(base) = base else { return Ok(()) };
         let path = self.packages(name)?.join("base.pth");
         let base = self.packages(base)?;
         fs::write(&path, format!("{}\n", base.display()))
             .with_context(|| format!("failed to write {}", path.display()))
+    }
+
+    /// Compiles a package in its environment, unless it is there already. Its settings come from a file in the home
+    /// folder, so it gets a home folder of its own.
+    fn compile(&self, name: &str, package: &str) -> Result<()> {
+        let home = self.folder.join(name).join("home");
+        let compiled = home.join("compiled.txt");
+        if fs::read_to_string(&compiled).is_ok_and(|text| text == package) {
+            return Ok(());
+        }
+        let headers = self.packages(name)?.join("nvidia/cu13/include");
+        let driver = fs::canonicalize(&self.driver)
+            .with_context(|| format!("{} is missing", self.driver.display()))?;
+        let settings = format!(
+            "CUDA_ROOT = ''\nCUDA_INC_DIR = [{headers:?}]\nCUDADRV_LIB_DIR = [{driver:?}]\nCUDADRV_LIBNAME = ['cuda']\n\
+             CUDART_LIBNAME = []\nCURAND_LIBNAME = []\nCUDA_ENABLE_CURAND = False\nCXXFLAGS = ['-O0', '-w']\n"
+        );
+        let write = |file: &Path, text: &str| {
+            fs::write(file, text).with_context(|| format!("failed to write {}", file.display()))
+        };
+        fs::create_dir_all(&home).with_context(|| format!("failed to make {}", home.display()))?;
+        write(&home.join(".aksetup-defaults.py"), &settings)?;
+        eprintln!("environment {name}: compiling {package}, which takes some minutes");
+        run(Command::new(self.python(name))
+            .env("HOME", &home)
+            .args(["-m", "pip", "install", "--quiet", "--no-build-isolation"])
+            .args(["--disable-pip-version-check", "--no-binary", ":all:"])
+            .args(OPTIONS)
+            .arg(package))
+        .with_context(|| format!("{package} does not compile here"))?;
+        write(&compiled, package)
     }
 
     /// The Python of an environment.
