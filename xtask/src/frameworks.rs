@@ -64,17 +64,14 @@ pub(crate) fn perform(workspace: &Workspace, options: &Options) -> Result<ExitCo
         Some(staged) => staged.into(),
         None => stage::build(workspace, false)?,
     };
-    let environments = Environments::new(workspace);
+    let environments = Environments::new(workspace, &staged);
     let mut report = Report::default();
     for framework in FRAMEWORKS {
         let is_named = options.names.iter().any(|name| name == framework.name);
         if !(is_named || options.names.is_empty()) {
             continue;
         }
-        if let Err(missing) = framework
-            .environments()
-            .try_for_each(|name| environments.make(name))
-        {
+        if let Err(missing) = environments.make_all(framework) {
             report
                 .left_out
                 .push(format!("left out: {} ({missing:#})", framework.name));

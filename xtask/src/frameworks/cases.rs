@@ -23,6 +23,12 @@ impl Framework {
         names.dedup();
         names.into_iter()
     }
+
+    /// The programs of the system that its programs look at.
+    pub(crate) fn tools(&self) -> impl Iterator<Item = &'static str> {
+        let members = self.cases.iter().flat_map(|case| case.members);
+        members.filter_map(|member| member.tool)
+    }
 }
 
 /// One program, or several that run at the same time on one card.
@@ -53,6 +59,8 @@ pub(crate) struct Member {
     pub(crate) launcher: &'static [&'static str],
     /// What it finds in its environment.
     pub(crate) variables: &'static [(&'static str, &'static str)],
+    /// A program of the system that it looks at: it finds its path in `TOOL`.
+    pub(crate) tool: Option<&'static str>,
     /// Its share where it has one.
     pub(crate) share: Share,
 }
@@ -104,6 +112,7 @@ const fn pytorch(
         program,
         launcher: &[],
         variables,
+        tool: None,
         share,
     }
 }
@@ -115,6 +124,7 @@ const fn jax(variables: &'static [(&'static str, &'static str)], share: Share) -
         program: "jax_arrays.py",
         launcher: &[],
         variables,
+        tool: None,
         share,
     }
 }
@@ -126,6 +136,7 @@ const fn other(environment: &'static str, program: &'static str, mib: u64) -> Me
         program,
         launcher: &[],
         variables: &[],
+        tool: None,
         share: Share::Mib(mib),
     }
 }
@@ -267,6 +278,41 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
         cases: &[alone(
             "cuda-core",
             &[other("cuda-core", "cuda_core_buffers.py", 2000)],
+        )],
+    },
+    Framework {
+        name: "pycuda",
+        about: "memory of the driver and of its own pool; compiled here",
+        cases: &[alone(
+            "PyCUDA",
+            &[other("pycuda", "pycuda_memory.py", 2000)],
+        )],
+    },
+    Framework {
+        name: "onnxruntime",
+        about: "values in its own arena; sessions as far as they go without cuBLAS",
+        cases: &[alone(
+            "ONNX Runtime",
+            &[other("onnxruntime", "onnxruntime_values.py", 3000)],
+        )],
+    },
+    Framework {
+        name: "viewers",
+        about: "gpustat, nvitop and NVML for Python beside a process that holds memory",
+        cases: &[alone(
+            "gpustat, nvitop, nvidia-ml-py",
+            &[other("viewers", "viewers.py", 2000)],
+        )],
+    },
+    Framework {
+        name: "nvtop",
+        about: "the same for nvtop, a package of Debian",
+        cases: &[alone(
+            "nvtop",
+            &[Member {
+                tool: Some("nvtop"),
+                ..other("viewers", "viewers.py", 2000)
+            }],
         )],
     },
     Framework {

@@ -1,23 +1,37 @@
 //! A virtual environment for each list of requirements, below `target/frameworks`, kept between runs.
 //!
 //! The lists name every package with its version and are installed without looking for more, so that an environment
-//! is the same everywhere and holds nothing that its programs do not load.
+//! is the same everywhere and holds nothing that its programs do not load. What PyPI has as source only is compiled
+//! in its environment; what only Debian has is unpacked beside them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, anyhow};
 
+use super::cases::Framework;
 use crate::clients;
+use crate::steps::run;
 use crate::workspace::Workspace;
 
 /// What is passed to pip: the lists are complete, and what is never imported need not be compiled.
 const OPTIONS: [&str; 3] = ["--no-deps", "--no-compile", "--no-cache-dir"];
 
 /// Environments that see the packages of another one too.
-const ON_TOP_OF: &[(&str, &str)] = &[("vllm", "pytorch")];
+const ON_TOP_OF: &[(&str, &str)] = &[("vllm", "pytorch"), ("onnxruntime", "pytorch")];
+
+/// What PyPI has as source only, and so is compiled in the environment of that name: its name and version for pip.
+const COMPILED: &[(&str, &str)] = &[("pycuda", "pycuda==2026.1")];
+
+/// The environment below one, if it is on top of another.
+fn base(name: &str) -> Option<&'static str> {
+    let found = ON_TOP_OF.iter().find(|(top, _)| *top == name);
+    found.map(|(_, base)| *base)
+}
 
 /// All environments.
 pub(crate) struct Environments {
@@ -25,17 +39,31 @@ pub(crate) struct Environments {
     sources: PathBuf,
     /// The folder that holds one folder for each.
     folder: PathBuf,
+    /// The folder with the simulated driver's library, which what is compiled is linked with.
+    driver: PathBuf,
     /// What came of those that were asked for.
     tried: RefCell<BTreeMap<&'static str, Option<String>>>,
 }
 
 impl Environments {
-    pub(crate) fn new(workspace: &Workspace) -> Self {
+    pub(crate) fn new(workspace: &Workspace, staged: &Path) -> Self {
         Self {
             sources: workspace.root.join("tests/frameworks"),
             folder: workspace.target.join("frameworks"),
+            driver: staged.join("lib/apportion/sim"),
             tried: RefCell::default(),
         }
+    }
+
+    /// Makes what a framework needs; `Err` says what is missing. The programs of the system come first: they are
+    /// small.
+    pub(crate) fn make_all(&self, framework: &Framework) -> Result<()> {
+        framework
+            .tools()
+            .try_for_each(|name| self.tool(name).map(drop))?;
+        framework
+            .environments()
+            .try_for_each(|name| self.make(name))
     }
 
     /// Makes an environment, unless it is there already; `Err` says what is missing.
@@ -45,10 +73,7 @@ impl Environments {
                 .as_ref()
                 .map_or(Ok(()), |missing| Err(anyhow!("{missing}")));
         }
-        let base = ON_TOP_OF
-            .iter()
-            .find(|(top, _)| *top == name)
-            .map(|(_, base)| *base);
+        let base = base(name);
         let made = base
             .map_or(Ok(()), |base| self.make(base))
             .and_then(|()| self.install(name, base));
@@ -67,11 +92,48 @@ impl Environments {
         );
         let options = OPTIONS.map(AsRef::as_ref);
         clients::environment(&self.folder.join(name), &wanted, &options)?;
+        if let Some((_, package)) = COMPILED
+            .iter()
+            .find(|(environment, _)| *environment == name)
+        {
+            self.compile(name, package)?;
+        }
         let Some(base) = base else { return Ok(()) };
         let path = self.packages(name)?.join("base.pth");
         let base = self.packages(base)?;
         fs::write(&path, format!("{}\n", base.display()))
             .with_context(|| format!("failed to write {}", path.display()))
+    }
+
+    /// Compiles a package in its environment, unless it is there already. Its settings come from a file in the home
+    /// folder, so it gets a home folder of its own.
+    fn compile(&self, name: &str, package: &str) -> Result<()> {
+        let home = self.folder.join(name).join("home");
+        let compiled = home.join("compiled.txt");
+        if fs::read_to_string(&compiled).is_ok_and(|text| text == package) {
+            return Ok(());
+        }
+        let headers = self.packages(name)?.join("nvidia/cu13/include");
+        let driver = fs::canonicalize(&self.driver)
+            .with_context(|| format!("{} is missing", self.driver.display()))?;
+        let settings = format!(
+            "CUDA_ROOT = ''\nCUDA_INC_DIR = [{headers:?}]\nCUDADRV_LIB_DIR = [{driver:?}]\nCUDADRV_LIBNAME = ['cuda']\n\
+             CUDART_LIBNAME = []\nCURAND_LIBNAME = []\nCUDA_ENABLE_CURAND = False\nCXXFLAGS = ['-O0', '-w']\n"
+        );
+        let write = |file: &Path, text: &str| {
+            fs::write(file, text).with_context(|| format!("failed to write {}", file.display()))
+        };
+        fs::create_dir_all(&home).with_context(|| format!("failed to make {}", home.display()))?;
+        write(&home.join(".aksetup-defaults.py"), &settings)?;
+        eprintln!("environment {name}: compiling {package}, which takes some minutes");
+        run(Command::new(self.python(name))
+            .env("HOME", &home)
+            .args(["-m", "pip", "install", "--quiet", "--no-build-isolation"])
+            .args(["--disable-pip-version-check", "--no-binary", ":all:"])
+            .args(OPTIONS)
+            .arg(package))
+        .with_context(|| format!("{package} does not compile here"))?;
+        write(&compiled, package)
     }
 
     /// The Python of an environment.
@@ -89,7 +151,8 @@ impl Environments {
         self.folder.join("scratch").join(name)
     }
 
-    /// The folders of NVIDIA's libraries in an environment: TensorFlow opens them by their bare names.
+    /// The folders of NVIDIA's libraries in an environment and in what is below it: TensorFlow and ONNX Runtime open
+    /// them by their bare names.
     pub(crate) fn nvidia_libraries(&self, name: &str) -> Vec<PathBuf> {
         let folders = |folder: &Path| {
             let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -98,8 +161,42 @@ impl Environments {
             paths.sort();
             paths
         };
-        self.packages(name)
-            .map_or_else(|_| Vec::new(), |packages| folders(&packages.join("nvidia")))
+        let environments = [Some(name), base(name)];
+        let packages = environments
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.packages(name).ok());
+        packages
+            .flat_map(|packages| folders(&packages.join("nvidia")))
+            .collect()
+    }
+
+    /// A program of the system: the one in `PATH`, or what the Debian package of that name holds. The package is
+    /// unpacked below the folder of the environments and not installed; `Err` says what is missing.
+    pub(crate) fn tool(&self, name: &str) -> Result<PathBuf> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let unpacked = self.folder.join("debian").join(name);
+        let installed = env::split_paths(&path)
+            .chain([unpacked.join("usr/bin")])
+            .map(|folder| folder.join(name));
+        if let Some(program) = installed.into_iter().find(|program| program.is_file()) {
+            return Ok(program);
+        }
+        fs::create_dir_all(&unpacked)
+            .with_context(|| format!("failed to make {}", unpacked.display()))?;
+        run(Command::new("apt-get")
+            .args(["--quiet", "download", name])
+            .current_dir(&unpacked))
+        .with_context(|| {
+            format!("no {name} in PATH, and no package of that name in apt's lists")
+        })?;
+        let entries = fs::read_dir(&unpacked)?.flatten();
+        let mut packages = entries.map(|entry| entry.path());
+        let package = packages
+            .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+            .context("apt-get brought no package")?;
+        run(Command::new("dpkg").arg("-x").arg(&package).arg(&unpacked))?;
+        Ok(unpacked.join("usr/bin").join(name))
     }
 
     /// The folder that an environment's packages are in: its name contains Python's version.

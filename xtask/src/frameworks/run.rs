@@ -145,6 +145,9 @@ fn start(
     if let Ok(libraries) = std::env::join_paths(libraries) {
         command.env("LD_LIBRARY_PATH", libraries);
     }
+    if let Some(tool) = member.tool {
+        command.env("TOOL", environments.tool(tool)?);
+    }
     if case.members.len() > 1 {
         let others = (0..case.members.len()).filter(|other| *other != place);
         let others: Vec<_> = others.map(|other| other.to_string()).collect();
