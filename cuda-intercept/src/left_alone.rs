@@ -1,6 +1,6 @@
 //! The other half of the table: every function of the driver that is not hooked, and why.
 //!
-//! Together with [`ROWS`](crate::table::ROWS) it names every function of CUDA's headers, what NVML's
+//! Together with [`ROWS`] it names every function of CUDA's headers, what NVML's
 //! header has about memory and processes, and what drivers export beyond their headers. Tests read the
 //! headers and the exports and fail on a name that stands in neither, so that a new function is thought
 //! about before it goes past the limit.
