@@ -323,56 +323,62 @@ pub(crate) unsafe fn utilization(
     }
 }
 
-/// The number and the place are in a structure of the caller's.
+/// A list whose number and place are in a structure of the caller's, where `parts` finds them.
+///
+/// # Safety
+/// As for the driver's function.
+unsafe fn in_structure<T: Copy>(
+    real: unsafe extern "C" fn(NvmlDevice, *mut T) -> Status,
+    device: NvmlDevice,
+    list: *mut T,
+    entries: Entries,
+    parts: fn(&mut T) -> (&mut u32, &mut Opaque),
+) -> Status {
+    // SAFETY: the caller passes null or a structure, as to the driver.
+    let asked = unsafe { list.as_mut() };
+    let Some((process, asked)) = limited().zip(asked) else {
+        // SAFETY: the arguments are the caller's own.
+        return unsafe { real(device, list) };
+    };
+    let whole = *asked;
+    let ask = |count: &mut u32, place: Opaque| {
+        let mut own = whole;
+        let (own_count, own_place) = parts(&mut own);
+        (*own_count, *own_place) = (*count, place);
+        // SAFETY: the device is the caller's, the structure our own with the rest of the caller's.
+        let status = unsafe { real(device, &raw mut own) };
+        *count = *parts(&mut own).0;
+        status
+    };
+    let (count, place) = parts(asked);
+    // SAFETY: they are the caller's own.
+    unsafe { show(process, entries, (count, *place), &ask) }
+}
+
 pub(crate) unsafe fn details(
     real: Details,
     device: NvmlDevice,
     list: *mut ProcessDetailList,
 ) -> Status {
-    // SAFETY: the caller passes null or a structure, as to the driver.
-    let asked = unsafe { list.as_ref() }.copied();
-    let Some((process, asked)) = limited().zip(asked) else {
-        // SAFETY: the arguments are the caller's own.
-        return unsafe { real(device, list) };
-    };
-    let ask = |count: &mut u32, entries| {
-        let mut own = asked;
-        (own.count, own.entries) = (*count, entries);
-        // SAFETY: the device is the caller's, the structure our own with the caller's version and mode.
-        let status = unsafe { real(device, &raw mut own) };
-        *count = own.count;
-        status
-    };
-    // SAFETY: the structure is the caller's, and not null.
-    let count = unsafe { &raw mut (*list).count };
-    // SAFETY: they are the caller's own.
-    unsafe { show(process, DETAILS, (count, asked.entries), &ask) }
+    // SAFETY: passed on from the caller.
+    unsafe {
+        in_structure(real, device, list, DETAILS, |own| {
+            (&mut own.count, &mut own.entries)
+        })
+    }
 }
 
-/// The same, of what processes use.
 pub(crate) unsafe fn utilizations(
     real: Utilizations,
     device: NvmlDevice,
     list: *mut ProcessUtilization,
 ) -> Status {
-    // SAFETY: the caller passes null or a structure, as to the driver.
-    let asked = unsafe { list.as_ref() }.copied();
-    let Some((process, asked)) = limited().zip(asked) else {
-        // SAFETY: the arguments are the caller's own.
-        return unsafe { real(device, list) };
-    };
-    let ask = |count: &mut u32, entries| {
-        let mut own = asked;
-        (own.count, own.entries) = (*count, entries);
-        // SAFETY: the device is the caller's, the structure our own with the caller's version and time.
-        let status = unsafe { real(device, &raw mut own) };
-        *count = own.count;
-        status
-    };
-    // SAFETY: the structure is the caller's, and not null.
-    let count = unsafe { &raw mut (*list).count };
-    // SAFETY: they are the caller's own.
-    unsafe { show(process, UTILIZATIONS, (count, asked.entries), &ask) }
+    // SAFETY: passed on from the caller.
+    unsafe {
+        in_structure(real, device, list, UTILIZATIONS, |own| {
+            (&mut own.count, &mut own.entries)
+        })
+    }
 }
 
 /// A process of others is one that NVML does not know. What else is wrong with the call is the driver's to say.
