@@ -1,6 +1,7 @@
 //! This process's hold on its account: where the account is, the slot, charge and uncharge.
 
 use core::ffi::{CStr, c_char};
+use core::ops::ControlFlow;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -11,7 +12,7 @@ use apportion_abi::{Bytes, CardUuid, place};
 
 use apportion_gate::Reserve;
 
-use crate::{errno, spin::Spin};
+use crate::{elf, errno, spin::Spin};
 
 mod lifeline;
 pub(crate) mod marks;
@@ -34,8 +35,6 @@ pub(crate) enum Standing {
     Unlimited,
     /// One that we know and keep.
     Limited(Account),
-    /// One that we cannot read, so nothing may be taken.
-    Closed,
 }
 
 /// How many milliseconds a question may be behind with processes that nobody waited for.
@@ -79,28 +78,52 @@ pub(crate) struct View {
 }
 
 impl Standing {
-    /// Finds the account: a container's at its fixed place, else the one that the environment names. `None`
-    /// when the process has no descriptor or memory left to look with, and may have when asked again.
+    /// Finds the account: a container's at its fixed place, else the one that the environment names.
+    ///
+    /// `None` while there must be an account that cannot be opened. Nothing may be taken then, and the next call looks
+    /// again. So a process without a free descriptor or page is refused until it has one, and a program that keeps the
+    /// library from its account, by a filter of system calls for example, is refused for good.
     pub(crate) fn find() -> Option<Self> {
         Self::of(
             place::CONTAINER_ACCOUNT.as_bytes(),
+            is_in_a_container,
             environment(place::ENV_ACCOUNT),
         )
     }
 
-    fn of(container: &[u8], named: Option<&[u8]>) -> Option<Self> {
+    fn of(
+        container: &[u8],
+        is_in_a_container: impl FnOnce() -> bool,
+        named: Option<&[u8]>,
+    ) -> Option<Self> {
         let mut path = PathBuffer::default();
-        match Account::open(&mut path, container) {
-            Ok(account) => return Some(Self::Limited(account)),
-            Err(_) if path.is_there() => return Some(Self::Closed),
-            Err(_) => {}
+        if let Ok(account) = Account::open(&mut path, container) {
+            return Some(Self::Limited(account));
         }
-        match named.map(|named| Account::open(&mut path, named)) {
-            Some(Ok(account)) => Some(Self::Limited(account)),
-            Some(Err(OpenError::System(_, libc::EMFILE | libc::ENFILE | libc::ENOMEM))) => None,
-            Some(Err(_)) | None => Some(Self::Unlimited),
+        if path.is_there() || is_in_a_container() {
+            return None;
+        }
+        match named {
+            None => Some(Self::Unlimited),
+            Some(named) => Account::open(&mut path, named).ok().map(Self::Limited),
         }
     }
+}
+
+/// Whether this library was loaded from the place where a container has it: an account is beside it then, whatever the
+/// kernel says of that path.
+fn is_in_a_container() -> bool {
+    let path = elf::for_each(|object| match object.is_ours() {
+        true => ControlFlow::Break(object.path()),
+        false => ControlFlow::Continue(()),
+    });
+    let Some(path) = path.filter(|path| !path.is_null()) else {
+        return false;
+    };
+    // SAFETY: the linker keeps the path of a loaded object as a string.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let rest = path.strip_prefix(place::CONTAINER_ACCOUNT.as_bytes());
+    rest.is_some_and(|rest| rest.starts_with(b"/"))
 }
 
 impl Account {
@@ -409,36 +432,51 @@ mod tests {
         LimitsMap::create(&at(place::LIMITS_FILE), &[card]).expect("it is new")
     }
 
+    /// What is found on a machine without containers.
+    fn found(container: &Path, named: Option<&Path>) -> Option<Standing> {
+        Standing::of(bytes(container), || false, named.map(bytes))
+    }
+
     #[test]
     fn a_container_s_account_comes_before_the_one_that_is_named() {
         let (container, named) = (tempfile::tempdir(), tempfile::tempdir());
         let (container, named) = (container.expect("room"), named.expect("room"));
         let nowhere = container.path().join("nowhere");
         make(named.path());
-        let found = Standing::of(bytes(&nowhere), Some(bytes(named.path())));
-        assert!(matches!(found, Some(Standing::Limited(_))));
-        fs::write(container.path().join(place::LIMITS_FILE), "garbage").expect("it is writable");
-        let found = Standing::of(bytes(container.path()), Some(bytes(named.path())));
-        assert!(
-            matches!(found, Some(Standing::Closed)),
-            "a known limit cannot be kept"
-        );
         assert!(matches!(
-            Standing::of(bytes(&nowhere), None),
-            Some(Standing::Unlimited)
+            found(&nowhere, Some(named.path())),
+            Some(Standing::Limited(_))
         ));
-        let found = Standing::of(bytes(&nowhere), Some(bytes(container.path())));
+        fs::write(container.path().join(place::LIMITS_FILE), "garbage").expect("it is writable");
+        let closed = found(container.path(), Some(named.path()));
+        assert!(closed.is_none(), "a known limit cannot be kept");
+    }
+
+    #[test]
+    fn there_is_no_limit_only_where_nothing_says_that_there_is_one() {
+        let folder = tempfile::tempdir().expect("room");
+        let nowhere = folder.path().join("nowhere");
+        assert!(matches!(found(&nowhere, None), Some(Standing::Unlimited)));
         assert!(
-            matches!(found, Some(Standing::Unlimited)),
-            "nothing says that a limit applies"
+            found(&nowhere, Some(folder.path())).is_none(),
+            "an account is named and cannot be opened"
         );
+        assert!(
+            Standing::of(bytes(&nowhere), || true, None).is_none(),
+            "the library is a container's, and its account cannot be opened"
+        );
+        make(folder.path());
+        assert!(matches!(
+            found(&nowhere, Some(folder.path())),
+            Some(Standing::Limited(_))
+        ));
     }
 
     #[test]
     fn a_slot_that_was_retired_under_us_is_entered_again_with_all_that_is_held() {
         let folder = tempfile::tempdir().expect("room");
         make(folder.path());
-        let Some(Standing::Limited(account)) = Standing::of(bytes(folder.path()), None) else {
+        let Some(Standing::Limited(account)) = found(folder.path(), None) else {
             unreachable!("the account is good");
         };
         assert!(account.charge(0, 3 << 20));
@@ -456,7 +494,7 @@ mod tests {
     fn a_view_never_shows_more_than_there_is() {
         let folder = tempfile::tempdir().expect("room");
         let agent = make(folder.path());
-        let Some(Standing::Limited(account)) = Standing::of(bytes(folder.path()), None) else {
+        let Some(Standing::Limited(account)) = found(folder.path(), None) else {
             unreachable!("the account is good");
         };
         let view = |total, free, used| View { total, free, used };

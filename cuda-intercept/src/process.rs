@@ -4,10 +4,15 @@
 //! lock of the parent's may have been held by a thread that does not exist in the child. So the child
 //! starts with nothing: the pointer to the state lies in a page that the kernel wipes at a fork, and a
 //! state that was inherited is never looked at again.
+//!
+//! # Decision: closed until the account is open
+//! A process under a limit whose account cannot be opened has no state. It is refused what it asks for, as on a card
+//! without free memory, and each call looks again. Nothing that a program can take from itself (descriptors, pages,
+//! system calls) makes it a program without a limit. The page is part of the library, so that no mapping can be refused.
 
 use core::ptr;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use core::sync::atomic::{AtomicBool, AtomicPtr};
+use core::sync::atomic::{AtomicPtr, AtomicU8};
 
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
@@ -54,19 +59,26 @@ pub(crate) enum Ground {
 /// The wiped page: all zero in a child.
 #[repr(C, align(4096))]
 struct Page {
+    /// Written by: whoever needs it first. Read by: every hook. AcqRel.
     process: AtomicPtr<Process>,
 }
 
-/// Written by: whoever needs it first. Read by: every hook. AcqRel.
-static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
+static PAGE: Page = Page {
+    process: AtomicPtr::new(ptr::null_mut()),
+};
+
+/// What [`WIPES`] says before anybody asked, and then.
+const NOT_ASKED: u8 = 0;
+const WIPED: u8 = 1;
+const KEPT: u8 = 2;
 
 /// Whether the kernel wipes the page at a fork.
-/// Written by: whoever maps it, always the same. Read by: every hook. Relaxed, ordered by `PAGE`.
-static WIPES: AtomicBool = AtomicBool::new(false);
+/// Written by: whoever asks first, always the same. Read by: every hook. Relaxed: the page is empty until it is written.
+static WIPES: AtomicU8 = AtomicU8::new(NOT_ASKED);
 
-/// This process; `None` only where the system has nothing left for it to look with, for now.
+/// This process; `None` while a limit applies whose account cannot be opened, and where there is no memory for the state.
 pub(crate) fn current() -> Option<&'static Process> {
-    let cell = cell()?;
+    let cell = cell();
     let known = cell.load(Acquire);
     // SAFETY: a state that was entered in the page is never freed.
     if let Some(process) = unsafe { known.as_ref() }
@@ -88,41 +100,17 @@ pub(crate) fn current() -> Option<&'static Process> {
     }
 }
 
-fn cell() -> Option<&'static AtomicPtr<Process>> {
-    let mut page = PAGE.load(Acquire);
-    if page.is_null() {
+fn cell() -> &'static AtomicPtr<Process> {
+    if WIPES.load(Relaxed) == NOT_ASKED {
         let _kept = errno::Kept::now();
-        page = map_page()?;
-        if let Err(first) = PAGE.compare_exchange(ptr::null_mut(), page, AcqRel, Acquire) {
-            // SAFETY: the page was mapped above and nobody else has seen it.
-            unsafe { libc::munmap(page.cast(), size_of::<Page>()) };
-            page = first;
-        }
+        let page = (&raw const PAGE).cast_mut().cast();
+        // Kernels before 4.14 refuse this; there the pid in the state tells a child from its parent.
+        // SAFETY: the page is a static of its own, whole, and its content after a fork is a valid value.
+        let advised = unsafe { libc::madvise(page, size_of::<Page>(), libc::MADV_WIPEONFORK) };
+        let answer = if advised == 0 { WIPED } else { KEPT };
+        WIPES.store(answer, Relaxed);
     }
-    // SAFETY: the page is mapped for good, and zeroes are a valid value.
-    unsafe { page.as_ref() }.map(|page| &page.process)
-}
-
-fn map_page() -> Option<*mut Page> {
-    // SAFETY: a new private mapping at an address of the kernel's choice.
-    let page = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            size_of::<Page>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if page == libc::MAP_FAILED {
-        return None;
-    }
-    // Kernels before 4.14 refuse this; there the pid in the state tells a child from its parent.
-    // SAFETY: the page was mapped above.
-    let advised = unsafe { libc::madvise(page, size_of::<Page>(), libc::MADV_WIPEONFORK) };
-    WIPES.store(advised == 0, Relaxed);
-    Some(page.cast())
+    &PAGE.process
 }
 
 fn make() -> Option<*mut Process> {
@@ -158,14 +146,14 @@ impl Process {
     /// the kernel wipes pages; asking is for those that do not, and costs one system call there only.
     fn is_here(&self) -> bool {
         // SAFETY: the call cannot fail.
-        WIPES.load(Relaxed) || self.pid == unsafe { libc::getpid() }
+        WIPES.load(Relaxed) == WIPED || self.pid == unsafe { libc::getpid() }
     }
 
     /// The account, if this process is under a limit that it can read.
     pub(crate) fn account(&self) -> Option<&Account> {
         match &self.standing {
             Standing::Limited(account) => Some(account),
-            Standing::Unlimited | Standing::Closed => None,
+            Standing::Unlimited => None,
         }
     }
 
@@ -287,11 +275,10 @@ impl Process {
 /// The ground that the current context is on.
 pub(crate) fn ground() -> Ground {
     let Some(process) = current() else {
-        return Ground::Free;
+        return Ground::Closed;
     };
     match &process.standing {
         Standing::Unlimited => Ground::Free,
-        Standing::Closed => Ground::Closed,
         Standing::Limited(account) => match process.context(account) {
             None => Ground::Free,
             Some((context, card)) => Ground::Charged(Site {
@@ -314,7 +301,7 @@ pub(crate) fn may_be_limited() -> bool {
     current().is_none_or(|process| !matches!(process.standing, Standing::Unlimited))
 }
 
-/// Whether a limit applies that cannot be read.
-pub(crate) fn is_closed(process: &Process) -> bool {
-    matches!(process.standing, Standing::Closed)
+/// This process, for a call that takes memory; else what the program is told.
+pub(crate) fn to_charge() -> Result<&'static Process, Status> {
+    current().ok_or(OUT_OF_MEMORY)
 }

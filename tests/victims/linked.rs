@@ -5,6 +5,7 @@ mod cards;
 mod children;
 mod churn;
 mod code;
+mod denials;
 mod driver;
 mod graphs;
 mod holds;

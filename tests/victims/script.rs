@@ -88,6 +88,8 @@ pub(crate) struct Victim {
     pub(crate) contexts: Vec<usize>,
     pub(crate) objects: Objects,
     pub(crate) children: Vec<i32>,
+    /// Files that only take up descriptors.
+    pub(crate) descriptors: Vec<i32>,
 }
 
 /// Runs the script of this process.
@@ -99,6 +101,7 @@ pub(crate) fn run(driver: Option<Driver>) {
         contexts: Vec::new(),
         objects: Objects::default(),
         children: Vec::new(),
+        descriptors: Vec::new(),
     };
     let script: Vec<String> = std::env::args().skip(1).collect();
     if script != ["-"] {
@@ -137,6 +140,7 @@ impl Victim {
             .or_else(|| self.shared_step(verb, words))
             .or_else(|| self.array_step(verb, words))
             .or_else(|| self.hold_step(verb, words))
+            .or_else(|| self.denial_step(verb, words))
             .or_else(|| self.memory_step(verb, words));
         outcome.unwrap_or_else(|| misused(&format!("{verb} is not a step")))
     }

@@ -6,6 +6,7 @@ mod cards;
 mod children;
 mod churn;
 mod code;
+mod denials;
 mod doors;
 mod driver;
 mod graphs;

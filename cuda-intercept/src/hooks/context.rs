@@ -78,12 +78,10 @@ fn open_with(
     also: impl Fn(Reserve) -> u64,
     ask: impl Fn(*mut Context) -> Status,
 ) -> Status {
-    let Some(process) = process::current() else {
-        return ask(place);
+    let process = match process::to_charge() {
+        Ok(process) => process,
+        Err(refused) => return refused,
     };
-    if process::is_closed(process) {
-        return OUT_OF_MEMORY;
-    }
     let limited = process.account().zip(process.card_of(device));
     let Some((account, card)) = limited.filter(|_| !place.is_null()) else {
         return ask(place);

@@ -195,12 +195,10 @@ pub(crate) unsafe fn alloc_from_pool(
 ) -> Status {
     // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
     let ask = |place| unsafe { real(place, bytes, pool, stream) };
-    let Some(process) = process::current() else {
-        return ask(address);
+    let process = match process::to_charge() {
+        Ok(process) => process,
+        Err(refused) => return refused,
     };
-    if process::is_closed(process) {
-        return OUT_OF_MEMORY;
-    }
     let is_nothing = address.is_null() || bytes == 0 || pool.is_null();
     if process.account().is_none() || is_nothing {
         return ask(address);

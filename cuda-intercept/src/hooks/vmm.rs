@@ -9,9 +9,7 @@ use apportion_abi::account::Api;
 use apportion_gate::{Card, Dropped, Holder, Memory};
 
 use crate::driver;
-use crate::foreign::{
-    AllocationProperties, DevicePointer, Handle, OUT_OF_MEMORY, Opaque, SUCCESS, Status,
-};
+use crate::foreign::{AllocationProperties, DevicePointer, Handle, Opaque, SUCCESS, Status};
 use crate::process::{self, Process};
 
 type Create = unsafe extern "C" fn(*mut Handle, usize, *const AllocationProperties, u64) -> Status;
@@ -59,14 +57,13 @@ pub(crate) unsafe fn create(
 ) -> Status {
     // SAFETY: the arguments are the caller's, the place the caller's or a local variable.
     let ask = |place| unsafe { real(place, bytes, properties, flags) };
-    let Some(process) = process::current() else {
-        return ask(handle);
-    };
     // SAFETY: the caller passes the properties, or null, as to the driver.
     let device = unsafe { properties.as_ref() }.and_then(|all| all.location.device());
-    if process::is_closed(process) && device.is_some() {
-        return OUT_OF_MEMORY;
-    }
+    let process = match process::to_charge() {
+        Ok(process) => process,
+        Err(_) if device.is_none() => return ask(handle),
+        Err(refused) => return refused,
+    };
     if process.account().is_none() || handle.is_null() {
         return ask(handle);
     }

@@ -1,0 +1,191 @@
+//! The steps by which a program takes system calls, descriptors or memory from itself, and from the library in it.
+
+use std::fs::File;
+use std::os::fd::IntoRawFd;
+
+use crate::script::{Outcome, Victim, Words, misused};
+
+/// How many descriptors a starved program may have.
+const DESCRIPTORS: u64 = 64;
+
+/// Which calls a filter looks for: the number, and what has to be true of the low halves of some arguments.
+struct Denied {
+    call: libc::c_long,
+    arguments: Vec<(u32, Test)>,
+}
+
+#[derive(Clone, Copy)]
+enum Test {
+    Equals(u32),
+    HasBit(u32),
+}
+
+impl Victim {
+    /// A step that takes something from this program; `None` for other verbs.
+    pub(crate) fn denial_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
+        let code = match verb {
+            "deny" => {
+                let kind = words.next().unwrap_or_else(|| misused("deny what?"));
+                let errno = u32::try_from(words.number()).unwrap_or(u32::MAX);
+                denied(&kind)
+                    .iter()
+                    .map(|denied| install(denied, errno))
+                    .find(|code| *code != 0)
+                    .unwrap_or(0)
+            }
+            "starve" => self.starve(words.number()),
+            "feed" => {
+                for descriptor in self.descriptors.drain(..) {
+                    // SAFETY: it was opened by `starve` and belongs to nobody else.
+                    unsafe { libc::close(descriptor) };
+                }
+                0
+            }
+            "lock" => lock_memory(words.bytes() as u64),
+            "space" => limit(libc::RLIMIT_AS, words.bytes() as u64),
+            _ => return None,
+        };
+        Some(Outcome::of(code))
+    }
+
+    /// Opens files until no more than `left` descriptors are free.
+    fn starve(&mut self, left: u64) -> i32 {
+        let limited = limit(libc::RLIMIT_NOFILE, DESCRIPTORS);
+        while let Ok(file) = File::open("/dev/null") {
+            self.descriptors.push(file.into_raw_fd());
+        }
+        for _ in 0..left {
+            if let Some(descriptor) = self.descriptors.pop() {
+                // SAFETY: it was opened above and belongs to nobody else.
+                unsafe { libc::close(descriptor) };
+            }
+        }
+        limited
+    }
+}
+
+/// The calls of each kind of denial.
+fn denied(kind: &str) -> Vec<Denied> {
+    let always = |call| Denied {
+        call,
+        arguments: Vec::new(),
+    };
+    let where_bit = |call, place, bit: i32| Denied {
+        call,
+        arguments: vec![(place, Test::HasBit(bit.cast_unsigned()))],
+    };
+    let opening = |bit| {
+        vec![
+            where_bit(libc::SYS_openat, 2, bit),
+            where_bit(libc::SYS_open, 1, bit),
+            always(libc::SYS_access),
+            always(libc::SYS_faccessat),
+        ]
+    };
+    match kind {
+        // The loader maps no such page, so it loads the library all the same.
+        "page" => vec![Denied {
+            call: libc::SYS_mmap,
+            arguments: vec![
+                (1, Test::Equals(4096)),
+                (
+                    3,
+                    Test::Equals((libc::MAP_PRIVATE | libc::MAP_ANONYMOUS).cast_unsigned()),
+                ),
+            ],
+        }],
+        "shared-maps" => vec![where_bit(libc::SYS_mmap, 3, libc::MAP_SHARED)],
+        "open-for-writing" => opening(libc::O_RDWR),
+        "open" => opening(libc::O_CLOEXEC),
+        "advice" => vec![always(libc::SYS_madvise)],
+        "locks" => vec![where_bit(libc::SYS_fcntl, 1, 0x20)],
+        "pid" => vec![always(libc::SYS_getpid)],
+        "stat" => vec![
+            always(libc::SYS_fstat),
+            always(libc::SYS_newfstatat),
+            always(libc::SYS_statx),
+        ],
+        _ => misused(&format!("{kind} cannot be denied")),
+    }
+}
+
+/// Makes the kernel answer such calls with an error, or end the process where that is 0, in this process and all that it
+/// starts.
+fn install(denied: &Denied, errno: u32) -> i32 {
+    let code = |bits: u32| u16::try_from(bits).unwrap_or(u16::MAX);
+    let statement = |bits, k| libc::sock_filter {
+        code: code(bits),
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    // To the last instruction, which allows the call, from so many before it.
+    let jump = |bits, k, left: usize| libc::sock_filter {
+        code: code(bits),
+        jt: 0,
+        jf: u8::try_from(left).unwrap_or(u8::MAX),
+        k,
+    };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let has_bit = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
+    let verdict = match errno {
+        0 => libc::SECCOMP_RET_KILL_PROCESS,
+        errno => libc::SECCOMP_RET_ERRNO | errno,
+    };
+    let number = u32::try_from(denied.call).unwrap_or(u32::MAX);
+    let all = denied.arguments.len();
+    let mut filter = vec![statement(load, 0), jump(equals, number, 2 * all + 1)];
+    for (done, (place, test)) in denied.arguments.iter().enumerate() {
+        let left = 2 * (all - done) - 1;
+        // The arguments begin at byte 16 of what a filter sees, eight bytes each.
+        filter.push(statement(load, 16 + 8 * place));
+        filter.push(match test {
+            Test::Equals(value) => jump(equals, *value, left),
+            Test::HasBit(bit) => jump(has_bit, *bit, left),
+        });
+    }
+    filter.push(statement(libc::BPF_RET, verdict));
+    filter.push(statement(libc::BPF_RET, libc::SECCOMP_RET_ALLOW));
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).unwrap_or(0),
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the arguments are numbers.
+    let sworn = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    // SAFETY: the program and its instructions live through the call.
+    let installed = unsafe {
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER,
+            &raw const program,
+        )
+    };
+    sworn | installed
+}
+
+fn limit(resource: libc::__rlimit_resource_t, most: u64) -> i32 {
+    let limits = libc::rlimit {
+        rlim_cur: most,
+        rlim_max: most,
+    };
+    // SAFETY: the structure lives through the call.
+    unsafe { libc::setrlimit(resource, &raw const limits) }
+}
+
+/// Locks all memory that this program maps from now on, of which it may lock so much. Root may lock anything, so the
+/// capability goes first.
+fn lock_memory(most: u64) -> i32 {
+    let limited = limit(libc::RLIMIT_MEMLOCK, most);
+    // Version 3 of the structures of `capset`: this process; no capability in any set.
+    let head: [u32; 2] = [0x2008_0522, 0];
+    let none = [0_u32; 6];
+    // SAFETY: the structures are of the sizes that this version says, and live through the call.
+    let dropped = unsafe { libc::syscall(libc::SYS_capset, head.as_ptr(), none.as_ptr()) };
+    // SAFETY: the argument is a number.
+    let locked = unsafe { libc::mlockall(libc::MCL_FUTURE) };
+    match (limited, dropped, locked) {
+        (0, 0, 0) => 0,
+        _ => 1,
+    }
+}
