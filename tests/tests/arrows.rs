@@ -1,4 +1,4 @@
-//! The map of design.md, section 5, as a check: who may know whom, and where unsafe code may live.
+//! The map of `docs/architecture.md`, section "Crates", as a check: who may know whom, and where unsafe code may live.
 //!
 //! A crate that is not on the map fails the test, so that whoever adds one says where it belongs.
 

@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 use clap::Parser;
 
+mod cases;
 mod chart;
 mod clients;
 mod cluster;
@@ -31,6 +32,7 @@ mod tally;
 mod test_programs;
 mod workspace;
 
+use cases::{Options, Suite};
 use deviations::Deviations;
 use gpu_pack::Profile;
 use steps::run;
@@ -112,18 +114,8 @@ enum Task {
     },
     /// Compare Apportion with other libraries that limit GPU memory, on the simulated driver.
     Compare(compare::Options),
-    /// Run scheduling scenarios.
-    Scenarios {
-        /// The folder with the scenarios.
-        #[arg(default_value = "../shared/scenarios")]
-        dir: PathBuf,
-        /// Run only those whose id contains this.
-        #[arg(long, default_value = "")]
-        filter: String,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
-    },
+    /// Run scheduling scenarios: our own and those made of KAI's tests, or those of a folder.
+    Scenarios(Options),
     /// Carry random clusters on, step after step, and look at what the policy promises.
     Soak {
         /// How many clusters each promise is held against.
@@ -140,15 +132,8 @@ enum Task {
         #[arg(long, value_name = "STEPS")]
         api: Option<u64>,
     },
-    /// Ask the policy's rules what KAI answers.
-    Oracles {
-        /// The folder with the oracles.
-        #[arg(default_value = "../shared/oracles")]
-        dir: PathBuf,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
-    },
+    /// Ask the policy's rules single questions, and compare with KAI's answers.
+    Oracles(Options),
     /// Build with optimisation and copy the programs and libraries below a folder.
     Install {
         /// The folder that gets `bin` and `lib/apportion`.
@@ -196,18 +181,8 @@ fn perform(task: Task) -> Result<ExitCode> {
             api,
         } => soak::run(&workspace, soak::What::of(cases, model, api), seed)?,
         Task::Bench { args } => suites::bench(&workspace, &args)?,
-        Task::Scenarios { dir, filter, json } => {
-            let listed = Deviations::read(&workspace.root.join(DEVIATIONS))?;
-            if !scenarios::run(&dir, &filter, json, &listed)? {
-                return Ok(ExitCode::FAILURE);
-            }
-        }
-        Task::Oracles { dir, json } => {
-            let listed = Deviations::read(&workspace.root.join(DEVIATIONS))?;
-            if !oracles::run(&dir, json, &listed)? {
-                return Ok(ExitCode::FAILURE);
-            }
-        }
+        Task::Scenarios(options) => return ask(&workspace, &scenarios::SUITE, &options),
+        Task::Oracles(options) => return ask(&workspace, &oracles::SUITE, &options),
         Task::Image { out } => {
             let tree = workspace.target.join("image");
             stage::install(&stage::build(&workspace, true)?, &tree)?;
@@ -233,4 +208,13 @@ fn perform(task: Task) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs cases; a failure is one that is not listed as a deviation.
+fn ask(workspace: &Workspace, suite: &Suite, options: &Options) -> Result<ExitCode> {
+    let listed = Deviations::read(&workspace.root.join(DEVIATIONS))?;
+    Ok(match suite.run(&workspace.root, options, &listed)? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }

@@ -1,6 +1,6 @@
 //! Runs the cases of `pod-groups.json`: an owner, a pod, and what their group must be.
 //!
-//! It knows how the cases are written (`oracles/README.md`, section 6) and nothing of any particular one. A case is a
+//! It knows how the cases are written (docs/development/kai-cases.md) and nothing of any particular one. A case is a
 //! list of steps, each a call with checks on what comes of it.
 
 use anyhow::{Context, Result};

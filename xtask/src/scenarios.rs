@@ -4,17 +4,15 @@
 //! its actions. `rounds` are full runs, each on what the one before it left, where what was bound runs and
 //! what was evicted waits again; what is expected must then hold, and go on to hold round after round.
 //!
-//! Those of our own lie beside the policy. What `random.json` expects is what KAI Scheduler itself (Apache-2.0,
-//! commit d5bc503a) decided on those clusters, which were drawn at random.
+//! The repository has scenarios of our own and scenarios made of KAI's tests; the tests below run all of them. What
+//! `random.json` expects is what KAI Scheduler itself (Apache-2.0, commit d5bc503a) decided on those clusters, which
+//! were drawn at random.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use apportion_policy::cluster::Status;
 use apportion_policy::{Action, Decision, Outcome, Session, plan};
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::Value;
 
 mod build;
 mod compare;
@@ -25,102 +23,31 @@ mod variants;
 
 use format::{Claim, ClaimResult, Consumer, Mode, Rounds, Scenario, Task};
 
-use crate::deviations::Deviations;
+use crate::cases::Suite;
 
-/// What came of one scenario.
-#[derive(Debug)]
-pub(crate) struct Verdict {
-    pub(crate) id: String,
-    pub(crate) features: Vec<String>,
-    /// What was wrong; nothing when it passed.
-    pub(crate) wrong: Vec<String>,
-}
+/// Scenarios of our own.
+const OWN: &str = "scheduler-shim/policy/scenarios";
+/// Scenarios made of KAI's tests.
+pub(crate) const KAI: &str = "scheduler-shim/policy/scenarios/kai";
 
-/// Runs every scenario below `folder` whose id contains `filter`, and reports.
-///
-/// Returns whether all passed but those that are listed as deviations.
-pub(crate) fn run(
-    folder: &Path,
-    filter: &str,
-    as_json: bool,
-    deviations: &Deviations,
-) -> Result<bool> {
-    let verdicts = verdicts(folder, filter)?;
-    let failed: Vec<&Verdict> = verdicts
-        .iter()
-        .filter(|one| !one.wrong.is_empty())
+/// All scenarios.
+pub(crate) const SUITE: Suite = Suite {
+    folders: &[OWN, KAI],
+    counted_by: "by_feature",
+    tags: features,
+    ask: |_, case| play(&Scenario::deserialize(case)?),
+};
+
+/// The features of a scenario; one that has none is plain.
+fn features(_: &str, case: &Value) -> Vec<String> {
+    let features = case["features"].as_array().into_iter().flatten();
+    let mut features: Vec<String> = features
+        .filter_map(|feature| feature.as_str().map(str::to_owned))
         .collect();
-    let by_feature = by_feature(&verdicts);
-    if as_json {
-        let ids: Vec<&str> = failed.iter().map(|one| one.id.as_str()).collect();
-        let features: BTreeMap<_, _> = by_feature
-            .iter()
-            .map(|(name, (passed, failed))| (name, json!({"passed": passed, "failed": failed})))
-            .collect();
-        let passed = verdicts.len() - failed.len();
-        println!(
-            "{}",
-            json!({"passed": passed, "failed": ids, "by_feature": features})
-        );
-    } else {
-        for one in &failed {
-            let mark = if deviations.reason(&one.id).is_some() {
-                "deviates"
-            } else {
-                "FAILED"
-            };
-            println!("{mark} {}: {}", one.id, one.wrong.join("; "));
-        }
-        for (name, (passed, failed)) in &by_feature {
-            println!("{name:20} {passed:4} of {:4}", passed + failed);
-        }
-        println!(
-            "{} of {} passed",
-            verdicts.len() - failed.len(),
-            verdicts.len()
-        );
+    if features.is_empty() {
+        features.push("(plain)".to_owned());
     }
-    let listed = |one: &&Verdict| deviations.reason(&one.id).is_some();
-    Ok(failed.iter().all(listed))
-}
-
-/// Runs every scenario of the files in `folder`, in order.
-pub(crate) fn verdicts(folder: &Path, filter: &str) -> Result<Vec<Verdict>> {
-    let mut verdicts = Vec::new();
-    for path in crate::deviations::json_files(folder)? {
-        let text = fs::read_to_string(&path)?;
-        let scenarios: Vec<Scenario> = serde_json::from_str(&text)
-            .with_context(|| format!("failed to read {}", path.display()))?;
-        for scenario in scenarios {
-            if scenario.id.contains(filter) {
-                let wrong =
-                    play(&scenario).with_context(|| format!("failed to run {}", scenario.id))?;
-                verdicts.push(Verdict {
-                    id: scenario.id,
-                    features: scenario.features,
-                    wrong,
-                });
-            }
-        }
-    }
-    Ok(verdicts)
-}
-
-fn by_feature(verdicts: &[Verdict]) -> BTreeMap<&str, (usize, usize)> {
-    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-    for one in verdicts {
-        let features = one.features.iter().map(String::as_str);
-        let plain = one.features.is_empty().then_some("(plain)");
-        for feature in features.chain(plain) {
-            let count = counts.entry(feature).or_default();
-            if one.wrong.is_empty() {
-                count.0 += 1;
-            } else {
-                count.1 += 1;
-            }
-        }
-    }
-    counts
+    features
 }
 
 /// Runs one scenario; returns what was wrong.
@@ -242,44 +169,24 @@ fn note_use(claim: &mut Claim, task: &Task, outcome: &Outcome) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use std::path::{Path, PathBuf};
 
     use super::*;
+    use crate::cases;
 
-    fn own() -> std::path::PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../scheduler-shim/policy/scenarios")
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
     }
 
-    /// The scenarios derived from KAI's tests; nothing where they are not at hand.
-    fn shared() -> std::path::PathBuf {
-        let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/scenarios");
-        if shared.is_dir() { shared } else { own() }
-    }
-
-    #[test]
-    fn every_scenario_of_our_own_comes_out_as_written() {
-        let verdicts = verdicts(&own(), "").unwrap();
-        assert!(verdicts.len() > 10, "{}", verdicts.len());
-        for verdict in verdicts {
-            assert!(
-                verdict.wrong.is_empty(),
-                "{}: {:?}",
-                verdict.id,
-                verdict.wrong
-            );
-        }
-    }
-
-    /// What goes wrong with the scenarios of a folder when they are told differently.
-    fn wrong_in(folder: &Path, tell: fn(&Value) -> Value) -> Vec<String> {
+    /// What goes wrong with the scenarios of the repository when they are told differently.
+    fn wrong_when(tell: fn(&Value) -> Value) -> Vec<String> {
         let mut wrong = Vec::new();
-        for path in crate::deviations::json_files(folder).unwrap() {
-            let text = fs::read_to_string(path).unwrap();
-            for told in serde_json::from_str::<Vec<Value>>(&text).unwrap() {
-                let scenario: Scenario = serde_json::from_value(tell(&told)).unwrap();
-                for one in play(&scenario).unwrap() {
-                    wrong.push(format!("{}: {one}", scenario.id));
-                }
+        for folder in SUITE.folders {
+            let files = cases::read(&root().join(folder)).unwrap();
+            for case in files.iter().flat_map(|file| &file.cases) {
+                let id = &case["id"];
+                let said = (SUITE.ask)("", &tell(case)).unwrap();
+                wrong.extend(said.into_iter().map(|said| format!("{id}: {said}")));
             }
         }
         wrong
@@ -287,22 +194,25 @@ mod tests {
 
     #[test]
     fn a_cluster_described_backwards_comes_out_the_same() {
-        assert_eq!(wrong_in(&own(), variants::backwards), [""; 0]);
-        assert_eq!(wrong_in(&shared(), variants::backwards), [""; 0]);
+        assert_eq!(wrong_when(variants::backwards), [""; 0]);
     }
 
     #[test]
     fn other_names_in_the_same_order_come_out_the_same() {
-        assert_eq!(wrong_in(&own(), variants::renamed), [""; 0]);
-        assert_eq!(wrong_in(&shared(), variants::renamed), [""; 0]);
+        assert_eq!(wrong_when(variants::renamed), [""; 0]);
     }
 
     #[test]
     fn an_outcome_that_differs_is_said_in_words() {
-        let text = fs::read_to_string(own().join("allocate.json")).unwrap();
-        let text = text.replace("\"Binding\"", "\"Pending\"");
-        let scenarios: Vec<Scenario> = serde_json::from_str(&text).unwrap();
-        let wrong = play(&scenarios[0]).unwrap();
+        let mut files = cases::read(&root().join(OWN)).unwrap();
+        let case = &mut files[0].cases[0];
+        let text = case.to_string().replace("\"Binding\"", "\"Pending\"");
+        let wrong = (SUITE.ask)("", &text.parse().unwrap()).unwrap();
         assert!(wrong[0].ends_with("is Binding, not Pending"), "{wrong:?}");
+    }
+
+    #[test]
+    fn what_is_no_scenario_does_not_pass() {
+        assert!((SUITE.ask)("", &serde_json::json!({"id": "empty"})).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Who may come in: pods, queues, pod groups and topologies, with the answers and changes that KAI's webhooks make.
 //!
 //! A component of the case is a rule of the admission crate; what it says and what it changes are held against
-//! what is expected (`oracles/README.md`, section 5).
+//! what is expected (docs/development/kai-cases.md).
 
 use anyhow::{Result, bail};
 use apportion_admission::pod_group::{self, PodGroup};

@@ -1,6 +1,6 @@
 //! How KAI hands over a share, and counts it: names of config maps, the container with the share, amounts.
 //!
-//! `oracles/README.md`, section 7. Amounts are compared as Kubernetes compares them, not as texts.
+//! Amounts are compared as Kubernetes compares them, not as texts. The cases: docs/development/kai-cases.md.
 
 use std::collections::BTreeMap;
 

@@ -70,7 +70,7 @@ fn settings(given: &format::Settings) -> Settings {
     let plugins: Option<BTreeSet<&str>> = given
         .plugins
         .as_ref()
-        .map(|plugins| plugins.iter().map(|plugin| plugin.name.as_str()).collect());
+        .map(|plugins| plugins.iter().map(format::Plugin::name).collect());
     let has = |name: &str| {
         plugins
             .as_ref()

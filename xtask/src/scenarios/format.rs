@@ -1,4 +1,4 @@
-//! The files of scheduling scenarios, as their README describes them.
+//! A scheduling scenario as the files have it; docs/development/kai-cases.md describes the fields.
 //!
 //! Only what decides an outcome is read; everything else in a file is ignored.
 
@@ -11,13 +11,10 @@ use super::usual;
 /// A scenario: a cluster, what is done to it and what must come of it.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Scenario {
-    pub(crate) id: String,
     pub(crate) mode: Mode,
     pub(crate) actions: Vec<String>,
     #[serde(default)]
     pub(crate) rounds: Option<Rounds>,
-    #[serde(default)]
-    pub(crate) features: Vec<String>,
     #[serde(default = "usual::settings")]
     pub(crate) settings: Settings,
     pub(crate) nodes: Vec<Node>,
@@ -64,9 +61,19 @@ pub(crate) struct Settings {
     pub(crate) allow_consolidating_reclaim: bool,
 }
 
+/// A plugin by its name, or an object with its name and what else there is to know.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Plugin {
-    pub(crate) name: String,
+#[serde(untagged)]
+pub(crate) enum Plugin {
+    Name(String),
+    Object { name: String },
+}
+
+impl Plugin {
+    pub(crate) fn name(&self) -> &str {
+        let (Self::Name(name) | Self::Object { name }) = self;
+        name
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -1,4 +1,4 @@
-//! What a scenario has where it says nothing, as the README of the scenarios has it.
+//! What a scenario has where it says nothing.
 
 use super::format::Settings;
 
