@@ -1,0 +1,83 @@
+//! What the scheduler's pages show is what the program prints: each command in a `console` block, with the `text`
+//! block that follows it.
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The pages, and how many commands each has.
+const PAGES: &[(&str, usize)] = &[("fair-share.md", 2), ("simulate.md", 4)];
+
+/// Commands that stand together, and what is shown below them.
+#[derive(Debug, Default)]
+struct Example {
+    commands: Vec<String>,
+    /// None where the page shows nothing.
+    output: Option<String>,
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The examples of a page. A `text` block belongs to the `console` block before it if only empty lines are between.
+fn examples(page: &str) -> Vec<Example> {
+    let mut examples: Vec<Example> = Vec::new();
+    let mut fence = None;
+    let mut is_next = false;
+    for line in page.lines() {
+        match (fence, line.strip_prefix("```")) {
+            (None, Some("console")) => {
+                examples.push(Example::default());
+                (fence, is_next) = (Some("console"), true);
+            }
+            (None, Some("text")) if is_next => {
+                examples.last_mut().unwrap().output = Some(String::new());
+                (fence, is_next) = (Some("text"), false);
+            }
+            (None, Some(_)) => (fence, is_next) = (Some("other"), false),
+            (None, None) => is_next &= line.is_empty(),
+            (Some(_), Some(_)) => fence = None,
+            (Some("console"), None) => {
+                let command = line.strip_prefix("$ ").unwrap().to_owned();
+                examples.last_mut().unwrap().commands.push(command);
+            }
+            (Some("text"), None) => {
+                let output = examples.last_mut().unwrap().output.as_mut().unwrap();
+                output.push_str(line);
+                output.push('\n');
+            }
+            (Some(_), None) => {}
+        }
+    }
+    examples
+}
+
+fn printed(command: &str) -> String {
+    let mut words = command.split_whitespace();
+    assert_eq!(words.next(), Some("apportion-scheduler"), "{command}");
+    let output = Command::new(env!("CARGO_BIN_EXE_apportion-scheduler"))
+        .args(words)
+        .current_dir(repository())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{command}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_pages_show_what_the_program_prints() {
+    for (page, count) in PAGES {
+        let path = repository().join("docs/scheduler").join(page);
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut commands = 0;
+        for example in examples(&text) {
+            commands += example.commands.len();
+            let all: String = example.commands.iter().map(|one| printed(one)).collect();
+            if let Some(output) = example.output {
+                assert_eq!(all, output, "{page}: {:?}", example.commands);
+            }
+        }
+        assert_eq!(commands, *count, "{page}");
+    }
+}
