@@ -1,4 +1,4 @@
-//! `GpuNode`: what a node's cards have, who holds it and what is left, as the agent of the node sees it.
+//! `GpuNode`: the memory of a node's GPUs, who holds it and what is free, as the agent of the node reports it.
 //!
 //! There is one per node, of the node's name and owned by it, so that it goes when the node goes. The
 //! node's own status can't say this: it knows whole cards only, and shows a card as free or not while
@@ -16,7 +16,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Nothing is decided here: an agent decides on its node, and reports.
+/// Empty: an agent decides on its node and reports in `status`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "apportion.dev",
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
     status = "GpuNodeStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "The GPUs of one node: how much memory each has, how much of it is given, and to whom.",
+    doc = "The GPUs of one node: how much memory each has, how much of it is allocated, and to whom.",
     printcolumn = r#"{"name":"GPUs","type":"integer","jsonPath":".status.totals.cards"}"#,
     printcolumn = r#"{"name":"Healthy","type":"integer","jsonPath":".status.totals.healthy"}"#,
     printcolumn = r#"{"name":"Model","type":"string","jsonPath":".status.totals.model"}"#,
@@ -46,119 +46,119 @@ use serde::{Deserialize, Serialize};
 )]
 pub struct GpuNodeSpec {}
 
-/// What the agent sees.
+/// What the node's agent reports.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuNodeStatus {
-    /// The version of the agent.
+    /// Version of the agent.
     #[serde(default)]
     pub agent_version: String,
-    /// The version of the driver.
+    /// Version of the NVIDIA driver.
     #[serde(default)]
     pub driver_version: String,
-    /// When the agent last wrote this, changed or not.
+    /// When the agent last reported, about every 30 seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_time: Option<Time>,
-    /// Whether the cards are simulated ones.
+    /// Whether the GPUs are simulated.
     #[serde(default)]
     pub simulated: bool,
-    /// Where the agent is served over TCP, `HOST:PORT`; absent where it is not.
+    /// The agent's TCP address, `HOST:PORT`. Absent if it serves none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_address: Option<String>,
-    /// The cards, in the driver's order.
+    /// The GPUs, in NVML's order.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["uuid"]))]
     pub cards: Vec<GpuCard>,
-    /// All cards together, for people.
+    /// Sums over all GPUs, for `kubectl get`.
     #[serde(default)]
     pub totals: Totals,
-    /// `Ready`: whether shares can be given on this node, with the reason if not; `Unknown` once the agent
-    /// fell silent.
+    /// `Ready`: whether the agent can give shares on this node, with the reason if not. `Unknown` if the agent has
+    /// not reported for 100 seconds.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// One card.
+/// One GPU.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuCard {
-    /// As NVML prints it, `GPU-…` or `MIG-…`.
+    /// The UUID as NVML prints it, `GPU-…` or `MIG-…`.
     pub uuid: String,
-    /// The product, such as `NVIDIA A100-SXM4-40GB`.
+    /// The product name, such as `NVIDIA A100-SXM4-40GB`.
     pub model: String,
-    /// The position in NVML's order.
+    /// The index in NVML's order.
     pub index: i64,
-    /// Physical memory.
+    /// Physical memory, in bytes.
     pub memory_bytes: i64,
-    /// The part of it that the driver keeps.
+    /// Memory that the driver reserves for itself, in bytes.
     pub reserved_bytes: i64,
-    /// What can be given: memory without reserved.
+    /// Memory that shares can have: physical less reserved, in bytes.
     pub allocatable_bytes: i64,
-    /// What was given.
+    /// Sum of the limits of all shares, in bytes.
     pub allocated_bytes: i64,
-    /// What can still be given: allocatable without allocated and without unmanaged.
+    /// Memory for further shares: allocatable less allocated less unmanaged, in bytes.
     pub free_bytes: i64,
-    /// What the driver says is in use. It is refreshed less often than the rest.
+    /// Memory in use as the driver reports it, in bytes. It is updated less often than the other fields.
     pub used_bytes: i64,
-    /// What processes without a share use.
+    /// Memory that processes without a share use, in bytes.
     pub unmanaged_bytes: i64,
-    /// Whether shares of the card can be given.
+    /// Whether the agent gives shares of this GPU.
     pub health: CardHealth,
-    /// Who holds what of the card, oldest first.
+    /// The shares of this GPU, oldest first. A GPU that is given whole has one.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub holders: Vec<GpuHolder>,
 }
 
-/// Whether shares of a card can be given.
+/// Whether the agent gives shares of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum CardHealth {
-    /// They can.
+    /// It does.
     Healthy,
-    /// The card answers, and not as it should.
+    /// The GPU answers but reports errors.
     Unhealthy,
-    /// The card does not answer.
+    /// The GPU does not answer.
     Lost,
-    /// Nothing was heard of the card yet.
+    /// The agent has not read the GPU yet.
     #[default]
     Unknown,
 }
 
-/// A container, or a program without one, that holds a share of a card.
+/// A container, or a program outside a pod, with a share of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuHolder {
-    /// The pod's namespace; absent for a program that no pod runs.
+    /// The pod's namespace. Absent for a program outside a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The pod's name; absent for a program that no pod runs.
+    /// The pod's name. Absent for a program outside a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// The container; empty where the pod's containers have the share together. Of a program that no pod
-    /// runs, what people call it.
+    /// The container's name. Empty if the pod's containers have one share together. The program's name outside a
+    /// pod.
     pub container: String,
-    /// The most that its processes may take.
+    /// The most memory that its processes may use together, in bytes.
     pub limit_bytes: i64,
 }
 
-/// All cards together, as `kubectl get gpunodes` shows them.
+/// Sums over all GPUs of the node, as `kubectl get gpunodes` shows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Totals {
-    /// How many cards there are.
+    /// Number of GPUs.
     pub cards: i64,
-    /// How many of them are healthy.
+    /// Number of healthy GPUs.
     pub healthy: i64,
-    /// The models, each once.
+    /// The product names, each once.
     pub model: String,
-    /// How many shares are held.
+    /// Number of shares.
     pub holders: i64,
-    /// Memory that can be given.
+    /// Memory that shares can have.
     pub allocatable: String,
-    /// Memory that was given.
+    /// Sum of the limits of all shares.
     pub allocated: String,
-    /// Memory that can still be given.
+    /// Memory for further shares.
     pub free: String,
     /// Memory in use.
     pub used: String,

@@ -251,7 +251,10 @@ fn the_installed_agent_publishes_what_its_node_has_and_may_say_no_more() {
     let foreign = r#"{"apiVersion":"apportion.dev/v1alpha1","kind":"GpuNode","metadata":{"name":"other"},"spec":{}}"#;
     let denied = release.as_agent(&pod, &["create", "-f", "-"], foreign);
     let said = String::from_utf8_lossy(&denied.stderr);
-    assert!(said.contains("writes of that node only"), "{said}");
+    assert!(
+        said.contains("may change objects of that node only"),
+        "{said}"
+    );
     let secrets = release.as_agent(&pod, &["get", "secrets", "-A"], "");
     assert!(!secrets.status.success(), "the agent reads secrets");
 }

@@ -54,7 +54,7 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 securityContext:
   runAsNonRoot: true
   {{- if not $root.Values.openshift.enabled }}
-  # OpenShift gives each namespace users of its own.
+  # OpenShift assigns each namespace its own user ids.
   runAsUser: 65532
   runAsGroup: 65532
   {{- end }}
