@@ -7,10 +7,8 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
+use apportion_abi::exit;
 use clap::error::ErrorKind;
-
-/// The exit code of bad usage or configuration, as in `sysexits.h`.
-const USAGE: u8 = 64;
 
 /// A command that failed.
 #[derive(Debug)]
@@ -29,7 +27,7 @@ impl Failure {
             what: what.into(),
             source: None,
             hint: None,
-            code: 1,
+            code: exit::FAILED,
             is_lost: false,
         }
     }
@@ -37,7 +35,7 @@ impl Failure {
     /// What was typed can't be right.
     pub(crate) fn usage(what: impl Into<String>) -> Self {
         Self {
-            code: USAGE,
+            code: exit::USAGE,
             ..Self::new(what)
         }
     }

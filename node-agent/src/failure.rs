@@ -6,12 +6,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-/// Done.
-pub(crate) const EXIT_DONE: u8 = 0;
-/// Failed while running.
-pub(crate) const EXIT_FAILED: u8 = 1;
-/// Bad usage or configuration.
-pub(crate) const EXIT_USAGE: u8 = 64;
+use apportion_abi::exit;
 
 /// What went wrong, in lines, and the exit status.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +22,7 @@ impl Failure {
     pub(crate) fn running(error: &dyn Error, hint: &str) -> Self {
         Self {
             lines: vec![format!("{}; hint: {hint}", chain(error))],
-            code: EXIT_FAILED,
+            code: exit::FAILED,
         }
     }
 
@@ -36,7 +31,7 @@ impl Failure {
         let hint = |mistake| format!("{mistake}; hint: see apportion-agent --help");
         Self {
             lines: mistakes.into_iter().map(hint).collect(),
-            code: EXIT_USAGE,
+            code: exit::USAGE,
         }
     }
 
@@ -71,7 +66,7 @@ mod tests {
     #[test]
     fn all_mistakes_are_said_and_the_status_is_that_of_bad_usage() {
         let failure = Failure::usage(vec!["--tick x".into(), "--policy y".into()]);
-        assert_eq!((failure.lines.len(), failure.code), (2, EXIT_USAGE));
+        assert_eq!((failure.lines.len(), failure.code), (2, exit::USAGE));
     }
 
     #[test]

@@ -56,7 +56,7 @@ use crate::agent::Agent;
 use crate::contact::Contact;
 use crate::delivery::Delivery;
 use crate::driver::Driver;
-use crate::failure::{EXIT_DONE, Failure};
+use crate::failure::Failure;
 use crate::instance::Instance;
 use crate::options::{Command, Options};
 use crate::service::Service;
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Err(failure) => Err(failure),
     };
     match outcome {
-        Ok(()) => ExitCode::from(EXIT_DONE),
+        Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
 }

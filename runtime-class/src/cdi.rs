@@ -8,16 +8,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use apportion_abi::names::CDI_KIND;
+use apportion_abi::names::{CDI_ALLOCATION, CDI_KIND, CDI_POD};
 
 use crate::edits::{ContainerEdits, Mount};
 
 const VERSION: &str = "0.6.0";
 /// The one that knows additional groups.
 const VERSION_WITH_GROUPS: &str = "0.7.0";
-/// The annotations by which an agent knows its files again.
-const POD: &str = "apportion.dev/pod";
-const ALLOCATION: &str = "apportion.dev/allocation";
 
 /// For whom a file is.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -117,7 +114,7 @@ pub fn render(label: &Label, edits: &ContainerEdits, described: Described) -> Va
         "kind": CDI_KIND,
         "devices": [{
             "name": label.slot,
-            "annotations": {POD: label.pod, ALLOCATION: label.allocation},
+            "annotations": {CDI_POD: label.pod, CDI_ALLOCATION: label.allocation},
             "containerEdits": without_empty(&all),
         }],
     })
@@ -138,8 +135,8 @@ pub fn read(text: &[u8]) -> Result<Label, ReadError> {
     let annotation = |name: &str| text(annotations.and_then(|all| all.get(name)));
     Ok(Label {
         slot: text(device.get("name"))?,
-        pod: annotation(POD)?,
-        allocation: annotation(ALLOCATION)?,
+        pod: annotation(CDI_POD)?,
+        allocation: annotation(CDI_ALLOCATION)?,
     })
 }
 

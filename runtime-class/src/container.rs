@@ -11,7 +11,7 @@
 //! without any variable or cache. A card is shown by mounting the driver's socket under the card's name,
 //! as a real card is by its device file: what is not mounted is not there.
 
-use apportion_abi::names::ENV_GRANT;
+use apportion_abi::names::{ENV_GRANT, ENV_VISIBLE};
 use apportion_abi::place::{
     CONTAINER_ACCOUNT, CONTAINER_SIM_CARDS, LIMITS_FILE, PRELOAD_LIBRARY, SIM_CUDA, SIM_NVML,
     USAGE_FILE,
@@ -117,10 +117,7 @@ fn with_cards(grant: &Grant, files: &ContainerFiles) -> ContainerEdits {
             Vec::new()
         }
     };
-    let env = vec![
-        (ENV_GRANT, grant.id.clone()),
-        ("NVIDIA_VISIBLE_DEVICES", visible),
-    ];
+    let env = vec![(ENV_GRANT, grant.id.clone()), (ENV_VISIBLE, visible)];
     ContainerEdits {
         env,
         mounts,

@@ -3,6 +3,7 @@
 //! The words are those of a CDI file (variables, mounts, device nodes), from which a device plugin's
 //! answer and an adjustment by NRI are translations.
 
+use apportion_abi::names::{ENV_MEMORY_LIMIT, ENV_PORTION, ENV_VISIBLE};
 use apportion_abi::place::ENV_ACCOUNT;
 
 use crate::container::{ContainerFiles, in_container, with_whole_cards};
@@ -61,12 +62,10 @@ pub fn edits(grant: &Grant, target: Target<'_>) -> ContainerEdits {
     };
     edits
         .env
-        .extend(grant.portion().map(|value| ("GPU_PORTION", value)));
-    edits.env.extend(
-        grant
-            .memory_limit()
-            .map(|value| ("CUDA_DEVICE_MEMORY_LIMIT", value)),
-    );
+        .extend(grant.portion().map(|value| (ENV_PORTION, value)));
+    edits
+        .env
+        .extend(grant.memory_limit().map(|value| (ENV_MEMORY_LIMIT, value)));
     edits
 }
 
@@ -78,7 +77,7 @@ fn on_host(grant: &Grant, preload: Option<&str>) -> ContainerEdits {
     let mut env = vec![
         ("LD_PRELOAD", preload),
         (ENV_ACCOUNT, grant.account.clone()),
-        ("NVIDIA_VISIBLE_DEVICES", grant.uuids()),
+        (ENV_VISIBLE, grant.uuids()),
     ];
     // Programs were seen to read numbers here and to fail on a UUID (vLLM). A number means a card together
     // with the order, whatever the environment had said of either.

@@ -5,8 +5,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-/// The exit code of bad usage, as in `sysexits.h`.
-const USAGE: u8 = 64;
+use apportion_abi::exit;
 
 /// A command that failed.
 #[derive(Debug)]
@@ -22,14 +21,14 @@ impl Failure {
         Self {
             what: what.into(),
             hint: None,
-            code: 1,
+            code: exit::FAILED,
         }
     }
 
     /// What was typed can't be right.
     pub(crate) fn usage(what: impl Into<String>) -> Self {
         Self {
-            code: USAGE,
+            code: exit::USAGE,
             ..Self::new(what)
         }
     }

@@ -57,7 +57,7 @@ const MAP: &[Crate] = &[
     },
     Crate {
         name: "apportion-groups",
-        knows: &[],
+        knows: &["apportion-abi"],
         room: Safe,
     },
     Crate {

@@ -12,13 +12,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use apportion_abi::names::ENV_GRANT;
+use apportion_abi::names::{ENV_GRANT, ENV_VISIBLE};
 use apportion_abi::place;
 
 use crate::asked::Asked;
 
 /// Which cards NVIDIA's runtime shows, and the values that mean none.
-const ENV_VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 const NO_DEVICES: [&str; 3] = ["", "void", "none"];
 /// What NVIDIA's nodes begin with.
 const NODE_PREFIX: &str = "/dev/nvidia";

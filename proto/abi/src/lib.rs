@@ -11,6 +11,7 @@ extern crate alloc;
 
 pub mod account;
 pub mod capacity;
+pub mod exit;
 pub mod names;
 pub mod place;
 pub mod request;

@@ -1,13 +1,221 @@
 //! The names by which Kubernetes knows us: what several programs, manifests and a tenant's pod must spell
 //! alike.
+//!
+//! One row is one name, with what it means and who reads and writes it. The constants that the code uses are made of
+//! the rows, and so is the page `docs/reference/annotations.md`. A new name is a new row.
 
 use core::time::Duration;
 
-/// The extended resource that the webhook adds to each container with a share, and that the device
-/// plugin of the agent serves. A slot is opaque: it says that the container waits for a grant, not which.
-pub const RESOURCE_SLOT: &str = "apportion.dev/gpu-slot";
-/// NVIDIA's name for whole cards, which the agent serves from the same book.
-pub const RESOURCE_WHOLE: &str = "nvidia.com/gpu";
+/// A name that stands in objects of a cluster or in a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The name. A word in capitals stands for a text that differs.
+    pub name: &'static str,
+    /// What it is the name of.
+    pub place: &'static str,
+    /// The form of its value.
+    pub value: &'static str,
+    /// Who writes it.
+    pub written_by: &'static str,
+    /// Who reads it.
+    pub read_by: &'static str,
+    /// What it says.
+    pub meaning: &'static str,
+}
+
+/// Makes a constant of each row, and a table of the rows of each title.
+macro_rules! names {
+    ($($title:literal {
+        $($constant:ident $name:literal $place:literal, value: $value:literal,
+          written_by: $written_by:literal, read_by: $read_by:literal, $meaning:literal;)+
+    })+) => {
+        $($(
+            #[doc = $meaning]
+            pub const $constant: &str = $name;
+        )+)+
+
+        /// All names, under titles.
+        pub const NAMES: &[(&str, &[Name])] = &[$(($title, &[$(Name {
+            name: $constant,
+            place: $place,
+            value: $value,
+            written_by: $written_by,
+            read_by: $read_by,
+            meaning: $meaning,
+        }),+])),+];
+    };
+}
+
+names! {
+    "What a pod asks for" {
+        ANNOTATION_FRACTION "gpu-fraction" "annotation of a pod", value: "above 0 and below 1, such as `0.5`",
+            written_by: "user", read_by: "webhook, scheduler, agent",
+            "Part of each GPU's allocatable memory that the pod gets";
+        ANNOTATION_MEMORY "gpu-memory" "annotation of a pod", value: "MiB, such as `2000`",
+            written_by: "user", read_by: "webhook, scheduler, agent",
+            "Memory of each GPU that the pod gets, rounded down to a multiple of 2 MiB";
+        ANNOTATION_DEVICES "gpu-fraction-num-devices" "annotation of a pod", value: "number, 1 or more",
+            written_by: "user", read_by: "webhook, scheduler, agent",
+            "Number of GPUs of one node of which the pod gets this share; 1 if absent";
+        ANNOTATION_CONTAINER "gpu-fraction-container-name" "annotation of a pod", value: "name of a container",
+            written_by: "user", read_by: "webhook, scheduler",
+            "Container that gets the share; the first one if absent";
+        ANNOTATION_CONTAINER_LIMIT "nvidia.com/container.NAME.gpu-memory.limit" "annotation of a pod",
+            value: "Kubernetes quantity in bytes, such as `2Gi`",
+            written_by: "user", read_by: "webhook, scheduler",
+            "Share of the container NAME, in the words of KAI 0.18; several containers of a pod may have one";
+        ANNOTATION_CONTAINER_REQUEST "nvidia.com/container.NAME.gpu-memory.request" "annotation of a pod",
+            value: "Kubernetes quantity in bytes, not above the limit",
+            written_by: "user", read_by: "webhook, scheduler",
+            "The same; where a limit is given too, the share is the limit";
+        ANNOTATION_MPS "mps" "annotation of a pod", value: "`true`", written_by: "user", read_by: "webhook",
+            "KAI's wish for NVIDIA's Multi-Process Service; the webhook refuses it for a pod without a share";
+    }
+    "What a pod was given" {
+        ANNOTATION_CARDS "apportion.dev/cards" "annotation of a pod", value: "`UUID=BYTES`, separated by commas",
+            written_by: "scheduler", read_by: "scheduler", "GPUs of the pod, with the bytes of each";
+        ANNOTATION_RECEIVED "received-resource-type" "annotation of a pod", value: "`Regular`, `Fraction` or `MigInstance`",
+            written_by: "scheduler", read_by: "scheduler", "Whether the pod has whole GPUs, shares or MIG partitions";
+        LABEL_GPU_GROUP "runai-gpu-group" "label of a pod", value: "UUID of a GPU; KAI's own values are read too",
+            written_by: "scheduler", read_by: "webhook, scheduler",
+            "GPU that the pod shares. A pod with shares of several GPUs has a label `runai-gpu-group/UUID` for each";
+        ANNOTATION_CONFIG_MAP "runai/shared-gpu-configmap" "annotation of a pod",
+            value: "beginning of the names of ConfigMaps",
+            written_by: "webhook, with `--delivery config-maps`", read_by: "KAI's binder",
+            "ConfigMaps by which KAI's binder hands over a share";
+        LABEL_RESERVATION "app" "label of a pod", value: "`kai-resource-reservation`",
+            written_by: "KAI", read_by: "scheduler",
+            "Pod by which KAI keeps a GPU for the pods that share it; its GPU does not count as taken";
+        ANNOTATION_RESERVED "run.ai/reserve_for_gpu_index" "annotation of a pod", value: "a GPU",
+            written_by: "KAI", read_by: "scheduler", "GPU that such a pod keeps";
+    }
+    "Queue, priority and preemption" {
+        LABEL_QUEUE "kai.scheduler/queue" "label of a pod, its owner or a ResourceClaim", value: "name of a Queue",
+            written_by: "user", read_by: "scheduler", "Queue of the workload; that of the owner goes first";
+        LABEL_OLD_QUEUE "runai/queue" "label of a pod or its owner", value: "name of a Queue",
+            written_by: "user", read_by: "scheduler", "The same, as KAI called it up to version 0.5";
+        LABEL_PROJECT "project" "label of a pod or its owner", value: "name",
+            written_by: "user", read_by: "scheduler",
+            "Queue of a workload without a queue label: PROJECT, or PROJECT-NODEPOOL beside a node pool";
+        LABEL_NODE_POOL "kai.scheduler/node-pool" "label of a pod or PodGroup", value: "name",
+            written_by: "user", read_by: "scheduler",
+            "Part of the queue's name, see `project`; shown in the status of the PodGroup";
+        LABEL_PRIORITY "priorityClassName" "label of a pod or its owners", value: "name of a PriorityClass",
+            written_by: "user", read_by: "scheduler",
+            "Priority of the workload; goes before `spec.priorityClassName`";
+        LABEL_PREEMPTIBILITY "kai.scheduler/preemptibility" "label of a pod or its owners",
+            value: "`preemptible` or `non-preemptible`", written_by: "user", read_by: "scheduler",
+            "Whether others may take its place; if absent, those with a priority below 100 may be preempted";
+        ANNOTATION_DELAY "kai.scheduler/preemption-delay" "annotation of a pod, its owners or a PodGroup",
+            value: "duration, such as `5m`", written_by: "user", read_by: "scheduler",
+            "How long the workload waits before others are evicted for it";
+        LABEL_TASK_PRIORITY "kai.scheduler/task-priority" "label of a pod", value: "whole number",
+            written_by: "user", read_by: "scheduler",
+            "Order of the pods of one group: the higher start first";
+        LABEL_USER "user" "label of a pod", value: "name", written_by: "user", read_by: "scheduler",
+            "Passed on to the pod's group";
+    }
+    "Pod groups" {
+        ANNOTATION_GROUP "pod-group-name" "annotation of a pod", value: "name of a PodGroup",
+            written_by: "user, KAI's pod grouper", read_by: "scheduler", "Group of the pod";
+        ANNOTATION_SKIP "kai.scheduler/skip-podgrouper" "annotation of a pod or its owners", value: "`true`",
+            written_by: "user", read_by: "scheduler",
+            "No group is derived from the owners; the pod waits until it names one";
+        ANNOTATION_MIN_MEMBER "kai.scheduler/batch-min-member" "annotation of a workload", value: "number",
+            written_by: "user", read_by: "scheduler", "Number of pods that start together";
+        LABEL_SUBGROUP "kai.scheduler/subgroup-name" "label of a pod", value: "name",
+            written_by: "user, KAI's pod grouper", read_by: "scheduler", "Part of the group that the pod belongs to";
+        LABEL_TRIAL "runai/pod-index" "label of a pod", value: "`TRIAL-POD`",
+            written_by: "run:ai", read_by: "scheduler", "Each trial of a RunaiJob is a group of its own";
+        ANNOTATION_TOP_OWNER "kai.scheduler/top-owner-metadata" "annotation of a PodGroup", value: "JSON",
+            written_by: "KAI's pod grouper", read_by: "scheduler",
+            "Owner of a group that was derived; a group without it was made by somebody else";
+        ANNOTATION_LAST_START "kai.scheduler/last-start-timestamp" "annotation of a PodGroup", value: "RFC 3339 time",
+            written_by: "KAI", read_by: "scheduler", "When the group last started";
+        ANNOTATION_LAST_EVICTION "kai.scheduler/last-eviction-timestamp" "annotation of a PodGroup",
+            value: "RFC 3339 time", written_by: "KAI", read_by: "scheduler", "When it was last evicted";
+        ANNOTATION_STALE "kai.scheduler/stale-podgroup-timestamp" "annotation of a PodGroup", value: "RFC 3339 time",
+            written_by: "KAI", read_by: "scheduler", "Since when it runs with too few pods";
+        ANNOTATION_GRACE "kai.scheduler/staleness-grace-period" "annotation of a PodGroup", value: "duration",
+            written_by: "user", read_by: "scheduler",
+            "How long it may run with too few pods; `spec.stalenessGracePeriod` goes first";
+    }
+    "Topology" {
+        ANNOTATION_TOPOLOGY "kai.scheduler/topology" "annotation of a workload or its pods",
+            value: "name of a Topology", written_by: "user", read_by: "scheduler",
+            "Topology that the other annotations speak of";
+        ANNOTATION_REQUIRED "kai.scheduler/topology-required-placement" "annotation of a workload or its pods",
+            value: "level", written_by: "user", read_by: "scheduler", "All pods go into one domain of this level";
+        ANNOTATION_PREFERRED "kai.scheduler/topology-preferred-placement" "annotation of a workload or its pods",
+            value: "level", written_by: "user", read_by: "scheduler",
+            "All pods go into one domain of this level where one has room";
+        ANNOTATION_SEGMENT_SIZE "kai.scheduler/segment-size" "annotation of a pod template", value: "number",
+            written_by: "user", read_by: "scheduler", "Workers are cut into runs of this size, each placed together";
+        ANNOTATION_SEGMENT_REQUIRED "kai.scheduler/segment-topology-required-placement"
+            "annotation of a pod template", value: "level", written_by: "user", read_by: "scheduler",
+            "Each segment goes into one domain of this level";
+        ANNOTATION_SEGMENT_PREFERRED "kai.scheduler/segment-topology-preferred-placement"
+            "annotation of a pod template", value: "level", written_by: "user", read_by: "scheduler",
+            "Each segment goes into one domain of this level where one has room";
+    }
+    "Nodes" {
+        ANNOTATION_AGENT "apportion.dev/agent-address" "annotation of a node",
+            value: "`HOST:PORT` or `unix:PATH`", written_by: "administrator", read_by: "scheduler",
+            "Where the node's agent listens; goes before the address in its GpuNode";
+        LABEL_GPU_COUNT "nvidia.com/gpu.count" "label of a node", value: "number",
+            written_by: "NVIDIA's GPU feature discovery", read_by: "scheduler",
+            "Number of GPUs of a node that has no agent and no device plugin";
+        LABEL_GPU_MEMORY "nvidia.com/gpu.memory" "label of a node", value: "MiB",
+            written_by: "NVIDIA's GPU feature discovery", read_by: "scheduler",
+            "Memory of each GPU of a node without an agent";
+        LABEL_MIG_STRATEGY "nvidia.com/mig.strategy" "label of a node", value: "`single` or `mixed`",
+            written_by: "NVIDIA's GPU feature discovery", read_by: "scheduler",
+            "How the node offers MIG partitions";
+    }
+    "Resources" {
+        RESOURCE_SLOT "apportion.dev/gpu-slot" "resource of a container", value: "`1`",
+            written_by: "webhook; agent on its node", read_by: "agent, by the kubelet",
+            "The container waits for a grant. A slot is opaque: it does not say which grant";
+        RESOURCE_WHOLE "nvidia.com/gpu" "resource of a container", value: "number",
+            written_by: "user; agent on its node, with `--whole-cards on`", read_by: "scheduler, agent",
+            "Whole GPUs, as NVIDIA's device plugin calls them";
+        RESOURCE_WHOLE_AMD "amd.com/gpu" "resource of a container", value: "number", written_by: "user",
+            read_by: "webhook, scheduler", "Whole AMD GPUs; they are placed, and no share of them is given";
+        RESOURCE_PARTITION "nvidia.com/mig-" "resource of a container; the profile follows", value: "number",
+            written_by: "user", read_by: "webhook, scheduler", "MIG partitions that NVIDIA's device plugin offers";
+        RESOURCE_MEMORY "apportion.dev/gpu-memory-mib" "resource of a node", value: "MiB",
+            written_by: "agent", read_by: "people",
+            "GPU memory that the node can give. No pod may ask for it; an admission policy refuses that";
+        RESOURCE_MEMORY_FREE "apportion.dev/gpu-memory-free-mib" "resource of a node", value: "MiB",
+            written_by: "agent", read_by: "people", "What is left of it";
+    }
+    "CDI devices" {
+        CDI_KIND "apportion.dev/grant" "CDI kind", value: "`apportion.dev/grant=SLOT`",
+            written_by: "agent", read_by: "container runtime", "Device that stands for a container's grant";
+        CDI_POD "apportion.dev/pod" "annotation of a CDI device", value: "UID of a pod",
+            written_by: "agent", read_by: "agent", "Pod that a CDI file is for";
+        CDI_ALLOCATION "apportion.dev/allocation" "annotation of a CDI device", value: "id of an allocation",
+            written_by: "agent", read_by: "agent", "Allocation that a CDI file is for";
+    }
+    "Variables in a container or program" {
+        ENV_GRANT "APPORTION_GRANT" "variable", value: "id of an allocation",
+            written_by: "agent", read_by: "agent, from outside",
+            "Grant of the container. Nothing inside is decided by it";
+        ENV_VISIBLE "NVIDIA_VISIBLE_DEVICES" "variable", value: "UUIDs, `none` or `void`",
+            written_by: "agent, webhook, `apportion run`", read_by: "NVIDIA's container runtime",
+            "GPUs of the container; `void` where a CDI file or device files bring them";
+        ENV_PORTION "GPU_PORTION" "variable", value: "two decimals, such as `0.50`",
+            written_by: "agent, `apportion run`", read_by: "programs written for KAI",
+            "Part of a GPU that the program has, as in KAI";
+        ENV_MEMORY_LIMIT "CUDA_DEVICE_MEMORY_LIMIT" "variable", value: "amount, such as `2000m`",
+            written_by: "agent, `apportion run`", read_by: "programs written for HAMi",
+            "Limit of each GPU as HAMi writes it. The limit itself is kept in the account, not here";
+        ENV_NUM_OF_GPUS "RUNAI_NUM_OF_GPUS" "variable", value: "number",
+            written_by: "KAI's binder", read_by: "programs written for KAI",
+            "Older name of `GPU_PORTION`; the webhook removes it from a container with a slot";
+    }
+}
+
 /// What all names of NVIDIA's resources begin with: an administrator may call cards, their replicas and
 /// partitions anything below.
 const OF_NVIDIA: &str = "nvidia.com/";
@@ -20,25 +228,6 @@ const CARDS: [&str; 3] = ["GPU-", "MIG-", "nvidia"];
 pub fn is_foreign_card(resource: &str, device: &str) -> bool {
     resource.starts_with(OF_NVIDIA) && CARDS.iter().any(|prefix| device.starts_with(prefix))
 }
-
-/// The kind of our CDI devices: the vendor and the class of `apportion.dev/grant=s-0001`.
-pub const CDI_KIND: &str = "apportion.dev/grant";
-
-/// In a container of ours: the id of the allocation that it was given. It is a label for those who look
-/// from outside, such as the agent after a restart; nothing inside is decided by it.
-pub const ENV_GRANT: &str = "APPORTION_GRANT";
-
-/// KAI's annotation: MiB of each card.
-pub const ANNOTATION_MEMORY: &str = "gpu-memory";
-/// KAI's annotation: a part of each card.
-pub const ANNOTATION_FRACTION: &str = "gpu-fraction";
-/// KAI's annotation: of how many cards.
-pub const ANNOTATION_DEVICES: &str = "gpu-fraction-num-devices";
-
-/// What a node's cards have to give, in MiB, as an extended resource that is for people to read.
-pub const RESOURCE_MEMORY: &str = "apportion.dev/gpu-memory-mib";
-/// What of it is left: it shrinks as shares are given.
-pub const RESOURCE_MEMORY_FREE: &str = "apportion.dev/gpu-memory-free-mib";
 
 /// How often an agent writes its node's `GpuNode`, also where nothing changed.
 pub const HEARTBEAT: Duration = Duration::from_secs(30);

@@ -14,6 +14,33 @@ pub const ENV_LIB_DIR: &str = "APPORTION_LIB_DIR";
 /// The socket of the simulated driver's daemon.
 pub const ENV_SIM_SOCKET: &str = "APPORTION_SIM_SOCKET";
 
+/// A variable that people may set, what it says, and what holds where it is not set.
+pub type Variable = (&'static str, &'static str, &'static str);
+
+/// The variables, for the reference.
+pub const VARIABLES: &[Variable] = &[
+    (
+        ENV_DIR,
+        "folder of the socket, the ledger and the accounts; the simulated instance is its subfolder `sim`",
+        "`/run/apportion` for root, else `$XDG_RUNTIME_DIR/apportion` or `/tmp/apportion-UID`",
+    ),
+    (
+        ENV_LIB_DIR,
+        "folder of the preloaded library and the simulated driver",
+        "`../lib/apportion` beside the program",
+    ),
+    (
+        ENV_SIM_SOCKET,
+        "socket of the simulated driver; where it is set, commands use simulated GPUs",
+        "`sim/driver.sock` in the folder above, and real GPUs",
+    ),
+    (
+        ENV_ACCOUNT,
+        "folder of the account of a limited program; `apportion run` sets it",
+        "",
+    ),
+];
+
 /// The instance's folder for root.
 pub const DIR_ROOT: &str = "/run/apportion";
 /// The folder name below `$XDG_RUNTIME_DIR` for an ordinary user.

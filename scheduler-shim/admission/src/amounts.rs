@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use apportion_abi::names::LABEL_GPU_MEMORY as NVIDIA;
+
 use crate::config_map::FRACTION;
 use crate::names;
 use crate::pod::Pod;
@@ -14,8 +16,6 @@ use crate::quantity::{NotAQuantity, Quantity};
 /// Amounts by the names of resources.
 pub type Amounts = BTreeMap<&'static str, Quantity>;
 
-/// The label with the memory of a node's NVIDIA cards, in MiB.
-const NVIDIA: &str = "nvidia.com/gpu.memory";
 /// How the label begins that has the memory of a node's AMD cards in its name.
 const AMD: &str = "beta.amd.com/gpu.vram";
 /// AMD's label counts bytes, everything else millions of them.

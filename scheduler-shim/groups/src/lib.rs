@@ -40,7 +40,6 @@ pub use kinds::mpi::{launcher_exists, without_delayed_launcher};
 pub use kinds::pods::is_spark;
 pub use kinds::skip::inherit_from_skipped;
 pub use malformed::Malformed;
-pub use names::{ANNOTATION_GROUP, LABEL_OLD_QUEUE, LABEL_QUEUE};
 pub use object::Object;
 pub use objects::Objects;
 pub use table::{OTHER, Replicas, Row, Rule, TABLE, row_of};

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::Bytes;
+use apportion_abi::names::ANNOTATION_AGENT;
 use apportion_groups::Object;
 use apportion_proto::v1::{self, allocate_reply, holder::Kind, watch_reply::Item};
 use serde_json::Value;
@@ -22,8 +23,6 @@ use super::beats;
 use super::event::{Effect, Event, PodRef};
 use super::reach::{Agent, Client, Reach, told};
 
-/// The annotation of a node that says where its agent listens.
-pub(crate) const ADDRESS: &str = "apportion.dev/agent-address";
 /// The places of what is said, the weightier first.
 const NODE: usize = 0;
 const AGENT: usize = 1;
@@ -110,7 +109,7 @@ impl Nodes {
     fn applied(&mut self, object: Object<'_>, whose: usize) {
         let published = object.json().pointer("/status/agentAddress");
         let address = match whose {
-            NODE => object.annotation(ADDRESS),
+            NODE => object.annotation(ANNOTATION_AGENT),
             _ => published.and_then(Value::as_str),
         };
         self.set(object.name(), whose, address);

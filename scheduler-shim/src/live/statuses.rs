@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use apportion_abi::names::{ANNOTATION_GROUP, LABEL_NODE_POOL, RESOURCE_WHOLE};
 use apportion_groups::Object;
 use apportion_policy::amounts::{Amounts, Resource, UNLIMITED};
 use apportion_policy::cluster::Status as TaskStatus;
@@ -23,10 +24,8 @@ use crate::reasons::books::Books;
 use crate::reasons::waiting::{Reason, Waiting};
 use crate::reasons::words;
 
-/// KAI's label with the nodes for which a group is meant, and what it says of groups without it.
-const NODE_POOL: (&str, &str) = ("kai.scheduler/node-pool", "default");
-/// KAI's annotation of a pod with the name of its group.
-const GROUP: &str = "pod-group-name";
+/// The nodes for which a group without a label is meant.
+const NODE_POOL: &str = "default";
 
 /// What pods have and want.
 #[derive(Clone, Copy, Default)]
@@ -238,7 +237,7 @@ fn whys<'a>(
 fn group_of(snapshot: &Snapshot<'_>, pod: &str) -> Option<String> {
     let (namespace, name) = pod.split_once('/')?;
     let group = snapshot.inventory.find("Pod", namespace, name)?;
-    let group = group.annotation(GROUP)?;
+    let group = group.annotation(ANNOTATION_GROUP)?;
     Some(format!("{namespace}/{group}"))
 }
 
@@ -272,7 +271,7 @@ fn group(
         let since = known["lastTransitionTime"].as_str().unwrap_or(now);
         status["schedulingConditions"] = json!([{"type": KIND, "status": "True",
             "reason": "Unschedulable", "message": message,
-            "nodePool": object.label(NODE_POOL.0).unwrap_or(NODE_POOL.1),
+            "nodePool": object.label(LABEL_NODE_POOL).unwrap_or(NODE_POOL),
             "reasons": [{"reason": reason, "message": message}],
             "transitionID": known["transitionID"].as_str().unwrap_or("1"),
             "lastTransitionTime": since}]);
@@ -307,7 +306,7 @@ fn report(object: Object<'_>, status: Value, news: Option<String>) -> Option<Rep
 fn amounts(amounts: Amounts) -> Value {
     json!({"cpu": thousandths(amounts[Resource::Cpu]),
         "memory": bytes(amounts[Resource::Memory]),
-        "nvidia.com/gpu": thousandths(amounts[Resource::Gpu] * 1000.0)})
+        RESOURCE_WHOLE: thousandths(amounts[Resource::Gpu] * 1000.0)})
 }
 
 fn thousandths(amount: f64) -> String {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use apportion_abi::Bytes;
+use apportion_abi::names::{LABEL_GPU_MEMORY, RESOURCE_WHOLE};
 use apportion_groups::Object;
 use apportion_policy::cluster::{Cards, ListedCard, Node, Status, Task};
 use serde_json::{Value, json};
@@ -262,18 +263,14 @@ pub(crate) fn gpu_node(model: &Model, node: &str, said: &Said) -> Value {
         "status": {"cards": cards}})
 }
 
-/// The resource and the label in which NVIDIA's own programs say what a node has.
-const COUNT: &str = "nvidia.com/gpu";
-const MEMORY: &str = "nvidia.com/gpu.memory";
-
 /// Writes on a node what its agent says, in the fields of NVIDIA's own programs.
 pub(crate) fn write_cards(node: &mut Value, said: &Said) {
     let count = said.healthy().count().to_string();
     for list in ["capacity", "allocatable"] {
-        node["status"][list][COUNT] = json!(count);
+        node["status"][list][RESOURCE_WHOLE] = json!(count);
     }
     if let Some(memory) = said.card_memory() {
-        node["metadata"]["labels"][MEMORY] = json!(memory.as_mib().to_string());
+        node["metadata"]["labels"][LABEL_GPU_MEMORY] = json!(memory.as_mib().to_string());
     }
 }
 
@@ -284,8 +281,8 @@ pub(crate) fn shows(node: Object<'_>, said: &Said) -> bool {
     let memory = said.card_memory().map(|memory| memory.as_mib().to_string());
     ["capacity", "allocatable"]
         .iter()
-        .all(|list| status[list][COUNT] == count.as_str())
-        && memory.is_none_or(|memory| node.label(MEMORY) == Some(&memory))
+        .all(|list| status[list][RESOURCE_WHOLE] == count.as_str())
+        && memory.is_none_or(|memory| node.label(LABEL_GPU_MEMORY) == Some(&memory))
 }
 
 /// Now, on the policy's clock.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+pub(crate) use apportion_abi::names::{ANNOTATION_CARDS as CARDS, ANNOTATION_RECEIVED as RECEIVED};
 use apportion_abi::{Bytes, SHARE_UNIT, Share};
 use apportion_groups::Object;
 use apportion_policy::Cluster;
@@ -13,10 +14,7 @@ use apportion_policy::cluster::{Cards, Group, Job, ListedCard, Node, PodSet, Sta
 
 use super::pods;
 
-/// The annotation of a pod with its cards and their bytes.
-pub(crate) const CARDS: &str = "apportion.dev/cards";
-/// KAI's annotation with the kind of cards that a pod got, and its words for them.
-pub(crate) const RECEIVED: &str = "received-resource-type";
+/// KAI's words for the kind of cards that a pod got.
 pub(crate) const FRACTION: &str = "Fraction";
 pub(crate) const REGULAR: &str = "Regular";
 

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apportion_abi::names::LABEL_QUEUE;
 use apportion_groups::Object;
 use apportion_policy::cluster::{Claim, Cluster};
 use serde_json::{Value, json};
@@ -24,7 +25,6 @@ pub(crate) const KINDS: &[(&str, bool)] = &[
 /// Their API group.
 pub(crate) const GROUP: &str = "resource.k8s.io";
 
-const QUEUE: &str = "kai.scheduler/queue";
 /// The annotation of a claim that was made of a template, for one pod.
 const OF_POD: &str = "resource.kubernetes.io/pod-claim-name";
 const CARDS: &str = "gpu";
@@ -147,7 +147,7 @@ fn read(claim: Object<'_>, inventory: &Inventory, remarks: &mut Remarks) -> Opti
     let status = &claim.json()["status"];
     Some(Claim {
         name: format!("{}/{}", claim.namespace(), claim.name()),
-        queue: claim.label(QUEUE).map(str::to_owned),
+        queue: claim.label(LABEL_QUEUE).map(str::to_owned),
         class: class.to_owned(),
         devices,
         is_of_cards: class.contains(CARDS),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apportion_abi::names::LABEL_SUBGROUP;
 use apportion_groups::{Object, PodGroup, SubGroup, Topology};
 use apportion_policy::cluster::{self, Group, PodSet, TopologyConstraint};
 use serde_json::Value;
@@ -9,7 +10,6 @@ use serde_json::Value;
 use super::inventory::Inventory;
 
 const SET: &str = "default";
-const LABEL: &str = "kai.scheduler/subgroup-name";
 
 /// The tree of a group, or what is wrong with its parts.
 pub(crate) fn tree(group: &PodGroup, inventory: &Inventory) -> Result<Group, String> {
@@ -48,7 +48,7 @@ pub(crate) fn set_of(pod: &str, labels: &BTreeMap<String, String>, group: &PodGr
             .any(|other| other.parent.as_ref() == Some(&part.name))
     };
     let found = group.sub_groups.iter().filter(leaf).find(holds);
-    let label = labels.get(LABEL).filter(|label| !label.is_empty());
+    let label = labels.get(LABEL_SUBGROUP).filter(|label| !label.is_empty());
     let named = || label.map_or(SET, String::as_str);
     found
         .map_or_else(named, |part| part.name.as_str())

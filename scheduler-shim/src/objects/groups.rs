@@ -1,8 +1,9 @@
 //! Which pod group a pod is in: the PodGroup object that it names, else what follows from its owners.
 
+use apportion_abi::names::{ANNOTATION_GROUP, LABEL_OLD_QUEUE, LABEL_QUEUE};
 use apportion_groups::{
-    ANNOTATION_GROUP, Grouping, LABEL_OLD_QUEUE, LABEL_QUEUE, Object, Objects, Owner, PodGroup,
-    Preemptibility, Settings, SubGroup, Topology, Workload, group, parse_duration,
+    Grouping, Object, Objects, Owner, PodGroup, Preemptibility, Settings, SubGroup, Topology,
+    Workload, group, parse_duration,
 };
 use serde_json::Value;
 

@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use apportion_abi::names::{
+    ANNOTATION_DELAY as DELAY, ANNOTATION_GRACE as GRACE,
+    ANNOTATION_LAST_EVICTION as LAST_EVICTION, ANNOTATION_LAST_START as LAST_START,
+    ANNOTATION_STALE as STALE,
+};
 use apportion_groups::{Object, PodGroup, Preemptibility, parse_duration};
 use apportion_policy::cluster::{Grace, Job, Status, Task};
 
@@ -12,11 +17,6 @@ use super::inventory::{Inventory, called};
 use super::reads::PodRead;
 use super::remark::Remarks;
 
-const LAST_START: &str = "kai.scheduler/last-start-timestamp";
-const LAST_EVICTION: &str = "kai.scheduler/last-eviction-timestamp";
-const STALE: &str = "kai.scheduler/stale-podgroup-timestamp";
-const GRACE: &str = "kai.scheduler/staleness-grace-period";
-const DELAY: &str = "kai.scheduler/preemption-delay";
 /// The annotations of a group that are read here.
 pub(crate) const READ: [&str; 5] = [LAST_START, LAST_EVICTION, STALE, GRACE, DELAY];
 /// The priority of a group whose class nobody defines.

@@ -6,6 +6,10 @@
 use std::collections::BTreeMap;
 
 use apportion_abi::Bytes;
+use apportion_abi::names::{
+    LABEL_GPU_COUNT as COUNT, LABEL_GPU_MEMORY as MEMORY, LABEL_MIG_STRATEGY as MIG,
+    RESOURCE_PARTITION as PARTITION,
+};
 use apportion_groups::Object;
 use apportion_policy::cluster::{MigStrategy, Node};
 use serde_json::Value;
@@ -13,11 +17,8 @@ use serde_json::Value;
 use super::inventory::called;
 use super::quantity;
 use super::remark::Remarks;
-use super::requests::{PARTITION, WHOLE};
+use super::requests::WHOLE;
 
-const COUNT: &str = "nvidia.com/gpu.count";
-const MEMORY: &str = "nvidia.com/gpu.memory";
-const MIG: &str = "nvidia.com/mig.strategy";
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 /// The label values from which on memory is bytes and not MiB.
 const IN_BYTES: f64 = 1_099_511_627_776.0;

@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apportion_abi::names::RESOURCE_PARTITION as PARTITION;
 use apportion_groups::Object;
 use serde_json::Value;
 
 use super::inventory::Inventory;
 use super::pods;
 use super::quantity;
-use super::requests::{self, PARTITION, WHOLE};
+use super::requests::{self, WHOLE};
 
 /// What one pod holds.
 #[derive(Clone, Debug, Default)]

@@ -1,5 +1,6 @@
 //! Pod objects to tasks: what a pod does, where, and with whom.
 
+use apportion_abi::names::{LABEL_GPU_GROUP, LABEL_TASK_PRIORITY};
 use apportion_groups::Object;
 use apportion_policy::cluster::{Cards, Status, Task};
 use serde_json::Value;
@@ -10,8 +11,6 @@ use super::quantity;
 use super::remark::Remarks;
 use super::requests;
 
-const GROUP: &str = "runai-gpu-group";
-const ORDER: &str = "kai.scheduler/task-priority";
 /// Labels of pods that start before the others of their set: masters and launchers, and heads of Ray.
 const LEADERS: &[(&str, &str)] = &[
     ("training.kubeflow.org/job-role", "master"),
@@ -38,7 +37,9 @@ pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task
         leads: LEADERS
             .iter()
             .any(|(label, value)| pod.label(label) == Some(value)),
-        order: pod.label(ORDER).and_then(|text| text.parse().ok()),
+        order: pod
+            .label(LABEL_TASK_PRIORITY)
+            .and_then(|text| text.parse().ok()),
         ..Task::default()
     };
     company::enter(pod, &mut task, remarks);
@@ -82,11 +83,11 @@ pub(crate) fn is_deleted(pod: Object<'_>) -> bool {
 pub(crate) fn groups(pod: Object<'_>) -> Vec<String> {
     let labels = texts(&pod.json()["metadata"]["labels"]);
     let many = labels.iter().filter(|(key, _)| {
-        let rest = key.strip_prefix(GROUP);
+        let rest = key.strip_prefix(LABEL_GPU_GROUP);
         rest.is_some_and(|rest| rest.starts_with('/'))
     });
     let many: Vec<String> = many.map(|(_, value)| value.clone()).collect();
-    match labels.get(GROUP) {
+    match labels.get(LABEL_GPU_GROUP) {
         Some(one) if many.is_empty() => vec![one.clone()],
         _ => many,
     }

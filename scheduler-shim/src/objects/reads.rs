@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use apportion_abi::names::{ANNOTATION_RESERVED, LABEL_RESERVATION};
 use apportion_groups::{Object, PodGroup, Settings};
 use apportion_policy::cluster::{Cards, Node, Status, Task};
 use serde_json::Value;
@@ -35,10 +36,8 @@ const APART: &[&str] = &[
     "CSIStorageCapacity",
 ];
 
-/// The label of the pods by which KAI keeps a card for those that share it; the sharers hold it here.
-const RESERVATION: (&str, &str) = ("app", "kai-resource-reservation");
-/// The annotation by which such a pod says which card it keeps.
-const KEPT_CARD: &str = "run.ai/reserve_for_gpu_index";
+/// What the label says of the pods by which KAI keeps a card for those that share it; the sharers hold it here.
+const RESERVATION: &str = "kai-resource-reservation";
 
 /// A pod, read.
 #[derive(Debug)]
@@ -101,8 +100,8 @@ impl PodRead {
             started: clock::field(pod, "/status/startTime"),
             written: cards::written(pod),
             is_modest: spec["preemptionPolicy"] == "Never",
-            is_reservation: pod.label(RESERVATION.0) == Some(RESERVATION.1),
-            keeps: pod.annotation(KEPT_CARD).map(Box::from),
+            is_reservation: pod.label(LABEL_RESERVATION) == Some(RESERVATION),
+            keeps: pod.annotation(ANNOTATION_RESERVED).map(Box::from),
             preferred: admission::preferred(pod),
             task,
             cards,

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use apportion_abi::names::{RESOURCE_PARTITION as PARTITION, RESOURCE_WHOLE, RESOURCE_WHOLE_AMD};
 use apportion_abi::{Bytes, GpuRequest, SHARE_UNIT, Share};
 use apportion_admission::{Pod, request as admission};
 use apportion_groups::Object;
@@ -15,9 +16,7 @@ use serde_json::Value;
 use super::quantity;
 
 /// Whole cards, by resource name.
-pub(crate) const WHOLE: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
-/// What the names of partitions begin with.
-pub(crate) const PARTITION: &str = "nvidia.com/mig-";
+pub(crate) const WHOLE: [&str; 2] = [RESOURCE_WHOLE, RESOURCE_WHOLE_AMD];
 
 /// What a pod wants of cards, or why it may not exist. Containers that ask for shares of their own share one
 /// card, which must have room for all of them.

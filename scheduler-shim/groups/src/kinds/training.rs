@@ -5,10 +5,10 @@ use serde_json::Value;
 use crate::group::PodGroup;
 use crate::kinds::batch::keep_old_name;
 use crate::malformed::Malformed;
+use crate::names::LABEL_TRIAL;
 use crate::table::Row;
 use crate::workload::Workload;
 
-const POD_INDEX: &str = "runai/pod-index";
 const NODE_COUNT: [&str; 5] = ["spec", "job", "options", "envs", "AZUREML_NODE_COUNT"];
 
 /// An Azure ML job says in an environment variable how many nodes it runs on.
@@ -32,7 +32,7 @@ fn whole(value: &Value) -> Option<u32> {
 /// The pods of a run.ai job are trials of a search, each a group of its own: `<trial>-<pod>` is their index.
 pub(crate) fn runai_job(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
     let mut group = workload.plain(row.priority);
-    let index = workload.pod.label(POD_INDEX);
+    let index = workload.pod.label(LABEL_TRIAL);
     if let Some((trial, _)) = index.and_then(|index| index.split_once('-')) {
         let owner = workload.owner;
         group.name = format!("pg-{}-{trial}-{}", owner.name(), owner.uid());

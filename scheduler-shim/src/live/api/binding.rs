@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use apportion_abi::names::LABEL_GPU_GROUP;
 use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -16,9 +17,6 @@ use serde_json::{Value, json};
 
 use crate::live::event::PodRef;
 use crate::objects::cards::{CARDS, FRACTION, RECEIVED, text};
-
-/// KAI's label with the group of pods that share a card; ours is the card's UUID.
-const GROUP: &str = "runai-gpu-group";
 
 type Texts = BTreeMap<String, String>;
 
@@ -123,8 +121,8 @@ fn annotations(cards: &[(String, u64)], received: &str) -> Texts {
 /// The cards that a pod shares with others.
 fn labels(cards: &[(String, u64)], received: &str) -> Texts {
     let group = |(card, _): &(String, u64)| match cards {
-        [_] => (GROUP.to_owned(), card.clone()),
-        _ => (format!("{GROUP}/{card}"), card.clone()),
+        [_] => (LABEL_GPU_GROUP.to_owned(), card.clone()),
+        _ => (format!("{LABEL_GPU_GROUP}/{card}"), card.clone()),
     };
     match received {
         FRACTION => cards.iter().map(group).collect(),
