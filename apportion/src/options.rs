@@ -40,7 +40,7 @@ pub(crate) enum Command {
     Hooks(Hooks),
     /// Say what is found on this machine, what is missing and what to do.
     Doctor(Doctor),
-    /// Let two programs share a card and show that each stays within its limit.
+    /// Let two programs share a GPU and show that each stays within its limit.
     Demo,
     /// Print the completions for a shell.
     Completions {
@@ -165,6 +165,7 @@ pub(crate) struct Resize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use apportion_reference::Depth;
     use clap::CommandFactory;
 
     #[test]
@@ -173,24 +174,9 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_has_a_row_for_every_command_and_option() {
-        let readme = include_str!("../../README.md");
-        for command in Options::command()
-            .get_subcommands()
-            .filter(|found| !found.is_hide_set())
-        {
-            let start = format!("| `{}", command.get_name());
-            let row = readme.lines().find(|line| line.starts_with(&start));
-            let row = row.unwrap_or_else(|| panic!("no row for {}", command.get_name()));
-            for option in command.get_arguments().filter_map(|found| found.get_long()) {
-                let is_there = option == "help" || row.contains(&format!("--{option}"));
-                assert!(
-                    is_there,
-                    "--{option} is not in the row of {}",
-                    command.get_name()
-                );
-            }
-        }
+    fn the_reference_has_every_command_and_option() {
+        let commands = apportion_reference::commands(Options::command(), Depth(2));
+        apportion_reference::hold("cli", "commands", &commands);
     }
 
     #[test]

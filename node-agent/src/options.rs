@@ -113,17 +113,19 @@ const ROWS: &[Row] = &[
     },
 ];
 
+/// The settings by what they are about.
+const GROUPS: [(&str, &[Row]); 6] = [
+    ("The agent", ROWS),
+    ("GPUs and limits", cards::ROWS),
+    ("Requests over TCP", tcp::ROWS),
+    ("The kubelet", kubelet::ROWS),
+    ("The container runtime", runtime::ROWS),
+    ("Containers without a grant", second_lock::ROWS),
+];
+
 /// Every setting with a value.
 fn rows() -> impl Iterator<Item = &'static Row> {
-    let groups = [
-        ROWS,
-        cards::ROWS,
-        tcp::ROWS,
-        kubelet::ROWS,
-        runtime::ROWS,
-        second_lock::ROWS,
-    ];
-    groups.into_iter().flatten()
+    GROUPS.into_iter().flat_map(|(_, rows)| rows)
 }
 
 /// What becomes of a pod that holds a slot and was placed by nobody.
@@ -309,6 +311,8 @@ fn help() -> String {
 
 #[cfg(test)]
 mod tests {
+    use apportion_reference::{cell, code, hold, table};
+
     use super::*;
 
     fn parsed(arguments: &[&str], env: &[(&str, &str)]) -> Result<Options, Failure> {
@@ -363,6 +367,21 @@ mod tests {
             parsed(&["--sim", "--dir", "/y"], &env).unwrap().dir,
             PathBuf::from("/y")
         );
+    }
+
+    #[test]
+    fn the_reference_has_every_setting() {
+        let mut text = String::new();
+        for (title, rows) in GROUPS {
+            let rows = rows.iter().map(|row| {
+                let form = code(&format!("{} <{}>", row.flag, row.form));
+                let default = cell(row.default);
+                [form, code(row.env), default, cell(row.help)]
+            });
+            let titles = ["option", "variable", "default", "meaning"];
+            let _ = writeln!(text, "### {title}\n\n{}", table(titles, rows));
+        }
+        hold("agent", "options", &text);
     }
 
     #[test]

@@ -224,3 +224,20 @@ pub(crate) enum Delivery {
     /// By KAI's binder, with a limit for HAMi's library
     ConfigMapsWithLimit,
 }
+
+#[cfg(test)]
+mod tests {
+    use apportion_reference::{Depth, commands, hold};
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_reference_has_every_command_and_option() {
+        hold(
+            "scheduler",
+            "commands",
+            &commands(Options::command(), Depth(2)),
+        );
+    }
+}

@@ -150,6 +150,12 @@ const MAP: &[Crate] = &[
         knows: &["apportion-abi", "apportion-intercept"],
         room: Unsafe,
     },
+    // It holds pages of the book against what tests make of the code, which they hand in.
+    Crate {
+        name: "apportion-reference",
+        knows: &[],
+        room: Safe,
+    },
     // The simulated driver knows nothing of what is tested on it.
     Crate {
         name: "apportion-sim-machine",

@@ -1,26 +1,20 @@
-//! Every metric that the README names is served, and says what happened.
+//! Every metric that the reference names is served, and says what happened.
 
+use apportion_reference::{folder, part};
 use apportion_tests::{CARD, CONTEXT, Host, MIB, PATIENCE, cards, eventually};
 
-/// The metrics of the README's table.
+/// The agent's metrics in the reference.
 fn named() -> Vec<String> {
-    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
-    let text = std::fs::read_to_string(readme).expect("the README is there");
-    let table = text
-        .split("### Metrics")
-        .nth(1)
-        .and_then(|rest| rest.split("\n## ").next());
-    let rows = table
-        .unwrap_or_default()
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `"));
-    rows.filter_map(|row| row.split(['`', '{']).next())
+    let page = std::fs::read_to_string(folder().join("metrics.md")).expect("the page is there");
+    let rows = part(&page, "agent").expect("the page has the agent's metrics");
+    let rows = rows.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| row.split('`').next())
         .map(str::to_owned)
         .collect()
 }
 
 #[test]
-fn every_metric_of_the_readme_is_served_and_no_other() {
+fn every_metric_of_the_reference_is_served_and_no_other() {
     let host = Host::new();
     let _agent = host.agent(&[]);
     let _victim = host.victim(&["--gpu-memory", "2000"]).step("start");

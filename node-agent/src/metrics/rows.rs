@@ -1,4 +1,4 @@
-//! The metrics: one row each, from which what is served, the README's table and the tests are made.
+//! The metrics: one row each, from which what is served, the reference and the tests are made.
 //! Names and base units are Prometheus'; every row says in one sentence what it counts.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use apportion_proto::v1;
+use apportion_reference::{Metric, hold, metrics as metrics_table};
 
 use super::*;
 use crate::view::Counts;
@@ -170,40 +171,23 @@ fn no_label_is_a_pid_or_a_sentence() {
     }
 }
 
-/// The table of the README. `UPDATE_README=1` writes it anew.
 #[test]
-fn the_readme_has_the_table_of_the_rows() {
-    let mut table = String::from("| metric | kind | labels | meaning |\n|---|---|---|---|\n");
-    for row in ROWS {
-        let kind = match row.kind {
+fn the_reference_has_every_metric() {
+    let metrics = ROWS.iter().map(|row| Metric {
+        name: row.name.to_owned(),
+        kind: match row.kind {
             Kind::Gauge => "gauge",
             Kind::Counter => "counter",
             Kind::Histogram => "histogram",
-        };
-        let labels = row
+        }
+        .to_owned(),
+        labels: row
             .labels()
             .join(", ")
-            .replace("namespace, pod, container", "…");
-        let _ = writeln!(
-            table,
-            "| `{}` | {kind} | {labels} | {} |",
-            row.name, row.help
-        );
-    }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let readme = std::fs::read_to_string(&path).unwrap();
-    let start = readme.find("| metric |").expect("there is a table");
-    let end = start + readme[start..].find("\n\n").expect("the table ends") + 1;
-    if std::env::var_os("UPDATE_README").is_some() {
-        let fresh = [&readme[..start], &table, &readme[end..]].concat();
-        std::fs::write(&path, fresh).unwrap();
-    } else {
-        assert_eq!(
-            &readme[start..end],
-            table,
-            "run UPDATE_README=1 cargo test -p apportion-agent the_readme"
-        );
-    }
+            .replace("namespace, pod, container", "…"),
+        help: row.help.to_owned(),
+    });
+    hold("metrics", "agent", &metrics_table(metrics));
 }
 
 /// Dashboards and alerts ask for what is served.

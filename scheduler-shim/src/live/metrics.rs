@@ -215,3 +215,30 @@ impl Metrics {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use apportion_reference::{hold, metrics, served};
+
+    use super::*;
+
+    #[test]
+    fn the_reference_has_every_metric() {
+        let all = Metrics::new();
+        let queue = Queue {
+            queue_name: String::new(),
+            queue_metadata_name: String::new(),
+            queue_display_name: String::new(),
+        };
+        for series in &all.queues {
+            series.get_or_create(&queue).set(0.0);
+        }
+        let mut served = served(&all.text());
+        assert!(served.len() > ROWS.len(), "{served:?}");
+        for metric in &mut served {
+            let labels = "queue_name, queue_metadata_name, queue_display_name";
+            metric.labels = metric.labels.replace(labels, "…");
+        }
+        hold("metrics", "scheduler", &metrics(served));
+    }
+}

@@ -87,3 +87,17 @@ impl Metrics {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use apportion_reference::{hold, metrics, served};
+
+    use super::*;
+
+    #[test]
+    fn the_reference_has_every_metric() {
+        let all = Metrics::new();
+        all.count("", "", Duration::ZERO);
+        hold("metrics", "webhook", &metrics(served(&all.render())));
+    }
+}

@@ -1,0 +1,27 @@
+//! The parts of the reference that several programs share, and those of files: names, variables, exit codes, kinds and
+//! the chart's values. What one program has alone is held against the reference by its own tests.
+
+use apportion_abi::{exit, place};
+use apportion_reference::{cell, code, hold, table};
+
+mod kinds;
+mod names;
+mod values;
+
+#[test]
+fn the_reference_has_every_variable_that_people_set() {
+    let rows = place::VARIABLES
+        .iter()
+        .map(|(name, meaning, default)| [code(name), cell(default), cell(meaning)]);
+    hold(
+        "cli",
+        "variables",
+        &table(["variable", "default", "meaning"], rows),
+    );
+}
+
+#[test]
+fn the_reference_has_every_exit_code() {
+    let rows = exit::CODES.map(|(number, meaning)| [number.to_string(), cell(meaning)]);
+    hold("exit-codes", "codes", &table(["code", "meaning"], rows));
+}
