@@ -1,8 +1,8 @@
-//! `apportion demo`: two programs share a card, and a person sees that each stays within its limit.
+//! `apportion demo`: two programs share a GPU, and a person sees that each stays within its limit.
 //!
-//! It shows nothing that it does not check: what the programs were told about their card, where they were
-//! refused and what the agent's books and metrics say must agree, or the demonstration fails. It is the
-//! only command that chooses simulated cards by itself, and it says so.
+//! It ends with one screen. Everything on the screen is checked: what the programs were told about their GPU, where
+//! they were refused and what the agent's ledger and metrics say must agree, or the demonstration fails. `--verbose`
+//! prints the steps too. It is the only command that chooses simulated GPUs by itself, and it says so.
 
 use apportion_abi::Bytes;
 use apportion_proto::v1::{Card, ListReply};
@@ -14,80 +14,90 @@ use crate::probe::{self, Answer};
 use crate::{block_on, metrics, output};
 
 mod claims;
+mod paint;
 mod program;
+mod screen;
 
+use paint::Paint;
 use program::Program;
+use screen::Screen;
 
-/// The names and limits of the two programs, where the card is large enough.
+/// The names and limits of the two programs, where the GPU is large enough.
 const PROGRAMS: [(&str, u64); 2] = [("demo-first", 2000), ("demo-second", 1200)];
-/// What a third of the card has to be, that the limits above are taken.
+/// What a GPU has to have free, that the limits above are taken.
 const ROOM_MIB: u64 = 4000;
 
-/// Shows it, on the real card if there is one.
-pub(crate) fn demo(is_simulated: bool) -> Result<(), Failure> {
-    let instance = choose(is_simulated)?;
+/// Shows it, on a real GPU if there is one.
+pub(crate) fn demo(is_simulated: bool, is_verbose: bool) -> Result<(), Failure> {
+    let steps = Steps { is_verbose };
+    let (instance, why) = choose(is_simulated)?;
     let list = block_on(async { connect_or_start(&instance).await?.list().await })?;
-    let card = roomiest(&list)?;
-    say(&format!(
-        "Card: {} {} with {}\n",
+    let card = roomiest(&list)?.clone();
+    steps.say(&format!(
+        "GPU: {} {} with {}\n",
         card.model,
         card.uuid,
         Bytes(card.total_bytes)
     ))?;
 
-    let mut programs = Vec::new();
-    for (name, limit) in limits(card) {
-        say(&format!(
-            "$ apportion run{} --gpu-memory {limit} --name {name} -- PROGRAM",
-            flag(&instance)
-        ))?;
-        programs.push(Program::start(
-            &instance,
-            name,
-            Bytes::from_mib(limit),
-            &card.uuid,
-        )?);
-    }
-    say("\nEach PROGRAM asks how large its card is, then takes memory until it is refused:")?;
+    let mut programs = start(&steps, &instance, &card)?;
+    steps
+        .say("\nEach PROGRAM asks how large its GPU is, then takes memory until it is refused:")?;
     for program in &mut programs {
         let line = program.read_report()?;
-        say(&line)?;
+        steps.say(&line)?;
     }
     let list = claims::settled(&instance, &programs)?;
-    say(&format!("\n{}", crate::view::whole(&list)))?;
-    refuse_a_third(&instance, &list, &card.uuid)?;
-    show_metrics(&list)?;
+    steps.say(&format!("\n{}", crate::view::whole(&list)))?;
+    let refusal = refuse_a_third(&steps, &instance, &list, &card.uuid)?;
+    show_metrics(&steps, &list)?;
     let broken = claims::broken(&list, &programs);
+    let screen = Screen::of(&list, &card.uuid, &programs, &refusal);
     for program in programs {
         program.end()?;
     }
     claims::all_given_back(&instance)?;
-    if broken.is_empty() {
-        return say("\nBoth were stopped at their own limit, and all memory is given back.");
+
+    steps.say("")?;
+    output::all(&screen.drawn(Paint::of_output()))?;
+    if !broken.is_empty() {
+        return Err(Failure::new(format!(
+            "the limits did not hold: {}",
+            broken.join("; ")
+        )));
     }
-    Err(Failure::new(format!(
-        "the limits did not hold: {}",
-        broken.join("; ")
-    )))
+    output::all(&screen::ending(&instance, why.is_some(), is_verbose))
 }
 
-/// The real card where there is one that answers; the simulated one otherwise.
-fn choose(is_simulated: bool) -> Result<Instance, Failure> {
+/// What is printed as it is done, where a person asked for it.
+struct Steps {
+    is_verbose: bool,
+}
+
+impl Steps {
+    fn say(&self, text: &str) -> Result<(), Failure> {
+        match self.is_verbose {
+            true => output::line(text),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The real GPUs where they answer; the simulated ones otherwise, with the reason if nobody asked for them.
+fn choose(is_simulated: bool) -> Result<(Instance, Option<String>), Failure> {
+    let mut reason = None;
     if !is_simulated {
         let instance = Instance::new(false)?;
         let report = probe::ask(&instance)?;
-        let why = match (report.nvml, report.cuda) {
+        reason = Some(match (report.nvml, report.cuda) {
             (Answer::Found(nvml), Answer::Found(_)) if !nvml.cards.is_empty() => {
-                return Ok(instance);
+                return Ok((instance, None));
             }
             (Answer::Error(error), _) | (_, Answer::Error(error)) => error,
-            (Answer::Found(_), Answer::Found(_)) => "it has no cards".to_owned(),
-        };
-        say(&format!(
-            "No NVIDIA driver to use here ({why}): this is a simulated card."
-        ))?;
+            (Answer::Found(_), Answer::Found(_)) => "it has no GPUs".to_owned(),
+        });
     }
-    Instance::new(true)
+    Ok((Instance::new(true)?, reason))
 }
 
 fn roomiest(list: &ListReply) -> Result<&Card, Failure> {
@@ -96,11 +106,11 @@ fn roomiest(list: &ListReply) -> Result<&Card, Failure> {
         .iter()
         .max_by_key(|card| (card.free_bytes, std::cmp::Reverse(card.index)));
     card.ok_or_else(|| {
-        Failure::new("the machine has no cards").hint("--sim shows it on simulated ones")
+        Failure::new("the machine has no GPUs").hint("--sim shows it on simulated ones")
     })
 }
 
-/// The limits in MiB: as above, or parts of what is free on a small card.
+/// The limits in MiB: as above, or parts of what is free on a small GPU.
 fn limits(card: &Card) -> [(&'static str, u64); 2] {
     let free = Bytes(card.free_bytes).as_mib();
     let [(first, large), (second, small)] = PROGRAMS;
@@ -111,32 +121,51 @@ fn limits(card: &Card) -> [(&'static str, u64); 2] {
     }
 }
 
+fn start(steps: &Steps, instance: &Instance, card: &Card) -> Result<Vec<Program>, Failure> {
+    let mut programs = Vec::new();
+    for (name, limit) in limits(card) {
+        steps.say(&format!(
+            "$ apportion run{} --gpu-memory {limit} --name {name} -- PROGRAM",
+            flag(instance)
+        ))?;
+        let limit = Bytes::from_mib(limit);
+        programs.push(Program::start(instance, name, limit, &card.uuid)?);
+    }
+    Ok(programs)
+}
+
 fn flag(instance: &Instance) -> &'static str {
     if instance.is_simulated { " --sim" } else { "" }
 }
 
-/// A third program asks for more than is left, though not for more than the card has.
-fn refuse_a_third(instance: &Instance, list: &ListReply, card: &str) -> Result<(), Failure> {
+/// A third program asks for more than is left, though not for more than the GPU has.
+fn refuse_a_third(
+    steps: &Steps,
+    instance: &Instance,
+    list: &ListReply,
+    card: &str,
+) -> Result<String, Failure> {
     let found = list.cards.iter().find(|found| found.uuid == card);
     let (free, most) = found.map_or((0, 0), |found| (found.free_bytes, found.allocatable_bytes));
     let asked = Bytes(free.saturating_mul(5) / 4).min(Bytes(most)).as_mib();
-    say(&format!(
+    steps.say(&format!(
         "$ apportion run{} --gpu-memory {asked} -- PROGRAM",
         flag(instance)
     ))?;
     let said = Program::refused(instance, asked, card)?;
-    say(&said)
+    steps.say(&said)?;
+    Ok(said)
 }
 
-fn show_metrics(list: &ListReply) -> Result<(), Failure> {
+fn show_metrics(steps: &Steps, list: &ListReply) -> Result<(), Failure> {
     let address = list
         .node
         .as_ref()
         .map_or("", |node| node.metrics_address.as_str());
     if address.is_empty() {
-        return say("\nThe agent serves no metrics.");
+        return steps.say("\nThe agent serves no metrics.");
     }
-    say(&format!("\n$ curl http://{address}/metrics"))?;
+    steps.say(&format!("\n$ curl http://{address}/metrics"))?;
     let text = metrics::get(address, "/metrics")?;
     let is_shown = |line: &&str| {
         let names_one = PROGRAMS.iter().any(|(name, _)| line.contains(name));
@@ -148,11 +177,7 @@ fn show_metrics(list: &ListReply) -> Result<(), Failure> {
     if lines.is_empty() {
         return Err(Failure::new("the metrics do not show the programs"));
     }
-    say(&lines.join("\n"))
-}
-
-fn say(text: &str) -> Result<(), Failure> {
-    output::line(text)
+    steps.say(&lines.join("\n"))
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ fn perform(options: Options) -> Result<(), Failure> {
         Command::Hooks(which) => hooks::hooks(&which),
         Command::Doctor(what) if what.node => doctor::node(what.format.json, &what.root),
         Command::Doctor(what) => doctor::doctor(what.format.json, options.sim),
-        Command::Demo => demo::demo(options.sim),
+        Command::Demo { verbose } => demo::demo(options.sim, verbose),
         Command::Detach { log, command } => detach::detach(&log, &command),
     }
 }

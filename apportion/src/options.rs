@@ -41,7 +41,11 @@ pub(crate) enum Command {
     /// Say what is found on this machine, what is missing and what to do.
     Doctor(Doctor),
     /// Let two programs share a GPU and show that each stays within its limit.
-    Demo,
+    Demo {
+        /// Print each step as it is done, the allocations and the agent's metrics.
+        #[arg(long, short)]
+        verbose: bool,
+    },
     /// Print the completions for a shell.
     Completions {
         /// The shell.

@@ -289,8 +289,21 @@ fn the_demonstration_succeeds_on_simulated_cards() {
     let host = Host::bare();
     let said = Said::by(&mut host.simulated("demo")).well();
     assert!(said.out.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{said:?}");
-    assert!(
-        said.out.contains("apportion_"),
-        "metrics are shown: {said:?}"
-    );
+    assert!(!said.out.contains('\x1b'), "no colours: {said:?}");
+    assert!(said.out.lines().count() <= 24, "one screen: {said:?}");
+    let wide = said.out.lines().find(|line| line.chars().count() > 100);
+    assert_eq!(wide, None);
+}
+
+#[test]
+fn the_demonstration_prints_its_steps_where_that_is_asked_for() {
+    let host = Host::bare();
+    let said = Said::by(host.simulated("demo").arg("--verbose")).well();
+    for part in [
+        "--name demo-first",
+        "cuMemGetInfo",
+        "apportion_container_memory_limit_bytes",
+    ] {
+        assert!(said.out.contains(part), "{part}: {said:?}");
+    }
 }

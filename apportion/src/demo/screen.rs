@@ -1,0 +1,296 @@
+//! The end of the demonstration: one screen that is read in ten seconds.
+//!
+//! Nothing on it differs from run to run on simulated GPUs: no process id, no UUID, no time.
+
+use std::env;
+use std::path::Path;
+
+use apportion_abi::Bytes;
+use apportion_proto::v1::{Grant, ListReply};
+
+use super::flag;
+use super::paint::{Paint, Role};
+use super::program::Program;
+use crate::instance::Instance;
+use crate::table::{Column, Side, lay_out};
+
+/// The most columns that a line has.
+const COLUMNS: usize = 100;
+/// How many cells stand for all memory of the GPU.
+const CELLS: u64 = 72;
+/// What stands for the memory of each program, and for what is free.
+const KEYS: [(&str, Role); 2] = [("█", Role::First), ("▓", Role::Second)];
+const FREE: &str = "░";
+
+/// What is shown.
+#[derive(Debug, Default)]
+pub(super) struct Screen {
+    /// Model and driver.
+    gpu: String,
+    total: Bytes,
+    free: Bytes,
+    rows: Vec<Row>,
+    refusal: String,
+}
+
+/// One program.
+#[derive(Debug)]
+struct Row {
+    key: &'static str,
+    name: &'static str,
+    limit: Bytes,
+    seen: Bytes,
+    used: Bytes,
+    refused: Bytes,
+    error: String,
+}
+
+const TABLE: &[Column<Row>] = &[
+    Column {
+        title: " ",
+        cell: |row| row.key.to_owned(),
+        side: Side::Left,
+    },
+    Column {
+        title: "PROGRAM",
+        cell: |row| row.name.to_owned(),
+        side: Side::Left,
+    },
+    Column {
+        title: "LIMIT",
+        cell: |row| row.limit.to_string(),
+        side: Side::Right,
+    },
+    Column {
+        title: "SEES A GPU OF",
+        cell: |row| row.seen.to_string(),
+        side: Side::Right,
+    },
+    Column {
+        title: "USED",
+        cell: |row| row.used.to_string(),
+        side: Side::Right,
+    },
+    Column {
+        title: "REFUSED",
+        cell: |row| row.refused.to_string(),
+        side: Side::Right,
+    },
+    Column {
+        title: "WITH",
+        cell: |row| row.error.clone(),
+        side: Side::Left,
+    },
+];
+
+impl Screen {
+    /// What the agent and the programs say.
+    pub(super) fn of(list: &ListReply, uuid: &str, programs: &[Program], refusal: &str) -> Self {
+        let card = list.cards.iter().find(|card| card.uuid == uuid);
+        let card = card.cloned().unwrap_or_default();
+        let node = list.node.clone().unwrap_or_default();
+        let kind = if node.simulated { ", simulated" } else { "" };
+        let row = |(program, (key, _)): (&Program, (&'static str, Role))| {
+            let grant = grant(list, program.name).cloned().unwrap_or_default();
+            let report = program.report.as_ref();
+            Row {
+                key,
+                name: program.name,
+                limit: program.limit,
+                seen: Bytes(report.map_or(0, |report| report.cuda_total_bytes)),
+                used: Bytes(grant.used_bytes),
+                refused: Bytes(grant.last_denied_bytes),
+                error: report.map_or_else(String::new, |report| report.refused_with.clone()),
+            }
+        };
+        Self {
+            gpu: format!("{} (driver {}{kind})", card.model, node.driver_version),
+            total: Bytes(card.allocatable_bytes),
+            free: Bytes(card.free_bytes),
+            rows: programs.iter().zip(KEYS).map(row).collect(),
+            refusal: sentence(refusal, uuid),
+        }
+    }
+
+    /// The text, in colours or without.
+    pub(super) fn drawn(&self, paint: Paint) -> String {
+        let title = paint.text(Role::Title, &self.gpu);
+        let amounts = format!("{} to share, {} still free", self.total, self.free);
+        let mut text = format!("{title}\n{}\n{amounts}\n\n", self.bar(paint));
+        let table = lay_out(TABLE, &self.rows);
+        for (number, line) in table.lines().enumerate() {
+            text.push_str(
+                &match number.checked_sub(1).and_then(|row| self.rows.get(row)) {
+                    Some(row) => painted(line, row, paint),
+                    None => paint.text(Role::Aside, line),
+                },
+            );
+            text.push('\n');
+        }
+        text.push_str("\nA third program is refused before it starts:\n");
+        for line in wrapped(&self.refusal) {
+            text.push_str(&format!("  {}\n", paint.text(Role::Refused, &line)));
+        }
+        text
+    }
+
+    /// The memory of the GPU as one line.
+    fn bar(&self, paint: Paint) -> String {
+        let cells = |bytes: Bytes| {
+            let cells = u128::from(bytes.0) * u128::from(CELLS) / u128::from(self.total.0.max(1));
+            usize::try_from(cells).unwrap_or_default().max(1)
+        };
+        let mut bar = String::new();
+        let mut left = usize::try_from(CELLS).unwrap_or_default();
+        for (row, (key, role)) in self.rows.iter().zip(KEYS) {
+            let taken = cells(row.used).min(left);
+            left -= taken;
+            bar.push_str(&paint.text(role, &key.repeat(taken)));
+        }
+        bar + &paint.text(Role::Aside, &FREE.repeat(left))
+    }
+}
+
+/// The last lines: that all is well, and what to try next.
+pub(super) fn ending(instance: &Instance, is_unasked: bool, is_verbose: bool) -> String {
+    let paint = Paint::of_output();
+    let good = "Both programs were stopped at their own limit, and all memory is given back.";
+    let mut text = format!("\n{}\n", paint.text(Role::Good, good));
+    if is_unasked {
+        text.push_str("No NVIDIA driver answers here, so the GPU is simulated.\n");
+    }
+    let flag = flag(instance);
+    let own = typed();
+    let next = format!("{own} run{flag} --gpu-memory 2000 -- bash");
+    text.push_str(&format!("\nNext:  {}\n", paint.text(Role::Title, &next)));
+    text.push_str("       a shell whose programs have 2000 MiB together\n");
+    if !is_verbose {
+        let more = format!("{own} demo{flag} --verbose");
+        text.push_str(&format!("More:  {}\n", paint.text(Role::Title, &more)));
+    }
+    text
+}
+
+fn grant<'a>(list: &'a ListReply, name: &str) -> Option<&'a Grant> {
+    let allocation = list.allocations.iter().find(|found| found.name == name)?;
+    allocation.grants.first()
+}
+
+fn painted(line: &str, row: &Row, paint: Paint) -> String {
+    let role = KEYS
+        .iter()
+        .find(|(key, _)| *key == row.key)
+        .map(|(_, role)| *role);
+    let key = paint.text(role.unwrap_or(Role::Aside), row.key);
+    let error = paint.text(Role::Refused, &row.error);
+    let line = line.replacen(row.key, &key, 1);
+    match row.error.is_empty() {
+        true => line,
+        false => line.replacen(&row.error, &error, 1),
+    }
+}
+
+/// The refusal without the program's name, the hint and the UUID.
+fn sentence(said: &str, uuid: &str) -> String {
+    let said = said.strip_prefix("apportion: ").unwrap_or(said);
+    let said = said.split("; hint: ").next().unwrap_or_default();
+    said.replace(uuid, "this GPU")
+}
+
+/// Lines of whole words.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= COLUMNS - 12 => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// This program, as a person types it: by its name where the shell finds it, by its path otherwise.
+fn typed() -> String {
+    let Ok(own) = env::current_exe() else {
+        return "apportion".to_owned();
+    };
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut found = env::split_paths(&path).map(|folder| folder.join("apportion"));
+    if found
+        .find(|file| file.is_file())
+        .is_some_and(|file| is_same(&file, &own))
+    {
+        return "apportion".to_owned();
+    }
+    let here = env::current_dir().unwrap_or_default();
+    own.strip_prefix(here).unwrap_or(&own).display().to_string()
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    one.canonicalize()
+        .is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn screen() -> Screen {
+        let row = |(key, _): (&'static str, Role), name, limit| Row {
+            key,
+            name,
+            limit: Bytes::from_mib(limit),
+            seen: Bytes::from_mib(limit),
+            used: Bytes::from_mib(limit),
+            refused: Bytes::from_mib(2),
+            error: "CUDA_ERROR_OUT_OF_MEMORY".to_owned(),
+        };
+        let said = "apportion: asked 16000 MiB on GPU-1; 12928 MiB free (of 16128 MiB; held by demo-first with \
+                    2000 MiB, demo-second with 1200 MiB); hint: ask for less";
+        Screen {
+            gpu: "NVIDIA A100-SXM4-40GB (driver 580.65.06, simulated)".to_owned(),
+            total: Bytes::from_mib(16128),
+            free: Bytes::from_mib(12928),
+            rows: vec![
+                row(KEYS[0], "demo-first", 2000),
+                row(KEYS[1], "demo-second", 1200),
+            ],
+            refusal: sentence(said, "GPU-1"),
+        }
+    }
+
+    #[test]
+    fn the_screen_is_narrow_and_short() {
+        let text = screen().drawn(Paint(false));
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(COLUMNS), "{widest:?}\n{text}");
+        assert!(text.lines().count() <= 12, "{text}");
+        assert!(!text.contains('\x1b'), "{text}");
+    }
+
+    #[test]
+    fn colours_change_nothing_but_the_colours() {
+        let mut painted = screen().drawn(Paint(true));
+        while let Some(start) = painted.find('\x1b') {
+            let end = start + painted[start..].find('m').expect("a colour ends");
+            painted.replace_range(start..=end, "");
+        }
+        assert_eq!(painted, screen().drawn(Paint(false)));
+    }
+
+    #[test]
+    fn a_refusal_is_one_sentence_without_a_uuid() {
+        let refusal = screen().refusal;
+        assert!(
+            refusal.starts_with("asked 16000 MiB on this GPU; 12928 MiB free"),
+            "{refusal}"
+        );
+        assert!(
+            !refusal.contains("hint") && !refusal.contains("GPU-1"),
+            "{refusal}"
+        );
+    }
+}
