@@ -17,6 +17,7 @@ mod clients;
 mod cluster;
 mod compare;
 mod deviations;
+mod docs;
 mod drivers;
 mod frameworks;
 mod gpu_pack;
@@ -80,6 +81,8 @@ enum Task {
         /// Driver branches, such as 535 [default: all with cuGetProcAddress that Debian has].
         branches: Vec<String>,
     },
+    /// Build the book, docs/ as pages of HTML, with `mdbook`.
+    Docs(docs::Options),
     /// Check format, lints, documentation, licences and advisories.
     Lint,
     /// Check the chart, its plain manifests and its alerts (with `helm` and `promtool`).
@@ -172,6 +175,7 @@ fn perform(task: Task) -> Result<ExitCode> {
         }
         Task::Compare(options) => compare::run(&workspace, &options)?,
         Task::Drivers { branches } => return drivers::compare(&workspace, &branches),
+        Task::Docs(options) => docs::perform(&workspace, &options)?,
         Task::Lint => lint::check(&workspace)?,
         Task::Chart { update } => chart::check(&workspace, update)?,
         Task::Soak {

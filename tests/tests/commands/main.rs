@@ -307,3 +307,37 @@ fn the_demonstration_prints_its_steps_where_that_is_asked_for() {
         assert!(said.out.contains(part), "{part}: {said:?}");
     }
 }
+
+/// `cargo xtask docs --update` draws it.
+#[test]
+fn the_picture_of_the_demonstration_shows_what_it_prints() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/images/demo.svg");
+    let picture = std::fs::read_to_string(path).expect("the picture is there");
+    let mut text = String::new();
+    let mut is_tag = false;
+    for letter in picture.chars() {
+        match letter {
+            '<' => is_tag = true,
+            '>' => is_tag = false,
+            _ if !is_tag => text.push(letter),
+            _ => {}
+        }
+    }
+    let text = text
+        .replace("&gt;", ">")
+        .replace("&lt;", "<")
+        .replace("&amp;", "&");
+    let host = Host::bare();
+    let said = Said::by(&mut host.simulated("demo")).well();
+    // What to type next begins with the path of this program.
+    let shown = said
+        .out
+        .lines()
+        .take_while(|line| !line.starts_with("Next:"));
+    for line in shown {
+        assert!(
+            text.contains(line.trim_end()),
+            "run cargo xtask docs --update; not in the picture: {line:?}"
+        );
+    }
+}

@@ -1,0 +1,37 @@
+//! The reference, which tests of the programs hold against the code and here write anew.
+
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+
+use crate::test_programs;
+use crate::workspace::Workspace;
+
+/// Where this is set, the tests write and do not compare.
+const UPDATE: &str = "APPORTION_UPDATE_REFERENCE";
+/// What the names of those tests have in common.
+const TESTS: &str = "the_reference_has";
+
+/// Writes the parts of the reference that are made from the code.
+pub(crate) fn update(workspace: &Workspace) -> Result<()> {
+    let mut cargo = workspace.cargo();
+    cargo.args([
+        "test",
+        "--workspace",
+        "--lib",
+        "--bins",
+        "--test",
+        "reference",
+    ]);
+    for program in test_programs::build(&mut cargo)? {
+        let mut command = program.command();
+        command.arg(TESTS).env(UPDATE, "1").stdin(Stdio::null());
+        let output = command
+            .output()
+            .with_context(|| format!("failed to start the tests of {}", program.package))?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stdout));
+        }
+    }
+    Ok(())
+}
