@@ -7,6 +7,10 @@ use apportion_ledger::{AccountSample, CardSample, ProcessSample, Sample};
 /// How many processes that claim to be in an account are looked up in one round.
 const STRANGERS: usize = 16;
 
+/// The least that a process may take beyond its claims without an offence, where contexts cost little or nothing
+/// is charged for them: some dozens of modules, which drivers load lazily.
+const LEEWAY: Bytes = Bytes::from_mib(64);
+
 impl Agent {
     /// Enters what the driver answered.
     pub(super) fn read(&mut self, readings: Readings) {
@@ -138,6 +142,7 @@ impl Agent {
             card: reading.uuid,
             used,
             unlisted: self.unlisted(reading),
+            leeway: self.context_reserve(reading.uuid).max(LEEWAY),
             processes,
         }
     }
@@ -179,6 +184,7 @@ impl Agent {
             owner,
             nvml,
             claimed,
+            has_ended: false,
         }
     }
 }
