@@ -28,7 +28,8 @@
 //!
 //! Memory of a dead process that its children keep from being freed is forgiven within the same bound: its
 //! claim ended with it, and others of the allocation may have charged up to the limit before the sample that
-//! showed it.
+//! showed it. Processes of an account that the agent cannot read, such as one of another version, have a leeway,
+//! too: that they seem to claim nothing is not their doing.
 //!
 //! The claim that counts here is the *lowest* while NVML was being asked, so that a program that allocates and
 //! frees at that moment is given the benefit of the doubt.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::procfs;
-use apportion_ledger::{AccountSample, CardSample, ProcessSample, Sample};
+use apportion_ledger::{AccountSample, CardSample, ClaimWindow, ProcessSample, Sample};
 
 /// How many processes that claim to be in an account are looked up in one round.
 const STRANGERS: usize = 16;
@@ -171,7 +171,14 @@ impl Agent {
     ) -> ProcessSample {
         let owner = self.owner_of(process);
         let claimed = owner.as_ref().and_then(|id| {
-            let at = self.accounts.get(id)?.position(card)?;
+            let Some(account) = self.accounts.get(id) else {
+                // Of another version perhaps. Nobody knows what is claimed there, and it is taken for honest.
+                return Some(ClaimWindow {
+                    lowest: Bytes::ZERO,
+                    highest: nvml.unwrap_or_default(),
+                });
+            };
+            let at = account.position(card)?;
             let slot = self
                 .slots
                 .get(id)?
