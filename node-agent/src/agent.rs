@@ -126,12 +126,16 @@ impl Agent {
             info!("The machine was restarted, pods get new accounts");
             restore::forget_claims(&instance.path(place::ACCOUNTS));
         }
-        let policy = match (options.policy, &options.node) {
+        let possible = |policy| match (policy, &options.node) {
             // Nobody is there who could evict.
             (OffenderPolicy::Evict, None) => OffenderPolicy::Kill,
             (policy, _) => policy,
         };
-        let ledger = Ledger::resume(restored.epoch, restored.serial, policy);
+        let policy = possible(options.policy);
+        let mut ledger = Ledger::resume(restored.epoch, restored.serial, policy);
+        for (namespace, policy) in &options.policies {
+            ledger.override_policy(namespace.clone(), possible(*policy));
+        }
         let view = View {
             list: v1::ListReply::default(),
             sampled: None,

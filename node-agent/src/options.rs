@@ -1,6 +1,7 @@
 //! The settings of the agent: one row each, from which the parser, the help text and the mistakes are
 //! made. A flag beats its environment variable, and that beats the default.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -159,6 +160,8 @@ pub(crate) struct Options {
     /// Of cards that do not say it.
     pub(crate) card_memory: Sizes,
     pub(crate) policy: OffenderPolicy,
+    /// In place of it, by namespace.
+    pub(crate) policies: BTreeMap<String, OffenderPolicy>,
     /// `None`: probe for it.
     pub(crate) context_reserve: Option<Bytes>,
     pub(crate) tick: Duration,
@@ -270,6 +273,7 @@ fn defaults(is_simulated: bool) -> Options {
         metrics: Metrics::Usual,
         card_memory: Sizes::new(),
         policy: OffenderPolicy::Observe,
+        policies: BTreeMap::new(),
         context_reserve: None,
         tick: Duration::from_millis(250),
         idle_exit: None,
@@ -353,6 +357,36 @@ mod tests {
             assert!(all.contains(part), "{part} is not in {all}");
         }
         assert_eq!(failure.lines.len(), 4);
+    }
+
+    #[test]
+    fn a_namespace_can_have_a_policy_of_its_own() {
+        let row = |namespace: &str, policy| (namespace.to_owned(), policy);
+        let arguments = [
+            "--policy=evict",
+            "--policy-override=team-a=observe,team-b=kill",
+            "--policy-override=team-c=evict",
+        ];
+        let options = parsed(&arguments, &[]).unwrap();
+        let expected = BTreeMap::from([
+            row("team-a", OffenderPolicy::Observe),
+            row("team-b", OffenderPolicy::Kill),
+            row("team-c", OffenderPolicy::Evict),
+        ]);
+        assert_eq!(options.policies, expected);
+        for wrong in [
+            "team-a",
+            "=kill",
+            "team-a=maim",
+            "Team=kill",
+            "a/b=kill",
+            "",
+        ] {
+            assert!(
+                parsed(&["--policy-override", wrong], &[]).is_err(),
+                "{wrong:?}"
+            );
+        }
     }
 
     #[test]

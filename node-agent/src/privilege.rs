@@ -2,7 +2,7 @@
 //!
 //! | capability | what for |
 //! |---|---|
-//! | `CAP_KILL` | ending an offender that runs as another user (policy `kill`) |
+//! | `CAP_KILL` | ending an offender that runs as another user (policy `kill`, also of one namespace) |
 //! | `CAP_SYS_PTRACE` | reading the environment and the namespaces of other users' processes, to tell whose they are |
 //! | `CAP_DAC_OVERRIDE` | serving an instance folder that another user owns, and the NVIDIA device files of a locked-down node |
 //! | `CAP_MKNOD` | the folder with the device files of a container's cards, for a container runtime without CDI |

@@ -139,6 +139,27 @@ fn there_are_never_two_agents_on_a_node() {
 }
 
 #[test]
+fn an_offender_is_evicted_where_nobody_says_otherwise_and_no_agent_may_kill() {
+    for (preset, _) in PRESETS {
+        let agent = pod(preset)["containers"][0].take();
+        assert!(
+            strings(&agent["args"]).contains("--policy=evict"),
+            "{preset}"
+        );
+        let added = strings(&agent["securityContext"]["capabilities"]["add"]);
+        assert!(!added.contains("KILL"), "{preset}");
+        let mut roles = of_kind(preset, "ClusterRole");
+        roles.retain(|role| role["metadata"]["name"] == "apportion-agent");
+        let rules = roles[0]["rules"].as_array().unwrap();
+        let may_evict = |rule: &Value| strings(&rule["resources"]).contains("pods/eviction");
+        assert!(rules.iter().any(may_evict), "{preset}");
+        // Whose policy differs is in the options.
+        let reads_namespaces = |rule: &Value| strings(&rule["resources"]).contains("namespaces");
+        assert!(!rules.iter().any(reads_namespaces), "{preset}");
+    }
+}
+
+#[test]
 fn the_agent_reads_no_secret_and_writes_no_pod() {
     for (preset, _) in PRESETS {
         for role in of_kind(preset, "ClusterRole") {
@@ -153,6 +174,7 @@ fn the_agent_reads_no_secret_and_writes_no_pod() {
                     Some(&"pods" | &"nodes") => verbs.is_subset(&reads),
                     Some(&"certificatesigningrequests") => !verbs.contains("patch"),
                     Some(&"nodes/status") => verbs == ["patch"].into(),
+                    Some(&"pods/eviction") => verbs == ["create"].into(),
                     Some(&"events") => verbs == ["create", "patch"].into(),
                     _ => is_ours && !verbs.contains("delete"),
                 };

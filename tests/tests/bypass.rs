@@ -121,6 +121,53 @@ fn under_the_policy_that_kills_the_offender_is_killed_and_nobody_else() {
     victim.step("alloc 1200M").ok();
 }
 
+/// Code that is loaded lazily, queues and page tables: no call says how much they take.
+#[test]
+fn what_the_driver_takes_by_itself_for_a_program_at_its_limit_ends_nobody() {
+    for policy in ["kill", "evict"] {
+        let host = Host::new();
+        let _agent = host.agent(&["--tick", "50", "--policy", policy]);
+        let mut victim = host.victim(OPTIONS);
+        victim.step("alloc 1700M").ok();
+        victim.step("alloc 2M").refused();
+        victim.step("unasked 40M").ok();
+        eventually(PATIENCE, "it is seen", || enforcement(&host) == "overlimit");
+        victim.step("unasked 200M").ok();
+        victim.step("alloc 1").refused();
+        let overhead = || host.top()["allocations"][0]["grants"][0]["overhead_bytes"].clone();
+        eventually(PATIENCE, "it counts", || overhead() == 240 * MIB);
+        let mut looks = 0;
+        eventually(PATIENCE, "it has been seen often", || {
+            looks += 1;
+            looks > 20
+        });
+        assert!(!is_gone(victim.pid().into()), "{policy}");
+        assert_eq!(enforcement(&host), "overlimit");
+        let offences = host.metric("apportion_offences_total", &[]);
+        assert_eq!(offences, Some(0.0), "{policy}: {}", host.agent_log());
+        // Within its limit again, it goes on.
+        victim.step("free 0").ok();
+        victim.step("alloc 1000M").ok();
+    }
+}
+
+#[test]
+fn a_program_that_takes_much_past_the_library_is_ended_though_it_charges() {
+    let host = Host::new();
+    let _agent = host.agent(&["--tick", "50", "--policy", "kill"]);
+    let mut victim = host.victim(OPTIONS);
+    let mut neighbour = host.victim(&["--gpu-memory", "2000", "--name", "neighbour"]);
+    neighbour.step("alloc 1700M").ok();
+    victim.step("alloc 1700M").ok();
+    let more = CONTEXT / MIB + 2;
+    victim.step(&format!("unasked {more}M")).ok();
+    let pid = victim.pid().into();
+    eventually(PATIENCE, "the offender is gone", || is_gone(pid));
+    let killed = || host.metric("apportion_offences_total", &["kind=\"killed\""]);
+    eventually(PATIENCE, "it is counted", || killed() == Some(1.0));
+    neighbour.step("touch 0").ok();
+}
+
 #[test]
 fn programs_at_their_limits_are_never_taken_for_offenders() {
     let host = Host::new();

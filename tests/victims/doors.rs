@@ -43,10 +43,7 @@ impl Driver {
             Ok("getproc") => Self::by_get_proc_address(&library, 0)?,
             Ok("perthread") => Self::by_get_proc_address(&library, PER_THREAD)?,
             Ok("plugin" | "plugin-apart") => Self::by_plugin(&library)?,
-            Ok("symbols") => {
-                let symbols = symbols::of_loaded(&name)?;
-                Self::new(|name, _, _| symbols.get(name).map_or(ptr::null_mut(), |at| *at as _))
-            }
+            Ok("symbols") => symbols::driver(&name)?,
             Ok(_) | Err(_) => Self::new(|name, _, _| exported(&library, name)),
         };
         // The driver stays for the life of the process, as the functions do.

@@ -15,6 +15,7 @@ mod nvml;
 mod objects;
 mod script;
 mod shared;
+mod symbols;
 
 /// The linked functions by name.
 mod linked {

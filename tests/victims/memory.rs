@@ -1,10 +1,11 @@
 //! The steps that get and give back memory. A refused step says whether the driver's outputs were left
 //! alone (1) or written (0).
 
-use crate::driver::{Access, AllocationProperties, Location, PoolProperties};
+use crate::driver::{Access, AllocationProperties, Location, NO_DEVICE, PoolProperties};
 use crate::graphs;
 use crate::objects::Object;
 use crate::script::{Outcome, Victim, Words, result};
+use crate::symbols;
 
 /// What an output holds before the call.
 pub(crate) const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
@@ -21,6 +22,7 @@ impl Victim {
                 let bytes = words.bytes();
                 self.allocate(verb, bytes)
             }
+            "unasked" => self.take_unasked(words.bytes()),
             "pitch" => self.pitch(words.bytes(), words.bytes()),
             "fill" => self.fill(words.bytes()),
             "take" => self.take(words.number()),
@@ -47,6 +49,14 @@ impl Victim {
             _ => return None,
         };
         Some(done.unwrap_or_else(Outcome::of))
+    }
+
+    /// Takes memory as a driver does that loads code lazily: by no call that a hook sees.
+    fn take_unasked(&mut self, bytes: usize) -> Result<Outcome, i32> {
+        self.driver()?;
+        let driver = symbols::driver("libcuda.so.1").ok_or(NO_DEVICE)?;
+        let mut pointer = UNTOUCHED;
+        Ok(Outcome::of(driver.cuMemAlloc_v2(Some(&mut pointer), bytes)))
     }
 
     fn allocate(&mut self, verb: &str, bytes: usize) -> Result<Outcome, i32> {

@@ -22,6 +22,8 @@ const KUBERNETES: &str = "1.36.0";
 /// What must not be taken, one value each.
 const WRONG: &[&str] = &[
     "policy=maim",
+    "policyOverrides.team=maim",
+    "policyOverrides.Team=kill",
     "simulatedGpus=-1",
     "kubeletRoot=relative",
     "metrics.port=0",
@@ -43,7 +45,7 @@ const WRONG: &[&str] = &[
 /// Everything that is off unless asked for.
 const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,\
                         metrics.dashboards.enabled=true,openshift.enabled=true,hostNetwork=true,\
-                        tcp.enabled=true,cardMemory.GB10=98304,networkPolicy.enabled=true,\
+                        tcp.enabled=true,cardMemory.GB10=98304,policyOverrides.team=kill,networkPolicy.enabled=true,\
                         webhook.url=https://admission.example.org:9443,webhook.hostNetwork=true,\
                         scheduler.queueDepth.reclaim=10,scheduler.usageParams.windowSize=1w,\
                         scheduler.usageParams.halfLifePeriod=1d,scheduler.kValue=0.5";

@@ -205,7 +205,7 @@ pub enum NoticeKind {
     Expired,
     /// A process uses a card without charging the account, and its allocation uses more than it may.
     Bypassed,
-    /// The processes of an allocation use more than its limit.
+    /// The processes of an allocation use more than its limit, and more beyond it than is forgiven.
     Overlimit,
     /// A process uses a card that its allocation was not granted.
     Ungranted,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use apportion_abi::{Bytes, CardUuid, Holder};
+use apportion_abi::{Bytes, CardUuid, Holder, Workload};
 
 use crate::allocation::{Allocation, AllocationId, State};
 use crate::card::{Card, Health};
@@ -14,7 +14,8 @@ use crate::reconcile::Offences;
 pub struct Ledger {
     pub(crate) cards: BTreeMap<CardUuid, Card>,
     pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
-    pub(crate) policy: OffenderPolicy,
+    policy: OffenderPolicy,
+    policies: BTreeMap<String, OffenderPolicy>,
     pub(crate) offences: BTreeMap<AllocationId, Offences>,
     epoch: u64,
     serial: u64,
@@ -31,6 +32,7 @@ impl Ledger {
             allocations: BTreeMap::new(),
             offences: BTreeMap::new(),
             policy,
+            policies: BTreeMap::new(),
             epoch,
             serial: 0,
             generation: 0,
@@ -44,6 +46,19 @@ impl Ledger {
             serial,
             ..Self::new(epoch, policy)
         }
+    }
+
+    /// Says what is done to offenders of one namespace, in place of the policy for all.
+    pub fn override_policy(&mut self, namespace: String, policy: OffenderPolicy) {
+        self.policies.insert(namespace, policy);
+    }
+
+    /// What is done to an offender of this allocation.
+    pub(crate) fn policy_of(&self, id: &AllocationId) -> OffenderPolicy {
+        let name = self.allocations.get(id).map(|of| of.name.as_str());
+        let namespace = name.and_then(Workload::of).map(|of| of.namespace);
+        let own = namespace.and_then(|namespace| self.policies.get(namespace));
+        own.copied().unwrap_or(self.policy)
     }
 
     /// The numbers for [`Ledger::resume`]: epoch and serial.

@@ -13,6 +13,29 @@
 //! and nobody is an offender. When all of the allocation's processes together use more than they may, each
 //! that uses the card without a claim bypasses the limit, in that very sample. Where the driver does not say
 //! how much a process uses, nobody can say that it keeps to the limit, and it bypasses at once.
+//!
+//! # Decision: an honest program is no offender
+//! Drivers take memory for a program without a call that a hook sees: code that is loaded lazily, queues, page
+//! tables. It counts from the next sample on, and where the limit was full already it exceeds the limit. A
+//! program that charges everything it can has done nothing wrong then, and ending it would be worse than the
+//! missed limit. So each process that charges has a *leeway*: that much of its memory beyond its claims does not
+//! make an offence. It still counts as overhead, every charge is refused, and the state is `Overlimit`.
+//!
+//! Nothing bounds what a driver takes, so the leeway is the one figure that was measured of it on this very
+//! card: what a first context costs, at least 64 MiB. Honest processes charge that much each, so as many as
+//! have a context have leeways that sum to the limit at most; more than the limit is never forgiven together.
+//! That also bounds what forged claims are worth.
+//!
+//! Memory of a dead process that its children keep from being freed is forgiven within the same bound: its
+//! claim ended with it, and others of the allocation may have charged up to the limit before the sample that
+//! showed it. Processes of an account that the agent cannot read, such as one of another version, have a leeway,
+//! too: that they seem to claim nothing is not their doing.
+//!
+//! The claim that counts here is the *lowest* while NVML was being asked, so that a program that allocates and
+//! frees at that moment is given the benefit of the doubt.
+//!
+//! A process without a claim has no leeway. It may not exceed the limit at all, together with the others less
+//! what is forgiven them.
 
 use std::collections::BTreeMap;
 
@@ -169,7 +192,7 @@ impl Ledger {
             if strikes < STRIKES {
                 continue;
             }
-            match self.policy {
+            match self.policy_of(id) {
                 OffenderPolicy::Observe => {}
                 OffenderPolicy::Evict if self.is_pods(id) => {
                     let is_due = (strikes - STRIKES).is_multiple_of(ASK_AGAIN);
@@ -242,7 +265,8 @@ impl View<'_> {
         let changed = grant.add_up();
         grant.nvml = own().filter_map(|process| process.nvml).sum();
 
-        let exceeds_allowed = grant.nvml > grant.allowed;
+        let forgiven: Bytes = own().map(|p| forgiven(p, self.seen.leeway)).sum();
+        let exceeds_allowed = grant.nvml.minus(forgiven.min(grant.allowed)) > grant.allowed;
         let bypassing = own()
             .filter(|p| bypasses(p, exceeds_allowed))
             .map(|p| self.offence(NoticeKind::Bypassed, p));
@@ -255,7 +279,8 @@ impl View<'_> {
             () => Enforcement::Pending,
         };
         if exceeds_allowed {
-            let worst = own().max_by_key(|process| unexplained(process));
+            // One that is dead already cannot be ended.
+            let worst = own().max_by_key(|process| (!process.has_ended, unexplained(process)));
             found.extend(worst.map(|process| self.offence(NoticeKind::Overlimit, process)));
         }
         found.extend(bypassing);
@@ -279,6 +304,16 @@ fn is_eviction(effect: &Effect) -> bool {
 fn unexplained(process: &ProcessSample) -> Bytes {
     let claimed = process.claimed.unwrap_or_default();
     process.nvml.unwrap_or_default().minus(claimed.highest)
+}
+
+/// What is no offence of a process's memory beyond its claims.
+fn forgiven(process: &ProcessSample, leeway: Bytes) -> Bytes {
+    let used = process.nvml.unwrap_or_default();
+    match process.claimed {
+        _ if process.has_ended => used,
+        Some(claimed) if claimed.highest > Bytes::ZERO => used.minus(claimed.lowest).min(leeway),
+        Some(_) | None => Bytes::ZERO,
+    }
 }
 
 /// Whether a process uses a card without a claim, and its allocation more than it may.

@@ -25,7 +25,9 @@ pub struct CardSample {
     /// What live processes claimed of it that NVML does not list: in a pid namespace of its own it may
     /// list nobody, or pids that mean nothing here.
     pub unlisted: Bytes,
-    /// The live processes that NVML lists.
+    /// What a process that charges may take of it beyond its claims without an offence.
+    pub leeway: Bytes,
+    /// The processes that NVML lists.
     pub processes: Vec<ProcessSample>,
 }
 
@@ -40,6 +42,8 @@ pub struct ProcessSample {
     pub nvml: Option<Bytes>,
     /// What it claimed of the card; `None` where it has no slot in its account.
     pub claimed: Option<ClaimWindow>,
+    /// Whether it is dead, and the driver keeps its memory all the same.
+    pub has_ended: bool,
 }
 
 /// The lowest and the highest claim of a process while NVML was being asked.

@@ -124,12 +124,14 @@ fn event(ledger: &Ledger, step: &Step) -> Event {
                 owner: None,
                 nvml: Some(Bytes(*bytes)),
                 claimed: None,
+                has_ended: false,
             };
             let used = Bytes(*bytes);
             let seen = CardSample {
                 card: card(*number),
                 used,
                 unlisted: Bytes::ZERO,
+                leeway: Bytes::ZERO,
                 processes: vec![stranger],
             };
             let generation = ledger.generation();

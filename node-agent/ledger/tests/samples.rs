@@ -74,6 +74,7 @@ fn uses(id: &AllocationId, nvml: u64, claimed: Option<u64>) -> ProcessSample {
         owner: Some(id.clone()),
         nvml: Some(Bytes(nvml)),
         claimed: claimed.map(window),
+        has_ended: false,
     }
 }
 
@@ -91,6 +92,7 @@ fn sample(ledger: &Ledger, id: &AllocationId, card: CardUuid, process: ProcessSa
         card,
         used,
         unlisted: Bytes::ZERO,
+        leeway: Bytes::ZERO,
         processes: vec![process],
     };
     Event::Sampled(Sample {
@@ -143,6 +145,7 @@ fn what_the_driver_takes_beyond_the_claims_becomes_overhead_and_goes_with_the_pr
         card: CARD,
         used: Bytes(0),
         unlisted: Bytes::ZERO,
+        leeway: Bytes::ZERO,
         processes: Vec::new(),
     };
     let quiet = Sample {
@@ -319,6 +322,154 @@ fn use_that_stays_above_the_limit_is_told_once_and_ended_where_that_is_the_polic
     assert!(all.contains(&Effect::Kill(PROGRAM)));
 }
 
+/// Several samples of these processes of an allocation, each of which may take 60 bytes beyond its claims.
+fn watch(ledger: &mut Ledger, id: &AllocationId, processes: &[ProcessSample]) -> Vec<Effect> {
+    let mut all = Vec::new();
+    for _ in 0..5 {
+        let Event::Sampled(mut seen) = sample(ledger, id, CARD, processes[0].clone()) else {
+            unreachable!("it is a sample");
+        };
+        let used = processes.iter().filter_map(|process| process.nvml);
+        seen.cards[0].used = used.sum();
+        seen.cards[0].leeway = Bytes(60);
+        seen.cards[0].processes = processes.to_vec();
+        all.extend(ledger.apply(Time(0), Event::Sampled(seen)));
+    }
+    all.retain(|effect| !matches!(effect, Effect::SetOverhead { .. }));
+    all
+}
+
+/// The same as another process.
+fn other(pid: u32, process: ProcessSample) -> ProcessSample {
+    let process_id = ProcessId { pid, start: 1 };
+    ProcessSample {
+        process: process_id,
+        ..process
+    }
+}
+
+#[test]
+fn what_the_driver_takes_by_itself_of_a_full_limit_is_shown_and_no_offence() {
+    for policy in [OffenderPolicy::Kill, OffenderPolicy::Evict] {
+        let (mut ledger, id) = node(policy);
+        assert_eq!(watch(&mut ledger, &id, &[uses(&id, 500, Some(500))]), []);
+        assert_eq!(watch(&mut ledger, &id, &[uses(&id, 560, Some(500))]), []);
+        assert_eq!(enforcement(&ledger, &id), Enforcement::Overlimit);
+        assert_eq!(ledger.free(CARD), Bytes(440), "nobody else gets it");
+        let workers = [
+            uses(&id, 310, Some(250)),
+            other(11, uses(&id, 310, Some(250))),
+        ];
+        assert_eq!(watch(&mut ledger, &id, &workers), [], "each has its leeway");
+    }
+}
+
+#[test]
+fn more_than_a_driver_takes_by_itself_is_an_offence_of_who_took_most() {
+    let (mut ledger, id) = node(OffenderPolicy::Kill);
+    let processes = [
+        uses(&id, 310, Some(250)),
+        other(11, uses(&id, 350, Some(250))),
+    ];
+    let all = watch(&mut ledger, &id, &processes);
+    assert_eq!(notices(&all), [NoticeKind::Overlimit, NoticeKind::Killed]);
+    assert!(all.contains(&Effect::Kill(processes[1].process)));
+}
+
+#[test]
+fn a_process_without_a_claim_has_no_leeway_and_is_not_blamed_for_that_of_others() {
+    let (mut ledger, id) = node(OffenderPolicy::Kill);
+    let honest = uses(&id, 490, Some(450));
+    let encoder = other(11, uses(&id, 50, None));
+    assert_eq!(watch(&mut ledger, &id, &[honest.clone(), encoder]), []);
+    for claimed in [None, Some(0)] {
+        let (mut ledger, id) = node(OffenderPolicy::Kill);
+        let sly = other(11, uses(&id, 51, claimed));
+        let all = watch(&mut ledger, &id, &[honest.clone(), sly.clone()]);
+        assert!(all.contains(&Effect::Kill(sly.process)), "{claimed:?}");
+        assert!(!all.contains(&Effect::Kill(honest.process)));
+    }
+}
+
+#[test]
+fn what_is_forgiven_all_processes_is_never_more_than_the_limit() {
+    let (mut ledger, id) = node(OffenderPolicy::Observe);
+    let forged = |pid| other(pid, uses(&id, 60, Some(1)));
+    let processes: Vec<_> = (11..28).map(forged).collect();
+    let all = watch(&mut ledger, &id, &processes[..16]);
+    assert_eq!(notices(&all), []);
+    let all = watch(&mut ledger, &id, &processes);
+    assert_eq!(notices(&all), [NoticeKind::Overlimit]);
+}
+
+#[test]
+fn memory_that_a_dead_process_keeps_is_no_offence_up_to_the_limit() {
+    let dead = |id: &AllocationId, bytes| ProcessSample {
+        has_ended: true,
+        ..other(11, uses(id, bytes, Some(0)))
+    };
+    let (mut ledger, id) = node(OffenderPolicy::Evict);
+    let heir = uses(&id, 500, Some(500));
+    assert_eq!(watch(&mut ledger, &id, &[heir.clone(), dead(&id, 400)]), []);
+    let all = watch(&mut ledger, &id, &[heir.clone(), dead(&id, 501)]);
+    assert_eq!(notices(&all), [NoticeKind::Overlimit, NoticeKind::Killed]);
+    assert!(
+        all.contains(&Effect::Kill(heir.process)),
+        "the dead cannot be ended"
+    );
+}
+
+#[test]
+fn a_claim_that_changes_while_nvml_is_asked_makes_no_offender() {
+    let (mut ledger, id) = node(OffenderPolicy::Kill);
+    let window = |lowest, highest| ClaimWindow {
+        lowest: Bytes(lowest),
+        highest: Bytes(highest),
+    };
+    let freeing = ProcessSample {
+        claimed: Some(window(0, 440)),
+        ..uses(&id, 470, Some(440))
+    };
+    let charging = ProcessSample {
+        claimed: Some(window(60, 500)),
+        ..other(11, uses(&id, 90, Some(60)))
+    };
+    assert_eq!(watch(&mut ledger, &id, &[freeing, charging]), []);
+}
+
+#[test]
+fn a_namespace_has_a_policy_of_its_own() {
+    for (name, expected) in [
+        ("lenient/train", None),
+        ("strict/train/main", Some(NoticeKind::Killed)),
+        ("others/train", Some(NoticeKind::Evicted)),
+    ] {
+        let (mut ledger, id) = node(OffenderPolicy::Evict);
+        let _ = ledger.apply(Time(0), Event::Release { id });
+        ledger.override_policy("lenient".into(), OffenderPolicy::Observe);
+        ledger.override_policy("strict".into(), OffenderPolicy::Kill);
+        let id = allocate(&mut ledger, name, 500).expect("the card is empty");
+        let owner = Owner::Pod("uid".into());
+        let commit = Event::Commit {
+            id: id.clone(),
+            owner,
+        };
+        let _ = ledger.apply(Time(0), commit);
+        let mut told = Vec::new();
+        for _ in 0..5 {
+            told.extend(notices(&see(&mut ledger, &id, uses(&id, 700, Some(400)))));
+        }
+        let acted = told
+            .into_iter()
+            .filter(|kind| *kind != NoticeKind::Overlimit);
+        assert_eq!(
+            acted.collect::<Vec<_>>(),
+            Vec::from_iter(expected),
+            "{name}"
+        );
+    }
+}
+
 #[test]
 fn a_process_that_does_two_wrongs_is_ended_once() {
     let (mut ledger, id) = node(OffenderPolicy::Kill);
@@ -454,6 +605,7 @@ fn memory_that_its_process_claimed_is_explained_though_nvml_does_not_list_the_pr
             card: CARD,
             used,
             unlisted,
+            leeway: Bytes::ZERO,
             processes: Vec::new(),
         };
         let sample = Sample {

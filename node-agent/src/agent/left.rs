@@ -70,6 +70,7 @@ impl Left {
             nvml,
             // It claims nothing, and does not go around its account.
             claimed: Some(ClaimWindow::default()),
+            has_ended: true,
         })
     }
 }

@@ -2,10 +2,14 @@
 
 use super::*;
 use crate::procfs;
-use apportion_ledger::{AccountSample, CardSample, ProcessSample, Sample};
+use apportion_ledger::{AccountSample, CardSample, ClaimWindow, ProcessSample, Sample};
 
 /// How many processes that claim to be in an account are looked up in one round.
 const STRANGERS: usize = 16;
+
+/// The least that a process may take beyond its claims without an offence, where contexts cost little or nothing
+/// is charged for them: some dozens of modules, which drivers load lazily.
+const LEEWAY: Bytes = Bytes::from_mib(64);
 
 impl Agent {
     /// Enters what the driver answered.
@@ -138,6 +142,7 @@ impl Agent {
             card: reading.uuid,
             used,
             unlisted: self.unlisted(reading),
+            leeway: self.context_reserve(reading.uuid).max(LEEWAY),
             processes,
         }
     }
@@ -166,7 +171,14 @@ impl Agent {
     ) -> ProcessSample {
         let owner = self.owner_of(process);
         let claimed = owner.as_ref().and_then(|id| {
-            let at = self.accounts.get(id)?.position(card)?;
+            let Some(account) = self.accounts.get(id) else {
+                // Of another version perhaps. Nobody knows what is claimed there, and it is taken for honest.
+                return Some(ClaimWindow {
+                    lowest: Bytes::ZERO,
+                    highest: nvml.unwrap_or_default(),
+                });
+            };
+            let at = account.position(card)?;
             let slot = self
                 .slots
                 .get(id)?
@@ -179,6 +191,7 @@ impl Agent {
             owner,
             nvml,
             claimed,
+            has_ended: false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The settings of the cards: how they are read, what is charged for contexts, and what becomes of those who take
 //! more than theirs.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -29,13 +30,22 @@ pub(super) const ROWS: &[Row] = &[
         default: "observe",
         help: "what is done to a process that exceeds or bypasses its limit",
         set: |options, text| {
-            options.policy = match text {
-                "observe" => OffenderPolicy::Observe,
-                "kill" => OffenderPolicy::Kill,
-                "evict" => OffenderPolicy::Evict,
-                _ => return false,
-            };
-            true
+            let policy = policy(text);
+            options.policy = policy.unwrap_or_default();
+            policy.is_some()
+        },
+    },
+    Row {
+        flag: "--policy-override",
+        env: "APPORTION_POLICY_OVERRIDE",
+        form: "NAMESPACE=observe, NAMESPACE=kill or NAMESPACE=evict, several with commas",
+        default: "none",
+        help: "another policy for the pods of one namespace",
+        set: |options, text| {
+            let policies: Option<BTreeMap<_, _>> = text.split(',').map(policy_of).collect();
+            let is_right = policies.is_some();
+            options.policies.extend(policies.unwrap_or_default());
+            is_right
         },
     },
     Row {
@@ -82,6 +92,23 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
 ];
+
+fn policy(text: &str) -> Option<OffenderPolicy> {
+    match text {
+        "observe" => Some(OffenderPolicy::Observe),
+        "kill" => Some(OffenderPolicy::Kill),
+        "evict" => Some(OffenderPolicy::Evict),
+        _ => None,
+    }
+}
+
+/// A namespace, with what is done to its offenders.
+fn policy_of(text: &str) -> Option<(String, OffenderPolicy)> {
+    let (namespace, text) = text.split_once('=')?;
+    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    let is_name = !namespace.is_empty() && namespace.bytes().all(is_allowed);
+    Some((namespace.to_owned(), policy(text)?)).filter(|_| is_name)
+}
 
 /// A card, by model or UUID, with how much it has.
 fn size(text: &str) -> Option<(String, Bytes)> {

@@ -69,6 +69,29 @@ async fn an_offender_is_killed_where_that_is_the_policy_and_nobody_else() {
 }
 
 #[tokio::test]
+async fn an_offender_of_a_namespace_with_a_policy_of_its_own_is_left_alone() {
+    let host = Host::new(1);
+    let options = ["--policy", "kill", "--policy-override", "lenient=observe"];
+    let (_agent, mut client) = host.agent(&options).await;
+    let mut programs = Vec::new();
+    for name in ["lenient/sly", "strict/sly"] {
+        let allocation = allocate(&mut client, name, 100).await.unwrap();
+        let program = host.context(Some(Path::new(&allocation.account_dir)), "0");
+        commit(&mut client, &allocation.id, program.pid()).await;
+        programs.push(program);
+    }
+    eventually("the second is killed", async || {
+        programs[1].0.try_wait().unwrap()
+    })
+    .await;
+    assert_eq!(programs[0].0.try_wait().unwrap(), None);
+    assert_eq!(
+        host.metric("apportion_offences_total", "bypassed"),
+        Some(2.0)
+    );
+}
+
+#[tokio::test]
 async fn more_than_the_limit_is_seen() {
     let host = Host::new(1);
     let (_agent, mut client) = host.agent(&[]).await;

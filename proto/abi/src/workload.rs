@@ -2,8 +2,8 @@
 //! `namespace/pod/container`, or `namespace/pod` where the container is not settled; whoever shows it
 //! takes the name apart again, for labels, events and the node's published state.
 //!
-//! A name of another form is what people call a program that no pod runs. Nothing is decided by a
-//! workload: an allocation belongs to its pod by UID.
+//! A name of another form is what people call a program that no pod runs. An allocation belongs to its pod by
+//! UID, not by its workload; the agent takes the namespace, for which the policy on offenders can differ, from here.
 
 use core::fmt;
 

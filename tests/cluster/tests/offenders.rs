@@ -76,8 +76,8 @@ fn under_the_policy_that_evicts_the_offenders_pod_goes_and_its_share_with_it() {
 }
 
 #[test]
-fn under_the_policy_that_observes_an_event_tells_and_nothing_ends() {
-    let node = Node::with(&["--policy", "observe"]);
+fn in_a_namespace_whose_policy_is_to_observe_an_event_tells_and_nothing_ends() {
+    let node = Node::with(&["--policy", "evict", "--policy-override", "default=observe"]);
     let neighbour = neighbour(&node);
     let pod = node.pod("offender", OFFENDER, |_| {});
     eventually("an event says so", || {

@@ -68,11 +68,13 @@ fn nothing_is_limited_on_a_whole_card_and_its_size_is_not_changed() {
             card: cards[0],
             used: Bytes(ALL + 10),
             unlisted: Bytes::ZERO,
+            leeway: Bytes::ZERO,
             processes: vec![apportion_ledger::ProcessSample {
                 process,
                 owner: Some(id.clone()),
                 nvml: Some(Bytes(ALL + 10)),
                 claimed: None,
+                has_ended: false,
             }],
         }],
         accounts: vec![apportion_ledger::AccountSample {

@@ -22,6 +22,9 @@ const OPTIONS: &[&str] = &[
     "/run/nri/nri.sock",
     "--nri-policy",
     "enforce",
+    // A pod that is evicted tells nothing more.
+    "--policy",
+    "observe",
 ];
 
 /// A pod that keeps to its limit while others do not.
