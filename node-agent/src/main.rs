@@ -170,7 +170,8 @@ async fn run(options: Options) -> Result<(), Failure> {
     }
     let remote = tcp::Remote::open(&options, certificate).await?;
     if let Some(listener) = metrics {
-        tokio::spawn(http::serve(listener, shown.views.clone(), None));
+        let seats = remote.as_ref().map(|remote| remote.seats.clone());
+        tokio::spawn(http::serve(listener, shown.views.clone(), seats));
     }
     if let Some(node) = node {
         let address = remote.as_ref().map(|remote| remote.address.clone());
