@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -79,10 +79,12 @@ fn health_is_answered_while_metrics_are_asked_for_without_an_end() {
     let host = Host::new();
     let _agent = host.agent(&[]);
     let is_over = Arc::new(AtomicBool::new(false));
+    let answered = Arc::new(AtomicUsize::new(0));
     let flood = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(50);
     let clients: Vec<_> = (0..64)
-        .map(|number| {
-            let (is_over, flood) = (is_over.clone(), flood.clone());
+        .map(|_| {
+            let (is_over, answered) = (is_over.clone(), answered.clone());
+            let flood = flood.clone();
             let address = host.metrics_address();
             thread::spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
@@ -90,24 +92,33 @@ fn health_is_answered_while_metrics_are_asked_for_without_an_end() {
                         continue;
                     };
                     let _ = stream.set_read_timeout(Some(Duration::from_millis(500)));
-                    let _ = stream.write_all(flood.as_bytes());
-                    // Every other one never reads.
-                    if number % 2 == 0 {
-                        let _ = stream.read_to_end(&mut Vec::new());
-                    } else {
-                        thread::sleep(Duration::from_millis(200));
+                    // As long as it is answered it asks more.
+                    let mut said = vec![0; 64 << 10];
+                    while !is_over.load(Ordering::Relaxed)
+                        && stream.write_all(flood.as_bytes()).is_ok()
+                        && stream.read(&mut said).is_ok_and(|length| length > 0)
+                    {
+                        answered.fetch_add(1, Ordering::Relaxed);
                     }
                 }
             })
         })
         .collect();
-    for _ in 0..5 {
+    eventually(SOON, "the clients are at it", || {
+        answered.load(Ordering::Relaxed) > 64
+    });
+    let asked = (0..5).map(|_| {
+        let asked = Instant::now();
         is_well(&host);
-    }
+        asked.elapsed()
+    });
+    let best = asked.min().unwrap_or_default();
     is_over.store(true, Ordering::Relaxed);
     for client in clients {
         client.join().expect("a client ends");
     }
+    // The machine may be busy with something else for one of them.
+    assert!(best < Duration::from_millis(300), "{best:?}");
 }
 
 #[test]
