@@ -1,21 +1,18 @@
 //! Metrics and health over HTTP, for Prometheus and the kubelet. It serves three paths and reads no
-//! body.
+//! body. Connections are bounded, see `apportion-bounded`.
 
-use std::convert::Infallible;
+use std::future::ready;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apportion_bounded::{Answers, Seats, Text};
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tracing::{debug, warn};
 
 use crate::durable;
 use crate::failure::Failure;
@@ -25,8 +22,8 @@ use crate::view::View;
 
 /// The port where nobody chose one.
 const USUAL_PORT: u16 = 9408;
-/// How long a client may take to say what it wants.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take to read an answer.
+const ANSWERED: Duration = Duration::from_secs(10);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -76,34 +73,18 @@ async fn listen(metrics: Metrics) -> Result<Option<TcpListener>, ListenError> {
         .map_err(|source| ListenError { address, source })
 }
 
-/// Serves until it is dropped.
-pub(crate) async fn serve(listener: TcpListener, views: watch::Receiver<Arc<View>>) {
-    let scrapes = Arc::new(Scrapes::default());
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(problem) => {
-                // Out of descriptors, most likely; accepting again at once would only burn time.
-                warn!(%problem, "Failed to accept a connection for metrics");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let (views, scrapes) = (views.clone(), scrapes.clone());
-        let answer = service_fn(move |request| {
-            let response = answer(&request, &views.borrow(), &scrapes);
-            async move { Ok::<_, Infallible>(response) }
-        });
-        tokio::spawn(async move {
-            let mut server = http1::Builder::new();
-            server
-                .timer(TokioTimer::new())
-                .header_read_timeout(PATIENCE);
-            if let Err(problem) = server.serve_connection(TokioIo::new(stream), answer).await {
-                debug!(%problem, "Connection for metrics ended early");
-            }
-        });
-    }
+/// Serves until it is dropped. The numbers are those of `others` too: how many connections they dropped.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    views: watch::Receiver<Arc<View>>,
+    others: Option<Seats>,
+) {
+    let answers = Answers::within(ANSWERED);
+    let scrapes = Arc::new(Scrapes::new(answers.clone(), others));
+    apportion_bounded::serve(listener, answers, move |request, _| {
+        ready(answer(&request, &views.borrow(), &scrapes))
+    })
+    .await;
 }
 
 /// What the client understands.
@@ -116,28 +97,28 @@ fn format(request: &Request<Incoming>) -> (Format, &'static str) {
     }
 }
 
-fn answer(request: &Request<Incoming>, view: &Arc<View>, scrapes: &Scrapes) -> Response<String> {
+fn answer(request: &Request<Incoming>, view: &Arc<View>, scrapes: &Scrapes) -> Response<Text> {
     let (status, kind, text) = match (request.method(), request.uri().path()) {
         (&Method::GET, "/metrics") => {
             let (format, kind) = format(request);
-            (StatusCode::OK, kind, scrapes.render(view, format))
+            (StatusCode::OK, kind, scrapes.show(view, format))
         }
-        (&Method::GET, "/healthz") => (StatusCode::OK, "text/plain", "ok\n".to_owned()),
+        (&Method::GET, "/healthz") => (StatusCode::OK, "text/plain", "ok\n".into()),
         (&Method::GET, "/readyz") if view.is_ready => {
-            (StatusCode::OK, "text/plain", "ready\n".to_owned())
+            (StatusCode::OK, "text/plain", "ready\n".into())
         }
         (&Method::GET, "/readyz") => (
             StatusCode::SERVICE_UNAVAILABLE,
             "text/plain",
-            "the driver does not answer\n".to_owned(),
+            "the driver does not answer\n".into(),
         ),
         _ => (
             StatusCode::NOT_FOUND,
             "text/plain",
-            "see /metrics, /healthz and /readyz\n".to_owned(),
+            "see /metrics, /healthz and /readyz\n".into(),
         ),
     };
-    let mut response = Response::new(text);
+    let mut response = Response::new(Text::new(text));
     *response.status_mut() = status;
     response
         .headers_mut()

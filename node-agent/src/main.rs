@@ -168,10 +168,11 @@ async fn run(options: Options) -> Result<(), Failure> {
         );
         agent.deliver(delivery);
     }
-    if let Some(listener) = metrics {
-        tokio::spawn(http::serve(listener, shown.views.clone()));
-    }
     let remote = tcp::Remote::open(&options, certificate).await?;
+    if let Some(listener) = metrics {
+        let seats = remote.as_ref().map(|remote| remote.seats.clone());
+        tokio::spawn(http::serve(listener, shown.views.clone(), seats));
+    }
     if let Some(node) = node {
         let address = remote.as_ref().map(|remote| remote.address.clone());
         tokio::spawn(publish::publish(node, shown.clone(), address));

@@ -6,9 +6,12 @@
 //! them; so their number is bounded by what the node holds, and by [`MOST_SHARES`] where that fails.
 
 use std::fmt::{self, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use apportion_bounded::{Answers, Seats};
+use hyper::body::Bytes;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
@@ -37,24 +40,74 @@ pub(crate) enum Format {
     Plain,
 }
 
+/// How long a text is shown again while there is no newer view. Parts of it go on without one, such as its age.
+const FRESH: Duration = Duration::from_millis(250);
+
 /// What is kept from one scrape to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Scrapes {
     /// Series that were left out. Written and read by scrapes only; nothing else is ordered by it.
     dropped: AtomicU64,
+    /// Who knows how many connections were dropped.
+    own: Option<Answers>,
+    others: Option<Seats>,
+    /// The last text of each format.
+    texts: Mutex<[Option<Shown>; 2]>,
+}
+
+/// A text, and of which view it is since when.
+#[derive(Debug)]
+struct Shown {
+    view: Arc<View>,
+    since: Instant,
+    text: Bytes,
 }
 
 impl Scrapes {
+    /// Scrapes that also say how many connections these listeners dropped.
+    pub(crate) fn new(own: Answers, others: Option<Seats>) -> Self {
+        Self {
+            own: Some(own),
+            others,
+            ..Self::default()
+        }
+    }
+
+    /// The view as text, which clients that ask at once share.
+    pub(crate) fn show(&self, view: &Arc<View>, format: Format) -> Bytes {
+        let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        let [open, plain] = &mut *texts;
+        let last = match format {
+            Format::OpenMetrics => open,
+            Format::Plain => plain,
+        };
+        let is_fresh =
+            |last: &&mut Shown| Arc::ptr_eq(&last.view, view) && last.since.elapsed() < FRESH;
+        if let Some(last) = last.as_mut().filter(is_fresh) {
+            return last.text.clone();
+        }
+        let text = Bytes::from(self.render(view, format));
+        *last = Some(Shown {
+            view: view.clone(),
+            since: Instant::now(),
+            text: text.clone(),
+        });
+        text
+    }
+
     /// The view as text.
-    pub(crate) fn render(&self, view: &Arc<View>, format: Format) -> String {
+    fn render(&self, view: &Arc<View>, format: Format) -> String {
         let (shares, left_out) = facts::shares(&view.list.allocations, MOST_SHARES);
         let left_out = u64::try_from(left_out * rows::per_share()).unwrap_or(u64::MAX);
         let dropped = self.dropped.fetch_add(left_out, Ordering::Relaxed) + left_out;
+        let own = self.own.as_ref().map_or(0, Answers::dropped);
+        let others = self.others.as_ref().map_or(0, Seats::dropped);
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Facts {
             view: view.clone(),
             shares,
             dropped,
+            connections: [("metrics", own), ("scheduler", others)],
         }));
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &registry) {

@@ -1,8 +1,8 @@
 //! The agent over TCP, for the scheduler alone: mutual TLS, with certificates of the scheduler's authority.
 //!
 //! Until there is a certificate nobody is answered. A handshake that fails is said once, with what it
-//! means, and costs nobody else anything: each has a task and a time of its own, and there are only so many
-//! at once.
+//! means, and costs nobody else anything: each has a task and a time of its own. There are only so many at once,
+//! and the oldest of whoever has most makes room.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,9 +10,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use apportion_bounded::{Bounds, Seats};
 use apportion_proto::identity;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::client::verify_server_name;
@@ -29,9 +30,12 @@ mod held;
 mod keep;
 
 /// How long a handshake may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How many may be under way.
-const AT_ONCE: usize = 64;
+const AT_ONCE: Bounds = Bounds {
+    total: 64,
+    per_source: 16,
+};
 
 /// What connections are answered with; nothing until there is a certificate.
 type Configs = watch::Receiver<Option<Arc<ServerConfig>>>;
@@ -40,6 +44,8 @@ type Configs = watch::Receiver<Option<Arc<ServerConfig>>>;
 pub(crate) struct Remote {
     /// What others are told.
     pub(crate) address: String,
+    /// Who may shake hands.
+    pub(crate) seats: Seats,
     listener: TcpListener,
     configs: Configs,
 }
@@ -60,6 +66,7 @@ impl Remote {
         tokio::spawn(keep::keep(node, file, show));
         Ok(Some(Self {
             address: options.tcp.advertised(bound),
+            seats: Seats::new("scheduler", AT_ONCE),
             listener,
             configs,
         }))
@@ -67,32 +74,25 @@ impl Remote {
 
     /// Passes on who connects and is known, until nobody serves them.
     pub(crate) async fn accept(self, connections: mpsc::Sender<io::Result<Peer>>) {
-        let free = Arc::new(Semaphore::new(AT_ONCE));
         let told = Arc::new(Mutex::new(String::new()));
         loop {
-            let accepted = tokio::select! {
+            let (stream, from) = tokio::select! {
                 () = connections.closed() => return,
-                accepted = self.listener.accept() => accepted,
-            };
-            let (stream, from) = match accepted {
-                Ok(accepted) => accepted,
-                Err(problem) => {
-                    // Out of descriptors, most likely; accepting again at once would only burn time.
-                    warn!(%problem, "Failed to accept a connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
+                accepted = apportion_bounded::accept(&self.listener) => accepted,
             };
             let Some(config) = self.configs.borrow().clone() else {
                 debug!(%from, "Nobody is answered before there is a certificate");
                 continue;
             };
-            let (free, told, connections) = (free.clone(), told.clone(), connections.clone());
+            let (told, connections) = (told.clone(), connections.clone());
+            let mut seat = self.seats.take(from.ip());
             tokio::spawn(async move {
-                let Ok(_turn) = free.try_acquire() else {
-                    return debug!(%from, "Too many handshakes at once");
+                let shaken = tokio::select! {
+                    shaken = shake(stream, config) => shaken,
+                    () = seat.lost() => return debug!(%from, "Handshake dropped for another"),
                 };
-                match shake(stream, config).await {
+                drop(seat);
+                match shaken {
                     Ok(peer) => drop(connections.send(Ok(peer)).await),
                     Err(problem) => tell(&told, from, problem),
                 }
@@ -138,3 +138,6 @@ fn caller(certificate: &CertificateDer<'_>) -> Caller {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -152,6 +152,11 @@ pub(crate) struct Webhook {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) tls_dir: Option<PathBuf>,
 
+    /// Answer only clients whose certificate an authority in this file (PEM) signed, as the API server's where it has
+    /// one; everybody without it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_ca: Option<PathBuf>,
+
     /// The namespace of our service and of the secret with our certificate
     #[arg(
         long,

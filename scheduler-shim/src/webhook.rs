@@ -51,6 +51,7 @@ fn options(asked: &Webhook) -> apportion_webhook::Options {
         listen: asked.listen,
         health: asked.health,
         certificates: certificates(asked),
+        client_ca: asked.client_ca.clone(),
         rules: Rules {
             schedulers: asked.schedulers.clone(),
             settings: settings(asked),

@@ -77,6 +77,11 @@ const MAP: &[Crate] = &[
         room: Safe,
     },
     Crate {
+        name: "apportion-bounded",
+        knows: &[],
+        room: Safe,
+    },
+    Crate {
         name: "apportion-crds",
         knows: &[],
         room: Safe,
@@ -91,6 +96,7 @@ const MAP: &[Crate] = &[
         name: "apportion-agent",
         knows: &[
             "apportion-abi",
+            "apportion-bounded",
             "apportion-cgroup",
             "apportion-crds",
             "apportion-ledger",
@@ -113,7 +119,7 @@ const MAP: &[Crate] = &[
     },
     Crate {
         name: "apportion-webhook",
-        knows: &["apportion-admission"],
+        knows: &["apportion-admission", "apportion-bounded"],
         room: Safe,
     },
     Crate {
@@ -121,6 +127,7 @@ const MAP: &[Crate] = &[
         knows: &[
             "apportion-abi",
             "apportion-admission",
+            "apportion-bounded",
             "apportion-groups",
             "apportion-policy",
             "apportion-proto",
@@ -220,6 +227,7 @@ const ONLOOKERS: &[&str] = &[
 const WIRE: &[&str] = &["tokio", "tonic", "prost", "kube"];
 const ON_THE_WIRE: &[&str] = &[
     "apportion-proto",
+    "apportion-bounded",
     "apportion-crds",
     "apportion-nri",
     "apportion-agent",

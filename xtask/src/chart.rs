@@ -45,7 +45,8 @@ const WRONG: &[&str] = &[
 /// Everything that is off unless asked for.
 const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,\
                         metrics.dashboards.enabled=true,openshift.enabled=true,hostNetwork=true,\
-                        tcp.enabled=true,cardMemory.GB10=98304,policyOverrides.team=kill,networkPolicy.enabled=true,\
+                        tcp.enabled=true,cardMemory.GB10=98304,policyOverrides.team=kill,\
+                        webhook.clientCaConfigMap=api-server,\
                         webhook.url=https://admission.example.org:9443,webhook.hostNetwork=true,\
                         scheduler.queueDepth.reclaim=10,scheduler.usageParams.windowSize=1w,\
                         scheduler.usageParams.halfLifePeriod=1d,scheduler.kValue=0.5";
@@ -88,6 +89,11 @@ pub(crate) fn check(workspace: &Workspace, is_update: bool) -> Result<()> {
     let queues = render(helm().args(template(&chart)).args(queues))?;
     compare(&manifest(workspace, QUEUES), &queues, is_update)?;
     render(helm().args(template(&chart)).args(["--set", OPTIONAL]))?;
+    render(
+        helm()
+            .args(template(&chart))
+            .args(["--set", "networkPolicy.enabled=false"]),
+    )?;
     for wrong in WRONG {
         if succeeds(helm().args(template(&chart)).args(["--set", wrong])) {
             bail!("the chart takes {wrong}");

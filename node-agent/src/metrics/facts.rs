@@ -15,6 +15,8 @@ pub(super) struct Facts {
     pub(super) shares: Vec<(ShareName, Share)>,
     /// Series that were left out, in this scrape and those before it.
     pub(super) dropped: u64,
+    /// Connections that each listener dropped.
+    pub(super) connections: [(&'static str, u64); 2],
 }
 
 /// A container.

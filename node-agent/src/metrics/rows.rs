@@ -162,6 +162,8 @@ pub(super) const ROWS: &[Row] = rows! {
         Of::Labels(&["verdict", "reason"], nri_verdicts);
     Counter "apportion_series_dropped_total" "Series left out of scrapes because there were too many"
         Of::Node(|f| number(f.dropped));
+    Counter "apportion_connections_dropped_total" "Connections dropped by listener because there were too many"
+        Of::Labels(&["listener"], connections_dropped);
     Gauge "apportion_gpu_info" "The card's product and its position"
         Of::Labels(&["gpu_uuid", "model", "index"], gpu_info);
     Gauge "apportion_gpu_healthy" "Whether the card can be given out"

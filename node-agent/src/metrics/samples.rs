@@ -101,6 +101,11 @@ pub(super) fn orphaned(facts: &Facts) -> f64 {
     count_of(orphans.count())
 }
 
+pub(super) fn connections_dropped(facts: &Facts) -> Vec<Sample> {
+    let of = |(listener, count): (&str, u64)| (vec![listener.to_owned()], number(count));
+    facts.connections.into_iter().map(of).collect()
+}
+
 pub(super) fn disagreements(facts: &Facts) -> Vec<Sample> {
     let mut kinds = BTreeMap::from([("unplaced", 0), ("no_whole_card", 0)]);
     kinds.extend(&facts.view.counts.disagreements);

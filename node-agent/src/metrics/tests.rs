@@ -157,6 +157,7 @@ fn no_label_is_a_pid_or_a_sentence() {
         "action",
         "resource",
         "api",
+        "listener",
     ];
     for row in ROWS {
         for label in row.labels() {

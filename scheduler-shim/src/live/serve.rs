@@ -7,19 +7,17 @@
 //! shown only to who asks from the same machine or pod, as `kubectl exec` and `kubectl port-forward` do.
 
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use apportion_bounded::{Answers, Text};
 use apportion_groups::Object;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
-use tracing::{debug, warn};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::metrics::Metrics;
 use super::model::Model;
@@ -32,8 +30,12 @@ use crate::reasons::{books, explain, report};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How long a client may take to say what it wants.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+/// How long the scheduler's loop may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take to read an answer. All objects of a large cluster are large.
+const READ: Duration = Duration::from_secs(60);
+/// How long numbers are shown again.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// What somebody wants to know.
 #[derive(Debug)]
@@ -120,30 +122,12 @@ pub(crate) async fn open(
 }
 
 async fn serve(listener: TcpListener, questions: mpsc::Sender<Question>) {
-    loop {
-        let (stream, asker) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(problem) => {
-                warn!(%problem, "Failed to accept a connection");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let questions = questions.clone();
-        let service = service_fn(move |request| {
-            let questions = questions.clone();
-            async move { Ok::<_, Infallible>(respond(&request, asker.ip(), &questions).await) }
-        });
-        tokio::spawn(async move {
-            let mut server = http1::Builder::new();
-            server
-                .timer(TokioTimer::new())
-                .header_read_timeout(PATIENCE);
-            if let Err(problem) = server.serve_connection(TokioIo::new(stream), service).await {
-                debug!(%problem, "Connection ended early");
-            }
-        });
-    }
+    let numbers = Arc::new(Mutex::new(None));
+    apportion_bounded::serve(listener, Answers::within(READ), move |request, asker| {
+        let (questions, numbers) = (questions.clone(), numbers.clone());
+        async move { respond(&request, asker, &questions, &numbers).await }
+    })
+    .await;
 }
 
 /// Whether somebody with this address is told what is at a path.
@@ -155,7 +139,8 @@ async fn respond(
     request: &Request<Incoming>,
     asker: IpAddr,
     questions: &mpsc::Sender<Question>,
-) -> Response<String> {
+    numbers: &Mutex<Option<(Instant, Text)>>,
+) -> Response<Text> {
     let path = request.uri().path();
     if !is_for(path, asker) {
         let text = "ask from inside the pod: kubectl exec, or kubectl port-forward\n".to_owned();
@@ -176,19 +161,37 @@ async fn respond(
         }
     };
     let is_numbers = matches!(what, What::Metrics);
+    // Who asks meanwhile waits here, and gets the same.
+    let mut last = match is_numbers {
+        true => Some(numbers.lock().await),
+        false => None,
+    };
+    if let Some(Some((since, text))) = last.as_deref()
+        && since.elapsed() < FRESH
+    {
+        return numbers_of(text.clone());
+    }
     let (answer, answered) = oneshot::channel();
     if questions.try_send(Question { what, answer }).is_err() {
         return said(is_numbers, None);
     }
     let answer = tokio::time::timeout(PATIENCE, answered).await;
-    said(is_numbers, answer.ok().and_then(Result::ok))
+    let answer = answer.ok().and_then(Result::ok);
+    match (last.as_deref_mut(), answer) {
+        (Some(last), Some(Ok(text))) => {
+            let text = Text::from(text);
+            *last = Some((Instant::now(), text.clone()));
+            numbers_of(text)
+        }
+        (_, answer) => said(is_numbers, answer),
+    }
 }
 
 /// What came of a question. Who does not lead has no numbers and is well all the same: to Prometheus it is up.
-fn said(is_numbers: bool, answer: Option<Result<String, String>>) -> Response<String> {
+fn said(is_numbers: bool, answer: Option<Result<String, String>>) -> Response<Text> {
     match answer {
-        Some(Ok(text)) if is_numbers => numbers(text),
-        None if is_numbers => numbers("# EOF\n".to_owned()),
+        Some(Ok(text)) if is_numbers => numbers_of(text.into()),
+        None if is_numbers => numbers_of("# EOF\n".into()),
         Some(Ok(text)) => response(StatusCode::OK, text),
         Some(Err(text)) => response(StatusCode::NOT_FOUND, text),
         None => {
@@ -199,21 +202,23 @@ fn said(is_numbers: bool, answer: Option<Result<String, String>>) -> Response<St
 }
 
 /// Prometheus reads nothing of which it is not told what it is.
-fn numbers(text: String) -> Response<String> {
+fn numbers_of(text: Text) -> Response<Text> {
     let mut response = Response::new(text);
     let kind = HeaderValue::from_static(OPEN_METRICS);
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
 
-fn response(status: StatusCode, text: String) -> Response<String> {
-    let mut response = Response::new(text);
+fn response(status: StatusCode, text: String) -> Response<Text> {
+    let mut response = Response::new(Text::from(text));
     *response.status_mut() = status;
     response
 }
 
 #[cfg(test)]
 mod tests {
+    use hyper::body::Body;
+
     use super::*;
 
     #[test]
@@ -237,7 +242,7 @@ mod tests {
     fn a_scheduler_that_does_not_lead_is_up_and_has_no_numbers() {
         let waits = said(true, None);
         assert_eq!(waits.status(), StatusCode::OK);
-        assert_eq!(waits.body(), "# EOF\n");
+        assert_eq!(waits.body().size_hint().exact(), Some(6));
         for numbers in [waits, said(true, Some(Ok("a 1\n# EOF\n".to_owned())))] {
             assert_eq!(numbers.headers()[CONTENT_TYPE], OPEN_METRICS);
         }

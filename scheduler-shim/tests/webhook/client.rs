@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
 
@@ -110,6 +110,24 @@ impl Webhook {
             webhook.shows("/readyz").contains("200 OK")
         });
         webhook
+    }
+
+    /// Shows a certificate of `clients` from now on.
+    pub(crate) fn show(&mut self, authority: &Authority, clients: &Authority) {
+        let folder = tempfile::tempdir().expect("a folder");
+        clients.issue(folder.path());
+        let mut trusted = RootCertStore::empty();
+        let authority = CertificateDer::from_pem_slice(authority.pem.as_bytes());
+        trusted.add(authority.expect("PEM")).expect("an authority");
+        let certificate = CertificateDer::from_pem_file(folder.path().join("tls.crt"));
+        let key = PrivateKeyDer::from_pem_file(folder.path().join("tls.key"));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(trusted)
+            .with_client_auth_cert(vec![certificate.expect("PEM")], key.expect("PEM"));
+        self.client = Arc::new(client.expect("a certificate and its key"));
     }
 
     /// A connection over TLS.

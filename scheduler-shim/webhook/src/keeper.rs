@@ -62,6 +62,8 @@ fn api(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> KeepError {
 pub(crate) struct Shown {
     pub(crate) certificate: String,
     pub(crate) key: String,
+    /// Whose clients may ask.
+    pub(crate) client_ca: Option<String>,
 }
 
 /// Where certificates are kept.
@@ -85,11 +87,16 @@ pub(crate) struct SecretKeeper {
 
 impl Keeper {
     /// The certificate to show now, renewed where that is due.
-    pub(crate) async fn current(&self) -> Result<Shown, KeepError> {
+    pub(crate) async fn current(&self, client_ca: Option<&Path>) -> Result<Shown, KeepError> {
+        let client_ca = match client_ca {
+            Some(path) => Some(read(path).await?),
+            None => None,
+        };
         match self {
             Self::Files(folder) => Ok(Shown {
                 certificate: read(&folder.join(CERTIFICATE)).await?,
                 key: read(&folder.join(KEY)).await?,
+                client_ca,
             }),
             Self::Secret(secret) => {
                 let kept = secret.renew().await?;
@@ -97,6 +104,7 @@ impl Keeper {
                 Ok(Shown {
                     certificate: kept.certificate,
                     key: kept.key,
+                    client_ca,
                 })
             }
         }

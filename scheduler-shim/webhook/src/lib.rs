@@ -28,6 +28,7 @@ pub mod certificate;
 pub mod judge;
 mod keeper;
 mod metrics;
+mod object;
 mod queues;
 pub mod review;
 mod server;
@@ -38,7 +39,6 @@ pub use keeper::KeepError;
 pub use server::ListenError;
 
 use keeper::{Keeper, SecretKeeper, Shown};
-use metrics::Metrics;
 use server::Service;
 
 /// How often the certificate is looked at.
@@ -77,6 +77,8 @@ pub struct Options {
     pub health: SocketAddr,
     /// Whose certificate is shown.
     pub certificates: Certificates,
+    /// Whose clients may ask, as PEM: the authority of the API server's client certificate. Nothing: everybody may.
+    pub client_ca: Option<PathBuf>,
     /// Which rules are on.
     pub rules: Rules,
 }
@@ -138,14 +140,15 @@ pub async fn run(
     let (ready, is_ready) = watch::channel(Readiness::Waiting);
     let ready = Arc::new(ready);
     let (show, shown) = watch::channel(None);
-    let service = Arc::new(Service {
-        rules: options.rules,
-        queues,
-        metrics: Metrics::new(),
-        is_ready,
-    });
+    let service = Arc::new(Service::new(options.rules, queues, is_ready));
     let health = tokio::spawn(server::serve_health(health, service.clone()));
-    let renewing = tokio::spawn(keep_showing(keeper, show, ready.clone(), service.clone()));
+    let renewing = tokio::spawn(keep_showing(
+        keeper,
+        options.client_ca,
+        show,
+        ready.clone(),
+        service.clone(),
+    ));
     let stop = async {
         stop.await;
         info!("Ending");
@@ -187,15 +190,20 @@ async fn keeper(certificates: Certificates) -> Result<(Keeper, Known), RunError>
 /// Looks for a new certificate, and shows it.
 async fn keep_showing(
     keeper: Keeper,
+    client_ca: Option<PathBuf>,
     show: watch::Sender<Option<Arc<ServerConfig>>>,
     ready: Arc<watch::Sender<Readiness>>,
     service: Arc<Service>,
 ) {
     let mut last: Option<Shown> = None;
     loop {
-        match keeper.current().await {
+        match keeper.current(client_ca.as_deref()).await {
             Ok(current) if last.as_ref() == Some(&current) => {}
-            Ok(current) => match tls::config(&current.certificate, &current.key) {
+            Ok(current) => match tls::config(
+                &current.certificate,
+                &current.key,
+                current.client_ca.as_deref(),
+            ) {
                 Ok(config) => {
                     if let Some(end) = certificate::ends(&current.certificate) {
                         service.metrics.certificate_ends(end);

@@ -25,6 +25,7 @@ pub(crate) struct Metrics {
     seconds: Histogram,
     expiry: Gauge<f64, AtomicU64>,
     useless: Counter,
+    dropped: Counter,
 }
 
 impl Metrics {
@@ -34,6 +35,7 @@ impl Metrics {
         let seconds = Histogram::new([0.000_1, 0.000_5, 0.001, 0.005, 0.02, 0.1, 1.0]);
         let expiry = Gauge::default();
         let useless = Counter::default();
+        let dropped = Counter::default();
         registry.register(
             "reviews",
             "Questions of the API server by path and answer",
@@ -54,12 +56,18 @@ impl Metrics {
             "Times that there was no certificate, or one that is of no use",
             useless.clone(),
         );
+        registry.register(
+            "connections_dropped",
+            "Connections for questions that were dropped because there were too many",
+            dropped.clone(),
+        );
         Self {
             registry,
             reviews,
             seconds,
             expiry,
             useless,
+            dropped,
         }
     }
 
@@ -77,6 +85,10 @@ impl Metrics {
 
     pub(crate) fn count_useless(&self) {
         self.useless.inc();
+    }
+
+    pub(crate) fn count_dropped(&self) {
+        self.dropped.inc();
     }
 
     pub(crate) fn render(&self) -> String {

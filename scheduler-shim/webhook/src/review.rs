@@ -4,19 +4,25 @@
 //! was written for its webhooks works with these. A question that can't be read is answered with the reason; the
 //! API server shows it to whoever asked.
 
-use serde::Deserialize;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
 
+use crate::judge::Question;
+use crate::object::{Budget, Kept, Part};
+
 /// What the API server asks.
-#[derive(Debug, Deserialize)]
+#[derive(Debug)]
 pub struct Review {
     /// The question.
     pub request: Request,
+    /// Why it is refused before it is judged: there is too much of it to be held.
+    pub refusal: Option<String>,
 }
 
 /// The question in a review.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Debug, Default)]
 pub struct Request {
     /// Which question it is.
     pub uid: String,
@@ -28,6 +34,95 @@ pub struct Request {
     pub object: Value,
     /// The object as it is; null when it is to be created.
     pub old_object: Value,
+}
+
+impl Review {
+    /// Reads what rules look at.
+    ///
+    /// # Errors
+    /// It is no review.
+    pub fn read(body: &[u8], question: Question) -> Result<Self, serde_json::Error> {
+        let budget = Budget::default();
+        let part = match question {
+            Question::CompletePod | Question::JudgePod => Part::Pod,
+            Question::JudgeQueue | Question::JudgePodGroup | Question::JudgeTopology => Part::Whole,
+        };
+        let object = Kept {
+            part,
+            budget: &budget,
+        };
+        let mut from = serde_json::Deserializer::from_slice(body);
+        let request = Outer(object).deserialize(&mut from)?;
+        from.end()?;
+        Ok(Self {
+            request,
+            refusal: budget.refusal(),
+        })
+    }
+}
+
+/// A review around its request.
+struct Outer<'a>(Kept<'a>);
+
+/// A request around its objects.
+struct Inner<'a>(Kept<'a>);
+
+impl<'de> DeserializeSeed<'de> for Outer<'_> {
+    type Value = Request;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Request, D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Outer<'_> {
+    type Value = Request;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("an AdmissionReview")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Request, A::Error> {
+        let mut request = None;
+        while let Some(name) = fields.next_key::<String>()? {
+            match name.as_str() {
+                "request" => request = Some(fields.next_value_seed(Inner(self.0))?),
+                _ => drop(fields.next_value::<IgnoredAny>()?),
+            }
+        }
+        request.ok_or_else(|| A::Error::missing_field("request"))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Inner<'_> {
+    type Value = Request;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Request, D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Inner<'_> {
+    type Value = Request;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("a request")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Request, A::Error> {
+        let mut request = Request::default();
+        while let Some(name) = fields.next_key::<String>()? {
+            match name.as_str() {
+                "uid" => request.uid = fields.next_value()?,
+                "operation" => request.operation = fields.next_value()?,
+                "namespace" => request.namespace = fields.next_value()?,
+                "object" => request.object = fields.next_value_seed(self.0)?,
+                "oldObject" => request.old_object = fields.next_value_seed(self.0)?,
+                _ => drop(fields.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(request)
+    }
 }
 
 /// What is answered.

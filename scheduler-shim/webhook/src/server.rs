@@ -2,25 +2,31 @@
 //!
 //! The certificate is looked at for every connection, so that a renewed one is shown from the next connection on
 //! and none is cut. Stopping means: take no connection, finish those that are open, within a bound.
+//!
+//! Anybody may connect where nobody gave the authority of the API server's client certificate. So connections, the
+//! size of a review and of all reviews together are bounded. A connection that asked once may wait for its next
+//! question as long as nobody else needs its seat: were it closed while the API server writes to it, a pod would be
+//! refused for nothing.
 
 use std::convert::Infallible;
-use std::future::Future;
-use std::net::SocketAddr;
+use std::future::{Future, ready};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use apportion_admission::queue::Queues;
-use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
+use apportion_bounded::{Answers, Bounds, Seat, Seats, Text};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tracing::{debug, warn};
@@ -30,10 +36,24 @@ use crate::judge::{Question, Rules, answer};
 use crate::metrics::Metrics;
 use crate::review::{Answer, Review};
 
-/// More than the API server sends: an object of 1.5 MiB, as it was and as it will be.
-const LARGEST: usize = 8 << 20;
+/// What the API server takes itself.
+const LARGEST: usize = 3 << 20;
+/// What reviews that are under way may take together, in units of 1 KiB. Who sends more waits.
+const TOGETHER: usize = 16 << 10;
+/// Connections that shake hands, or that wait for the next question.
+const ASKING: Bounds = Bounds {
+    total: 128,
+    per_source: 64,
+};
+/// Connections with a question. An API server is one source, and asks many at once.
+const ANSWERING: Bounds = Bounds {
+    total: 256,
+    per_source: 128,
+};
 /// How long a client may take to say what it wants.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = apportion_bounded::PATIENCE;
+/// How many changes of seat a connection may have before they are seen.
+const SEATS: usize = 4;
 /// How long open connections get when the program is to end.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -43,6 +63,28 @@ pub(crate) struct Service {
     pub(crate) queues: Arc<dyn Queues + Send + Sync>,
     pub(crate) metrics: Metrics,
     pub(crate) is_ready: watch::Receiver<Readiness>,
+    pub(crate) asking: Seats,
+    pub(crate) answering: Seats,
+    /// How much of [`TOGETHER`] is left.
+    pub(crate) bodies: Semaphore,
+}
+
+impl Service {
+    pub(crate) fn new(
+        rules: Rules,
+        queues: Arc<dyn Queues + Send + Sync>,
+        is_ready: watch::Receiver<Readiness>,
+    ) -> Self {
+        Self {
+            rules,
+            queues,
+            metrics: Metrics::new(),
+            is_ready,
+            asking: Seats::new("questions, asking", ASKING),
+            answering: Seats::new("questions, answering", ANSWERING),
+            bodies: Semaphore::new(TOGETHER),
+        }
+    }
 }
 
 /// Why nothing is served.
@@ -69,20 +111,26 @@ pub(crate) async fn serve_questions(
     let open = GracefulShutdown::new();
     let mut stop = std::pin::pin!(stop);
     loop {
-        let stream = tokio::select! {
+        let (stream, from) = tokio::select! {
             () = &mut stop => break,
-            accepted = accept(&listener) => accepted,
+            accepted = apportion_bounded::accept(&listener) => accepted,
         };
         let Some(config) = configs.borrow().clone() else {
             continue;
         };
         let (watcher, service) = (open.watcher(), service.clone());
         tokio::spawn(async move {
+            let mut seat = service.asking.take(from.ip());
             let shaken = tokio::time::timeout(PATIENCE, TlsAcceptor::from(config).accept(stream));
-            match shaken.await {
+            let shaken = tokio::select! {
+                shaken = shaken => shaken,
+                () = seat.lost() => return service.metrics.count_dropped(),
+            };
+            match shaken {
                 Ok(Ok(stream)) => {
-                    let connection = connection(stream, service);
-                    log_early_end(watcher.watch(connection).await);
+                    let (sit, seats) = mpsc::channel(SEATS);
+                    let connection = connection(stream, from.ip(), sit, service.clone());
+                    watch(watcher.watch(connection), seat, seats, &service).await;
                 }
                 Ok(Err(problem)) => debug!(%problem, "Handshake failed"),
                 Err(_) => debug!("Handshake took too long"),
@@ -95,20 +143,33 @@ pub(crate) async fn serve_questions(
     }
 }
 
+/// Serves a connection until it ends, or another gets its seat, or it has not asked in time what it came for.
+async fn watch(
+    connection: impl Future<Output = Result<(), hyper::Error>>,
+    mut seat: Seat,
+    mut seats: mpsc::Receiver<Seat>,
+    service: &Service,
+) {
+    let mut connection = std::pin::pin!(connection);
+    let mut silence = std::pin::pin!(tokio::time::sleep(PATIENCE));
+    let mut has_asked = false;
+    loop {
+        tokio::select! {
+            ended = &mut connection => return log_early_end(ended),
+            () = seat.lost() => return service.metrics.count_dropped(),
+            Some(next) = seats.recv() => (seat, has_asked) = (next, true),
+            () = &mut silence, if !has_asked => return debug!("Connection did not ask in time"),
+        }
+    }
+}
+
 /// Shows health and metrics until it is dropped.
 pub(crate) async fn serve_health(listener: TcpListener, service: Arc<Service>) {
-    loop {
-        let stream = accept(&listener).await;
-        let service = service.clone();
-        let answer = service_fn(move |request| {
-            let response = health(&request, &service);
-            async move { Ok::<_, Infallible>(response) }
-        });
-        tokio::spawn(async move {
-            let connection = builder().serve_connection(TokioIo::new(stream), answer);
-            log_early_end(connection.await);
-        });
-    }
+    let answers = Answers::within(PATIENCE);
+    apportion_bounded::serve(listener, answers, move |request, _| {
+        ready(health(&request, &service))
+    })
+    .await;
 }
 
 fn log_early_end(ended: Result<(), hyper::Error>) {
@@ -117,37 +178,32 @@ fn log_early_end(ended: Result<(), hyper::Error>) {
     }
 }
 
-async fn accept(listener: &TcpListener) -> TcpStream {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => return stream,
-            Err(problem) => {
-                // Out of descriptors, most likely; accepting again at once would only burn time.
-                warn!(%problem, "Failed to accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
 fn builder() -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(None);
+    let mut builder = apportion_bounded::http1();
+    builder.header_read_timeout(None);
     builder
 }
 
 fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
+    from: IpAddr,
+    sit: mpsc::Sender<Seat>,
     service: Arc<Service>,
 ) -> impl hyper_util::server::graceful::GracefulConnection<Error = hyper::Error> {
     let answer = service_fn(move |request| {
-        let service = service.clone();
-        async move { Ok::<_, Infallible>(question(request, &service).await) }
+        let (service, sit) = (service.clone(), sit.clone());
+        async move {
+            // Where there is no room, one that is on its way bounds it as well.
+            let _ = sit.try_send(service.answering.take(from));
+            let response = question(request, &service).await;
+            let _ = sit.try_send(service.asking.take(from));
+            Ok::<_, Infallible>(response)
+        }
     });
     builder().serve_connection(TokioIo::new(stream), answer)
 }
 
-async fn question(request: Request<Incoming>, service: &Service) -> Response<String> {
+async fn question(request: Request<Incoming>, service: &Service) -> Response<Text> {
     let started = Instant::now();
     let Some(question) = Question::at(request.uri().path()) else {
         return say(
@@ -160,28 +216,35 @@ async fn question(request: Request<Incoming>, service: &Service) -> Response<Str
         let what = "questions are posted\n".to_owned();
         return say(StatusCode::METHOD_NOT_ALLOWED, "text/plain", what);
     }
-    let body = Limited::new(request.into_body(), LARGEST).collect();
+    let mut held = None;
+    let body = receive(request.into_body(), &service.bodies, &mut held);
     let review = match tokio::time::timeout(PATIENCE, body).await {
-        Ok(Ok(body)) => read(&body.to_bytes()),
-        Ok(Err(problem)) => Err(format!("failed to receive a review: {problem}\n")),
-        Err(_) => Err("failed to receive a review in time\n".to_owned()),
+        Ok(Ok(body)) => read(&body, question).map_err(|why| (StatusCode::BAD_REQUEST, why)),
+        Ok(Err(wrong)) => Err(wrong),
+        Err(_) => {
+            let why = "failed to receive a review in time\n".to_owned();
+            Err((StatusCode::BAD_REQUEST, why))
+        }
     };
     let review = match review {
         Ok(review) => review,
-        Err(why) => {
+        Err((status, why)) => {
             service
                 .metrics
                 .count(question.path(), "unreadable", started.elapsed());
-            return say(StatusCode::BAD_REQUEST, "text/plain", why);
+            return say(status, "text/plain", why);
         }
     };
-    let answer = answer(
-        question,
-        &review.request,
-        &service.rules,
-        &*service.queues,
-        entropy(),
-    );
+    let answer = match &review.refusal {
+        Some(why) => Answer::refused(why),
+        None => answer(
+            question,
+            &review.request,
+            &service.rules,
+            &*service.queues,
+            entropy(),
+        ),
+    };
     service
         .metrics
         .count(question.path(), word(&answer), started.elapsed());
@@ -197,8 +260,50 @@ async fn question(request: Request<Incoming>, service: &Service) -> Response<Str
     say(StatusCode::OK, "application/json", text)
 }
 
-fn read(body: &[u8]) -> Result<Review, String> {
-    serde_json::from_slice(body).map_err(|problem| format!("failed to read a review: {problem}\n"))
+/// Receives a body, and holds as much of what all may take as it is large.
+async fn receive<'a>(
+    mut body: Incoming,
+    bodies: &'a Semaphore,
+    held: &mut Option<SemaphorePermit<'a>>,
+) -> Result<Vec<u8>, (StatusCode, String)> {
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(LARGEST);
+    let mut received = Vec::with_capacity(expected.min(LARGEST));
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|problem| {
+            let why = format!("failed to receive a review: {problem}\n");
+            (StatusCode::BAD_REQUEST, why)
+        })?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        let length = received.len() + data.len();
+        if length > LARGEST {
+            let why = format!(
+                "a review may have {} MiB, and this one has more\n",
+                LARGEST >> 20
+            );
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, why));
+        }
+        let needed = u32::try_from(length.div_ceil(1024)).unwrap_or(u32::MAX);
+        let has = held
+            .as_ref()
+            .map_or(0, |held| u32::try_from(held.num_permits()).unwrap_or(0));
+        // It is never closed.
+        if let Some(more) = needed.checked_sub(has).filter(|more| *more > 0)
+            && let Ok(more) = bodies.acquire_many(more).await
+        {
+            match held {
+                Some(held) => held.merge(more),
+                None => *held = Some(more),
+            }
+        }
+        received.extend_from_slice(&data);
+    }
+    Ok(received)
+}
+
+fn read(body: &[u8], question: Question) -> Result<Review, String> {
+    Review::read(body, question).map_err(|problem| format!("failed to read a review: {problem}\n"))
 }
 
 fn word(answer: &Answer) -> &'static str {
@@ -215,7 +320,7 @@ fn entropy() -> u64 {
     RandomState::new().hash_one(SystemTime::now())
 }
 
-fn health(request: &Request<Incoming>, service: &Service) -> Response<String> {
+fn health(request: &Request<Incoming>, service: &Service) -> Response<Text> {
     let plain = "text/plain; version=0.0.4; charset=utf-8";
     let openly = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     match (request.method(), request.uri().path()) {
@@ -238,8 +343,8 @@ fn health(request: &Request<Incoming>, service: &Service) -> Response<String> {
     }
 }
 
-fn say(status: StatusCode, kind: &'static str, text: String) -> Response<String> {
-    let mut response = Response::new(text);
+fn say(status: StatusCode, kind: &'static str, text: String) -> Response<Text> {
+    let mut response = Response::new(Text::from(text));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));

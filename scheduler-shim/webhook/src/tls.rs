@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{self, ServerConfig};
+use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 
 /// Why a certificate can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -16,21 +17,38 @@ pub(crate) enum TlsError {
     /// They don't belong together, or are of a kind that nobody uses.
     #[error("failed to use the certificate")]
     Use(#[from] rustls::Error),
+    /// No certificate can be checked with it.
+    #[error("failed to use the authority of clients")]
+    Clients(#[from] VerifierBuilderError),
 }
 
-/// What the listener shows.
+/// What the listener shows, and whose clients it answers: those of the authority, or everybody.
 ///
 /// # Errors
-/// The texts are not PEM, or not a certificate and its key.
-pub(crate) fn config(certificate: &str, key: &str) -> Result<Arc<ServerConfig>, TlsError> {
+/// The texts are not PEM, or not a certificate and its key, or not an authority.
+pub(crate) fn config(
+    certificate: &str,
+    key: &str,
+    client_ca: Option<&str>,
+) -> Result<Arc<ServerConfig>, TlsError> {
     let chain: Result<Vec<CertificateDer<'static>>, _> =
         CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
-    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let mut config = builder
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(chain?, key)?;
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(authorities) => {
+            let mut roots = RootCertStore::empty();
+            for authority in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
+                roots.add(authority?)?;
+            }
+            let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(clients.build()?)
+        }
+    };
+    let mut config = builder.with_single_cert(chain?, key)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

@@ -1,0 +1,143 @@
+//! Health and metrics over plain HTTP/1: one small request a connection, and one answer.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http1::Builder;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tracing::{debug, warn};
+
+use crate::Text;
+use crate::seats::{Bounds, Seat, Seats};
+
+/// How long a client may take to say what it wants.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How large the head of a request may be: the least that hyper knows.
+const HEAD: usize = 8 << 10;
+/// Connections that have not asked yet.
+const ASKING: Bounds = Bounds {
+    total: 32,
+    per_source: 16,
+};
+/// Connections that are answered, but for health.
+const ANSWERING: Bounds = Bounds {
+    total: 16,
+    per_source: 8,
+};
+/// What the kubelet asks. The answers fit into a socket's buffer.
+const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
+
+/// The seats of a listener for health and metrics.
+#[derive(Clone, Debug)]
+pub struct Answers {
+    asking: Seats,
+    answering: Seats,
+    time: Duration,
+}
+
+impl Answers {
+    /// An answer is read within this time, or cut.
+    #[must_use]
+    pub fn within(time: Duration) -> Self {
+        Self {
+            asking: Seats::new("metrics, asking", ASKING),
+            answering: Seats::new("metrics, answering", ANSWERING),
+            time,
+        }
+    }
+
+    /// How many connections were dropped for others so far.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.asking.dropped() + self.answering.dropped()
+    }
+}
+
+/// The next connection; failures are waited out.
+///
+/// Each time the others run first, so that a connection can say what it wants before those behind it take its seat.
+pub async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
+        tokio::task::yield_now().await;
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(problem) => {
+                // Out of descriptors, most likely; accepting again at once would only burn time.
+                warn!(%problem, "Failed to accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// HTTP/1 with a small head.
+#[must_use]
+pub fn http1() -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .max_buf_size(HEAD);
+    builder
+}
+
+/// Answers one request a connection until it is dropped.
+pub async fn serve<F, A>(listener: TcpListener, answers: Answers, answer: F)
+where
+    F: Fn(Request<Incoming>, IpAddr) -> A + Clone + Send + Sync + 'static,
+    A: Future<Output = Response<Text>> + Send + 'static,
+{
+    loop {
+        let (stream, from) = accept(&listener).await;
+        let seat = answers.asking.take(from.ip());
+        let connection = connection(stream, from.ip(), seat, answers.clone(), answer.clone());
+        tokio::spawn(connection);
+    }
+}
+
+async fn connection<F, A>(
+    stream: TcpStream,
+    from: IpAddr,
+    mut seat: Seat,
+    answers: Answers,
+    answer: F,
+) where
+    F: Fn(Request<Incoming>, IpAddr) -> A + Send + Sync + 'static,
+    A: Future<Output = Response<Text>> + Send + 'static,
+{
+    let (sit, mut next) = mpsc::channel(1);
+    let answering = answers.answering;
+    let service = service_fn(move |request: Request<Incoming>| {
+        if !HEALTH.contains(&request.uri().path()) {
+            // There is room: it is the only request.
+            let _ = sit.try_send(answering.take(from));
+        }
+        let response = answer(request, from);
+        async move { Ok::<_, Infallible>(response.await) }
+    });
+    let mut http = http1();
+    let served = http
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut served = std::pin::pin!(tokio::time::timeout(PATIENCE + answers.time, served));
+    loop {
+        tokio::select! {
+            ended = &mut served => {
+                match ended {
+                    Ok(Ok(())) => {}
+                    Ok(Err(problem)) => debug!(%problem, "Connection ended early"),
+                    Err(_) => debug!(%from, "Connection took too long"),
+                }
+                return;
+            }
+            () = seat.lost() => return debug!(%from, "Connection dropped for another"),
+            Some(taken) = next.recv() => seat = taken,
+        }
+    }
+}
