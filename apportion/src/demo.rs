@@ -10,6 +10,7 @@ use apportion_proto::v1::{Card, ListReply};
 use crate::agent::connect_or_start;
 use crate::failure::Failure;
 use crate::instance::Instance;
+use crate::options::Address;
 use crate::probe::{self, Answer};
 use crate::{block_on, metrics, output};
 
@@ -24,8 +25,8 @@ const PROGRAMS: [(&str, u64); 2] = [("demo-first", 2000), ("demo-second", 1200)]
 const ROOM_MIB: u64 = 4000;
 
 /// Shows it, on the real card if there is one.
-pub(crate) fn demo(is_simulated: bool) -> Result<(), Failure> {
-    let instance = choose(is_simulated)?;
+pub(crate) fn demo(address: Address) -> Result<(), Failure> {
+    let instance = choose(address)?;
     let list = block_on(async { connect_or_start(&instance).await?.list().await })?;
     let card = roomiest(&list)?;
     say(&format!(
@@ -72,9 +73,9 @@ pub(crate) fn demo(is_simulated: bool) -> Result<(), Failure> {
 }
 
 /// The real card where there is one that answers; the simulated one otherwise.
-fn choose(is_simulated: bool) -> Result<Instance, Failure> {
-    if !is_simulated {
-        let instance = Instance::new(false)?;
+fn choose(address: Address) -> Result<Instance, Failure> {
+    if !address.sim {
+        let instance = Instance::new(address)?;
         let report = probe::ask(&instance)?;
         let why = match (report.nvml, report.cuda) {
             (Answer::Found(nvml), Answer::Found(_)) if !nvml.cards.is_empty() => {
@@ -87,7 +88,10 @@ fn choose(is_simulated: bool) -> Result<Instance, Failure> {
             "No NVIDIA driver to use here ({why}): this is a simulated card."
         ))?;
     }
-    Instance::new(true)
+    Instance::new(Address {
+        sim: true,
+        ..address
+    })
 }
 
 fn roomiest(list: &ListReply) -> Result<&Card, Failure> {

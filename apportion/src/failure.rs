@@ -7,6 +7,7 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
+use apportion_abi::Plain;
 use clap::error::ErrorKind;
 
 /// The exit code of bad usage or configuration, as in `sysexits.h`.
@@ -98,9 +99,9 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.chain())?;
+        write!(f, "{}", Plain(&self.chain()))?;
         match &self.hint {
-            Some(hint) => write!(f, "; hint: {hint}"),
+            Some(hint) => write!(f, "; hint: {}", Plain(hint)),
             None => Ok(()),
         }
     }

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use apportion_abi::Plain;
+
 /// The exit code of bad usage, as in `sysexits.h`.
 const USAGE: u8 = 64;
 
@@ -50,9 +52,9 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
+        write!(f, "{}", Plain(&self.what))?;
         match &self.hint {
-            Some(hint) => write!(f, "; hint: {hint}"),
+            Some(hint) => write!(f, "; hint: {}", Plain(hint)),
             None => Ok(()),
         }
     }
