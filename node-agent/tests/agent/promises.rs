@@ -21,14 +21,14 @@ struct Blocked(std::path::PathBuf);
 impl Blocked {
     fn new(host: &Host) -> Self {
         let path = host.instance().join("checkpoint.tmp");
-        fs::create_dir(&path).unwrap();
+        fs::create_dir(&path).expect("the folder is ours");
         Self(path)
     }
 }
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        fs::remove_dir(&self.0).unwrap();
+        fs::remove_dir(&self.0).expect("it is empty");
     }
 }
 
@@ -113,7 +113,7 @@ struct Mounted(std::path::PathBuf);
 
 impl Mounted {
     fn new(folder: &Path, size: &str) -> Option<Self> {
-        fs::create_dir_all(folder).unwrap();
+        fs::create_dir_all(folder).expect("the folder is ours");
         let size = format!("size={size}");
         let mount = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
@@ -258,7 +258,7 @@ fn freeze(agent: &Running, is_frozen: bool) {
     } else {
         Signal::CONT
     };
-    kill_process(Pid::from_child(&agent.0), signal).unwrap();
+    kill_process(Pid::from_child(&agent.0), signal).expect("the agent runs");
 }
 
 #[tokio::test]

@@ -69,7 +69,7 @@ fn a_name_can_forge_no_decision_and_gives_the_terminal_no_orders() {
     });
     std::fs::write(&file, pod.to_string()).unwrap();
     for options in [&[][..], &["--explain", name]] {
-        let output = run(&[file.clone()], options);
+        let output = run(std::slice::from_ref(&file), options);
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("a\\nbind b to c\\u{1b}[31m"), "{text}");
