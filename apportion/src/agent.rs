@@ -1,10 +1,11 @@
 //! The agent of an instance, as its client sees it.
 //!
-//! What the agent refuses with a status becomes a [`Failure`] that says what was being asked; a shortfall
+//! Each call has a deadline. What the agent refuses with a status becomes a [`Failure`] that says what was being asked; a shortfall
 //! is no failure here but a value that the command prints.
 
 use std::error::Error;
 use std::io;
+use std::time::Duration;
 
 use apportion_proto::v1::{
     AllocateReply, AllocateRequest, Allocation, CommitRequest, Holder, ListReply, ListRequest,
@@ -17,7 +18,10 @@ use tonic::{Code, Status, Streaming};
 use crate::failure::Failure;
 use crate::instance::Instance;
 
+mod deadline;
 mod start;
+
+use deadline::Deadline;
 
 pub(crate) use start::connect_or_start;
 
@@ -30,6 +34,7 @@ const HEARS: &str = "the agent hears its own user and root only";
 /// A connection to an agent.
 pub(crate) struct Agent {
     client: AgentClient,
+    deadline: Deadline,
 }
 
 /// Why there is no connection.
@@ -37,6 +42,8 @@ pub(crate) struct Agent {
 pub(crate) enum Unreachable {
     /// Nobody listens: none ever started, or it left.
     Absent,
+    /// Somebody listens and does not answer in time.
+    Silent(Failure),
     /// Something is wrong that starting an agent does not cure.
     Failed(Failure),
 }
@@ -45,12 +52,15 @@ pub(crate) enum Unreachable {
 pub(crate) async fn try_connect(instance: &Instance) -> Result<Agent, Unreachable> {
     let socket = instance.agent_socket();
     let what = format!("failed to reach the agent at {}", socket.display());
-    let mut client = match connect(&socket).await {
+    let deadline = Deadline::new(instance);
+    let connected = deadline.keep(connect(&socket)).await;
+    let mut client = match connected.map_err(Unreachable::Silent)? {
         Ok(client) => client,
         Err(error) => return Err(not_connected(what, error)),
     };
-    match client.node_state(NodeStateRequest {}).await {
-        Ok(_) => Ok(Agent { client }),
+    let state = deadline.keep(client.node_state(NodeStateRequest {})).await;
+    match state.map_err(Unreachable::Silent)? {
+        Ok(_) => Ok(Agent { client, deadline }),
         Err(status) if is_broken(status.code()) => Err(Unreachable::Absent),
         Err(status) => {
             let failure = Failure::new(what).because(reason(&status));
@@ -89,7 +99,7 @@ pub(crate) async fn connect_to_running(instance: &Instance) -> Result<Agent, Fai
     try_connect(instance)
         .await
         .map_err(|unreachable| match unreachable {
-            Unreachable::Failed(failure) => failure,
+            Unreachable::Failed(failure) | Unreachable::Silent(failure) => failure,
             Unreachable::Absent => {
                 let what = format!("no agent runs at {}", instance.agent_socket().display());
                 let hint =
@@ -100,9 +110,21 @@ pub(crate) async fn connect_to_running(instance: &Instance) -> Result<Agent, Fai
 }
 
 impl Agent {
+    /// How long a call may take.
+    pub(crate) fn patience(&self) -> Duration {
+        self.deadline.patience()
+    }
+
+    /// Hears from the agent once more.
+    pub(crate) async fn greet(&mut self) -> Result<(), Failure> {
+        let request = NodeStateRequest {};
+        let reply = self.deadline.keep(self.client.node_state(request)).await?;
+        reply.map(drop).map_err(refused("go on serving"))
+    }
+
     /// All cards and allocations.
     pub(crate) async fn list(&mut self) -> Result<ListReply, Failure> {
-        let reply = self.client.list(ListRequest {}).await;
+        let reply = self.deadline.keep(self.client.list(ListRequest {})).await?;
         reply
             .map(tonic::Response::into_inner)
             .map_err(refused("list its cards"))
@@ -110,7 +132,10 @@ impl Agent {
 
     /// The list now and after each change.
     pub(crate) async fn watch(&mut self) -> Result<Streaming<WatchReply>, Failure> {
-        let reply = self.client.watch(WatchRequest {}).await;
+        let reply = self
+            .deadline
+            .keep(self.client.watch(WatchRequest {}))
+            .await?;
         reply
             .map(tonic::Response::into_inner)
             .map_err(refused("watch its cards"))
@@ -129,7 +154,8 @@ impl Agent {
             shares,
             ttl_ms: RESERVATION_MS,
         };
-        let reply = self.client.allocate(request).await;
+        let deadline = self.deadline.of_allocation();
+        let reply = deadline.keep(self.client.allocate(request)).await?;
         reply
             .map(tonic::Response::into_inner)
             .map_err(refused("allocate"))
@@ -140,7 +166,8 @@ impl Agent {
         let holder = Some(Holder {
             kind: Some(Kind::Pid(pid)),
         });
-        let reply = self.client.commit(CommitRequest { id, holder }).await;
+        let request = CommitRequest { id, holder };
+        let reply = self.deadline.keep(self.client.commit(request)).await?;
         let reply = reply
             .map_err(refused("commit the allocation"))?
             .into_inner();
@@ -151,7 +178,8 @@ impl Agent {
 
     /// Gives an allocation back.
     pub(crate) async fn release(&mut self, id: String) -> Result<(), Failure> {
-        let reply = self.client.release(ReleaseRequest { id }).await;
+        let request = ReleaseRequest { id };
+        let reply = self.deadline.keep(self.client.release(request)).await?;
         reply.map(drop).map_err(refused("release the allocation"))
     }
 
@@ -161,7 +189,8 @@ impl Agent {
         id: String,
         shares: Vec<Share>,
     ) -> Result<ResizeReply, Failure> {
-        let reply = self.client.resize(ResizeRequest { id, shares }).await;
+        let request = ResizeRequest { id, shares };
+        let reply = self.deadline.keep(self.client.resize(request)).await?;
         reply
             .map(tonic::Response::into_inner)
             .map_err(refused("resize the allocation"))

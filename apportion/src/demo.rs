@@ -10,6 +10,7 @@ use apportion_proto::v1::{Card, ListReply};
 use crate::agent::connect_or_start;
 use crate::failure::Failure;
 use crate::instance::Instance;
+use crate::options::Address;
 use crate::probe::{self, Answer};
 use crate::{block_on, metrics, output};
 
@@ -28,9 +29,9 @@ const PROGRAMS: [(&str, u64); 2] = [("demo-first", 2000), ("demo-second", 1200)]
 const ROOM_MIB: u64 = 4000;
 
 /// Shows it, on a real GPU if there is one.
-pub(crate) fn demo(is_simulated: bool, is_verbose: bool) -> Result<(), Failure> {
+pub(crate) fn demo(address: Address, is_verbose: bool) -> Result<(), Failure> {
     let steps = Steps { is_verbose };
-    let (instance, why) = choose(is_simulated)?;
+    let (instance, why) = choose(address)?;
     let list = block_on(async { connect_or_start(&instance).await?.list().await })?;
     let card = roomiest(&list)?.clone();
     steps.say(&format!(
@@ -84,10 +85,10 @@ impl Steps {
 }
 
 /// The real GPUs where they answer; the simulated ones otherwise, with the reason if nobody asked for them.
-fn choose(is_simulated: bool) -> Result<(Instance, Option<String>), Failure> {
+fn choose(address: Address) -> Result<(Instance, Option<String>), Failure> {
     let mut reason = None;
-    if !is_simulated {
-        let instance = Instance::new(false)?;
+    if !address.sim {
+        let instance = Instance::new(address)?;
         let report = probe::ask(&instance)?;
         reason = Some(match (report.nvml, report.cuda) {
             (Answer::Found(nvml), Answer::Found(_)) if !nvml.cards.is_empty() => {
@@ -97,7 +98,11 @@ fn choose(is_simulated: bool) -> Result<(Instance, Option<String>), Failure> {
             (Answer::Found(_), Answer::Found(_)) => "it has no GPUs".to_owned(),
         });
     }
-    Ok((Instance::new(true)?, reason))
+    let simulated = Address {
+        sim: true,
+        ..address
+    };
+    Ok((Instance::new(simulated)?, reason))
 }
 
 fn roomiest(list: &ListReply) -> Result<&Card, Failure> {

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::instance::Instance;
+use crate::options::Address;
 use crate::output;
 use crate::table::{Column, Side, lay_out};
 
@@ -91,8 +92,8 @@ pub(crate) fn node(json: bool, root: &Path) -> Result<(), Failure> {
 }
 
 /// Looks at everything and prints it; that something is missing is a failure.
-pub(crate) fn doctor(json: bool, is_simulated: bool) -> Result<(), Failure> {
-    let findings = checks::all(&Instance::new(is_simulated)?);
+pub(crate) fn doctor(json: bool, address: Address) -> Result<(), Failure> {
+    let findings = checks::all(&Instance::new(address)?);
     if json {
         output::json(&findings)?
     } else {

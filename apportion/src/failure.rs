@@ -7,7 +7,7 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
-use apportion_abi::exit;
+use apportion_abi::{Plain, exit};
 use clap::error::ErrorKind;
 
 /// A command that failed.
@@ -96,9 +96,9 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.chain())?;
+        write!(f, "{}", Plain(&self.chain()))?;
         match &self.hint {
-            Some(hint) => write!(f, "; hint: {hint}"),
+            Some(hint) => write!(f, "; hint: {}", Plain(hint)),
             None => Ok(()),
         }
     }

@@ -4,11 +4,13 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use apportion_abi::place;
 use nix::unistd::{AccessFlags, Uid, access};
 
 use crate::failure::Failure;
+use crate::options::Address;
 
 /// One instance, the machine's or the simulated one.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub(crate) struct Instance {
     pub(crate) is_simulated: bool,
     /// The socket of the simulated driver.
     pub(crate) driver_socket: PathBuf,
+    /// How long each call to the agent may take.
+    pub(crate) patience: Duration,
     /// The folder with the libraries of this installation.
     lib: PathBuf,
 }
@@ -27,9 +31,9 @@ impl Instance {
     /// The instance that the options and the environment name; nothing is touched yet.
     ///
     /// A program that runs on simulated cards (`apportion sim -- bash`) goes on with them.
-    pub(crate) fn new(asks_for_simulated: bool) -> Result<Self, Failure> {
+    pub(crate) fn new(address: Address) -> Result<Self, Failure> {
         let driver_socket = std::env::var_os(place::ENV_SIM_SOCKET).filter(|path| !path.is_empty());
-        let is_simulated = asks_for_simulated || driver_socket.is_some();
+        let is_simulated = address.sim || driver_socket.is_some();
         let mut dir = place::instance_dir(Uid::effective().as_raw());
         if is_simulated {
             dir.push(place::DIR_SIM);
@@ -47,6 +51,7 @@ impl Instance {
             dir,
             is_simulated,
             driver_socket,
+            patience: Duration::from_secs(address.timeout),
             lib,
         })
     }

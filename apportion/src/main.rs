@@ -52,17 +52,18 @@ fn main() -> ExitCode {
 }
 
 fn perform(options: Options) -> Result<(), Failure> {
+    let address = options.address;
     match options.command {
-        Command::Run(run) => run::run(run, options.sim),
-        Command::Sim(sim) => simulate::run(sim),
-        Command::Top(top) => top::top(&top, options.sim),
-        Command::Gpus(format) => gpus::gpus(format.json, options.sim),
-        Command::Resize(resize) => resize::resize(&resize, options.sim),
+        Command::Run(run) => run::run(run, address),
+        Command::Sim(sim) => simulate::run(sim, address),
+        Command::Top(top) => top::top(&top, address),
+        Command::Gpus(format) => gpus::gpus(format.json, address),
+        Command::Resize(resize) => resize::resize(&resize, address),
         Command::Completions { shell } => completions(shell),
         Command::Hooks(which) => hooks::hooks(&which),
         Command::Doctor(what) if what.node => doctor::node(what.format.json, &what.root),
-        Command::Doctor(what) => doctor::doctor(what.format.json, options.sim),
-        Command::Demo { verbose } => demo::demo(options.sim, verbose),
+        Command::Doctor(what) => doctor::doctor(what.format.json, address),
+        Command::Demo { verbose } => demo::demo(address, verbose),
         Command::Detach { log, command } => detach::detach(&log, &command),
     }
 }

@@ -16,11 +16,22 @@ Exit codes: 0 done, 1 failed (or refused: the sentence says who holds what), 64 
 #[derive(Debug, Parser)]
 #[command(name = "apportion", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
 pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) address: Address,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Which agent is asked, and how long it may take to answer.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Address {
     /// Use simulated cards instead of the machine's (also where APPORTION_SIM_SOCKET is set).
     #[arg(long, global = true)]
     pub(crate) sim: bool,
-    #[command(subcommand)]
-    pub(crate) command: Command,
+    /// How long each call to the agent may take.
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 5,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) timeout: u64,
 }
 
 /// What to do.
@@ -202,7 +213,7 @@ mod tests {
             "-x",
         ];
         let options = Options::try_parse_from(line).unwrap();
-        assert!(!options.sim);
+        assert!(!options.address.sim);
         let Command::Run(run) = options.command else {
             panic!("not run")
         };

@@ -3,20 +3,20 @@
 //! A smaller limit than what is in use is accepted: nothing is taken from the programs, but they get
 //! nothing more until they have come below it.
 
-use apportion_abi::{Bytes, Share};
+use apportion_abi::{Bytes, Plain, Share};
 use apportion_proto::v1::{self, Allocation, ListReply, resize_reply};
 
 use crate::agent::connect_to_running;
 use crate::ask;
 use crate::failure::Failure;
 use crate::instance::Instance;
-use crate::options::Resize;
+use crate::options::{Address, Resize};
 use crate::{block_on, cards, output};
 
 /// Changes the limit on each card of the allocation.
-pub(crate) fn resize(resize: &Resize, is_simulated: bool) -> Result<(), Failure> {
+pub(crate) fn resize(resize: &Resize, address: Address) -> Result<(), Failure> {
     let size = ask::new_size(resize.gpu_memory.as_deref(), resize.gpu_fraction.as_deref())?;
-    let instance = Instance::new(is_simulated)?;
+    let instance = Instance::new(address)?;
     let said = block_on(async {
         let mut agent = connect_to_running(&instance).await?;
         let list = agent.list().await?;
@@ -79,7 +79,8 @@ fn describe(before: &Allocation, now: &Allocation) -> String {
         let before = before.grants.iter().find(|old| old.card == grant.card);
         let before = Bytes(before.map_or(0, |old| old.limit_bytes));
         let limit = Bytes(grant.limit_bytes);
-        format!("{}: {before} -> {limit} on {}\n", now.name, grant.card)
+        let (name, card) = (Plain(&now.name), Plain(&grant.card));
+        format!("{name}: {before} -> {limit} on {card}\n")
     };
     now.grants.iter().map(line).collect()
 }

@@ -15,7 +15,7 @@ use crate::agent::connect_to_running;
 use crate::ask::Ask;
 use crate::failure::Failure;
 use crate::instance::Instance;
-use crate::options::Run;
+use crate::options::{Address, Run};
 use crate::program::Program;
 use crate::{block_on, cards};
 
@@ -24,10 +24,10 @@ mod obtain;
 use obtain::obtain;
 
 /// Runs `run.command` under a limit; returns only if that fails.
-pub(crate) fn run(run: Run, asks_for_simulated: bool) -> Result<(), Failure> {
+pub(crate) fn run(run: Run, address: Address) -> Result<(), Failure> {
     let ask = Ask::read(&run)?;
     let program = Program::find(run.command)?;
-    let instance = Instance::new(asks_for_simulated)?;
+    let instance = Instance::new(address)?;
     let library = instance.library(place::PRELOAD_LIBRARY)?;
     let env = instance.driver_env()?;
 

@@ -2,19 +2,22 @@
 
 use crate::failure::Failure;
 use crate::instance::Instance;
-use crate::options::Sim;
+use crate::options::{Address, Sim};
 use crate::program::Program;
 use crate::simulation::{Daemon, Shape, ensure};
 
 /// Runs `sim.command` on the simulated cards; returns only if that fails.
-pub(crate) fn run(sim: Sim) -> Result<(), Failure> {
+pub(crate) fn run(sim: Sim, address: Address) -> Result<(), Failure> {
     let wanted = Shape::parse(
         sim.gpus.as_deref(),
         sim.gpu_memory.as_deref(),
         sim.driver.as_deref(),
     )?;
     let program = Program::find(sim.command)?;
-    let instance = Instance::new(true)?;
+    let instance = Instance::new(Address {
+        sim: true,
+        ..address
+    })?;
     instance.prepare()?;
     let env = instance.driver_env()?;
     let daemon = ensure(&instance, &wanted)?;

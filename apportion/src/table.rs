@@ -1,4 +1,7 @@
-//! Tables of text: one row of columns says what is shown, in which order and how wide it becomes.
+//! Tables of text: one row of columns says what is shown, in which order and how wide it becomes. Cells hold names
+//! that others chose, so control characters are escaped.
+
+use apportion_abi::Plain;
 
 /// One column over rows of `T`.
 pub(crate) struct Column<T> {
@@ -27,7 +30,7 @@ pub(crate) fn lay_out<T>(columns: &[Column<T>], rows: &[T]) -> String {
         .collect();
     let cells = rows
         .iter()
-        .map(|row| columns.iter().map(|column| (column.cell)(row)).collect());
+        .map(|row| columns.iter().map(|column| cell(column, row)).collect());
     let lines: Vec<Vec<String>> = std::iter::once(titles).chain(cells).collect();
     let width = |place: usize| lines.iter().map(|line| line[place].chars().count()).max();
     let widths: Vec<usize> = (0..columns.len()).filter_map(width).collect();
@@ -42,6 +45,10 @@ pub(crate) fn lay_out<T>(columns: &[Column<T>], rows: &[T]) -> String {
         text.push('\n');
     }
     text
+}
+
+fn cell<T>(column: &Column<T>, row: &T) -> String {
+    Plain(&(column.cell)(row)).to_string()
 }
 
 #[cfg(test)]
@@ -64,5 +71,16 @@ mod tests {
         ];
         let text = lay_out(&columns, &[("long name", 7), ("x", 100)]);
         assert_eq!(text, "NAME         N\nlong name    7\nx          100\n");
+    }
+
+    #[test]
+    fn a_cell_is_one_line_and_gives_the_terminal_no_orders() {
+        let columns = [Column {
+            title: "NAME",
+            cell: |row: &&str| (*row).to_owned(),
+            side: Side::Left,
+        }];
+        let text = lay_out(&columns, &["\x1b]0;pwn\x07", "a\nb"]);
+        assert_eq!(text, "NAME\n\\u{1b}]0;pwn\\u{7}\na\\nb\n");
     }
 }

@@ -5,12 +5,13 @@ use std::io::{IsTerminal, stdin, stdout};
 use apportion_proto::v1::{ListReply, WatchReply, watch_reply::Item};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 use tonic::Streaming;
 
 use crate::agent::{connect_or_start, refused};
 use crate::failure::Failure;
 use crate::instance::Instance;
-use crate::options::Top;
+use crate::options::{Address, Top};
 use crate::report::Report;
 use crate::{block_on, output, view};
 
@@ -19,8 +20,8 @@ mod screen;
 use screen::Screen;
 
 /// Shows the list once, or until a person ends it.
-pub(crate) fn top(top: &Top, is_simulated: bool) -> Result<(), Failure> {
-    let instance = Instance::new(is_simulated)?;
+pub(crate) fn top(top: &Top, address: Address) -> Result<(), Failure> {
+    let instance = Instance::new(address)?;
     let is_live = !top.once && !top.json && stdout().is_terminal() && stdin().is_terminal();
     if is_live {
         return block_on(live(&instance));
@@ -37,12 +38,15 @@ pub(crate) fn top(top: &Top, is_simulated: bool) -> Result<(), Failure> {
 enum Event {
     List(Box<ListReply>),
     Resized,
+    /// No list came: the agent may be stopped, or its driver may be slow.
+    Quiet,
     Ended,
 }
 
 async fn live(instance: &Instance) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::new("failed to watch the terminal").because(e);
-    let mut watch = connect_or_start(instance).await?.watch().await?;
+    let mut agent = connect_or_start(instance).await?;
+    let mut watch = agent.watch().await?;
     let mut resized = signal(SignalKind::window_change()).map_err(failed)?;
     let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
     let mut hung_up = signal(SignalKind::hangup()).map_err(failed)?;
@@ -52,6 +56,7 @@ async fn live(instance: &Instance) -> Result<(), Failure> {
     loop {
         let event = tokio::select! {
             list = next_list(&mut watch) => Event::List(Box::new(list?)),
+            () = sleep(agent.patience()) => Event::Quiet,
             () = received(&mut resized) => Event::Resized,
             () = received(&mut terminated) => Event::Ended,
             () = received(&mut hung_up) => Event::Ended,
@@ -60,6 +65,7 @@ async fn live(instance: &Instance) -> Result<(), Failure> {
         match event {
             Event::List(list) => shown = view::whole(&list),
             Event::Resized => {}
+            Event::Quiet => agent.greet().await?,
             Event::Ended => return Ok(()),
         }
         screen.draw(&shown)?;

@@ -17,7 +17,7 @@ use apportion_abi::account::{
     LAYOUT_VERSION, LimitsMap, NewCard, OpenError, Process, UsageMap, Used,
 };
 use apportion_abi::{Bytes, CardUuid, place};
-use apportion_ledger::{ClaimWindow, ProcessId};
+use apportion_ledger::{AllocationId, ClaimWindow, ProcessId};
 
 use crate::namespace::Namespaces;
 use crate::procfs::{self, MappedFile};
@@ -109,10 +109,7 @@ impl Account {
             path: folder.clone(),
             source,
         };
-        match fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
+        remove(&folder).map_err(failed)?;
         fs::DirBuilder::new()
             .mode(0o755)
             .create(&folder)
@@ -324,6 +321,34 @@ pub(crate) enum Resolved {
     Unknown,
 }
 
+/// Removes an account's folder, if it is there: one whose name is an id and that holds nothing but limits and
+/// usage. Any other is somebody's, and stays as it is.
+pub(crate) fn remove(folder: &Path) -> io::Result<()> {
+    let name = folder.file_name().and_then(|name| name.to_str());
+    if name.and_then(AllocationId::parse).is_none() {
+        return Err(io::Error::other("its name is no id"));
+    }
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    let own = [place::LIMITS_FILE, place::USAGE_FILE];
+    for entry in entries {
+        let entry = entry?;
+        let is_own = own.iter().any(|own| entry.file_name() == *own);
+        if !is_own || entry.file_type()?.is_dir() {
+            return Err(io::Error::other("it holds what is no account's"));
+        }
+    }
+    for own in own {
+        match fs::remove_file(folder.join(own)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    fs::remove_dir(folder)
+}
+
 /// Inode and size of both files.
 fn identity(folder: &Path) -> Option<[(u64, u64); 2]> {
     let of = |name| {
@@ -336,4 +361,38 @@ fn identity(folder: &Path) -> Option<[(u64, u64); 2]> {
 
 fn c_path(folder: &Path, name: &str) -> Option<CString> {
     CString::new(folder.join(name).as_os_str().as_bytes()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_folder_that_is_an_account_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = |name: &str, files: &[&str]| {
+            let folder = dir.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            for file in files {
+                fs::write(folder.join(file), "").unwrap();
+            }
+            folder
+        };
+        for files in [&["limits", "usage"][..], &["usage"], &[]] {
+            let account = folder("4d-1", files);
+            remove(&account).unwrap();
+            assert!(!account.exists());
+            remove(&account).unwrap();
+        }
+        let important = folder("important", &["limits", "usage"]);
+        let mixed = folder("4d-2", &["limits", "usage", "thesis.tex"]);
+        let nested = folder("4d-3", &[]);
+        fs::create_dir(nested.join("usage")).unwrap();
+        for folder in [&important, &mixed, &nested] {
+            assert!(remove(folder).is_err());
+        }
+        assert_eq!(fs::read_dir(important).unwrap().count(), 2);
+        assert_eq!(fs::read_dir(mixed).unwrap().count(), 3);
+        assert_eq!(fs::read_dir(nested).unwrap().count(), 1);
+    }
 }

@@ -69,6 +69,8 @@ pub(crate) struct Agent {
     driver: Driver,
     faults: Faults,
     ledger: Ledger,
+    /// While an earlier agent's allocations are taken over: one checkpoint is written after all of them.
+    is_taking_over: bool,
     accounts: BTreeMap<AllocationId, Account>,
     members: Members,
     left: left::Left,
@@ -154,6 +156,7 @@ impl Agent {
             boot_id,
             driver,
             ledger,
+            is_taking_over: true,
             accounts: BTreeMap::new(),
             namespaces: Namespaces::new(),
             places: Places::new(),
@@ -178,6 +181,10 @@ impl Agent {
         agent.find_cards();
         agent.adopt(restored.allocations);
         agent.adopt_orphans();
+        agent.is_taking_over = false;
+        if agent.ledger.generation() > 0 {
+            agent.save();
+        }
         agent.show();
         agent
     }
@@ -226,6 +233,10 @@ impl Agent {
                 Some(request) = requests.recv() => self.respond(request),
                 news = SecondLock::next(self.second_lock.as_mut()) => self.hear(news),
                 _ = tick.tick() => {
+                    if !self.instance.keep_lock() {
+                        error!("Another agent has the folder, this one leaves it");
+                        return;
+                    }
                     self.tick();
                     if self.is_idle(&contact) {
                         info!("Nobody needs the agent, it leaves");

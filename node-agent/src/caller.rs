@@ -10,6 +10,10 @@ use tokio::net::unix::UCred;
 use tonic::Status;
 use tonic::transport::server::Connected;
 
+mod authority;
+
+use authority::Authority;
+
 /// Who is asking.
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
@@ -56,6 +60,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 /// A connection.
 pub(crate) struct Peer {
     stream: Box<dyn Duplex>,
+    /// Reads along on the Unix socket.
+    authority: Option<Authority>,
     caller: Caller,
 }
 
@@ -63,7 +69,11 @@ impl Peer {
     /// One over the Unix socket.
     pub(crate) fn local(stream: UnixStream) -> Self {
         let caller = Caller::Local(stream.peer_cred().ok());
-        Self::new(stream, caller)
+        let authority = Some(Authority::new());
+        Self {
+            authority,
+            ..Self::new(stream, caller)
+        }
     }
 
     /// One whose caller is known.
@@ -72,7 +82,12 @@ impl Peer {
         caller: Caller,
     ) -> Self {
         let stream = Box::new(stream);
-        Self { stream, caller }
+        let authority = None;
+        Self {
+            stream,
+            authority,
+            caller,
+        }
     }
 }
 
@@ -90,7 +105,13 @@ impl AsyncRead for Peer {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let arrived = buffer.filled_mut().get_mut(before..);
+        if let Some((authority, arrived)) = self.authority.as_mut().zip(arrived) {
+            authority.pass(arrived);
+        }
+        polled
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) enum CheckpointError {
     Version { path: PathBuf, version: u32 },
     #[error("{path} names a card that is none: {text:?}")]
     Card { path: PathBuf, text: String },
+    #[error("{path} names an allocation by what is no id: {text:?}")]
+    Id { path: PathBuf, text: String },
 }
 
 /// What an earlier agent promised.
@@ -198,8 +200,12 @@ fn allocation(path: &Path, record: Record) -> Result<Allocation, CheckpointError
             text: grant.card,
         }),
     };
+    let id = AllocationId::parse(&record.id).ok_or_else(|| CheckpointError::Id {
+        path: path.to_owned(),
+        text: record.id.clone(),
+    })?;
     Ok(Allocation {
-        id: AllocationId(record.id),
+        id,
         key: record.key,
         name: record.name,
         state,
@@ -280,6 +286,17 @@ mod tests {
             .map(|a| a.name.as_str())
             .collect();
         assert_eq!(names, ["b", "c"]);
+    }
+
+    #[test]
+    fn an_id_that_leads_out_of_the_folder_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint.json");
+        save(&path, &ledger(), "boot").unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("4d-1", "../../escape")).unwrap();
+        let error = load(&path, "boot").unwrap_err().to_string();
+        assert!(error.contains("../../escape"), "{error}");
     }
 
     #[test]

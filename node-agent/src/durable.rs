@@ -8,15 +8,24 @@ use std::path::Path;
 /// Replaces the file at `path`.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("tmp");
+    let replaced = write_and_rename(&temporary, path, content);
+    if replaced.is_err() {
+        // On a full file system the half of a file is in everybody's way.
+        let _ = fs::remove_file(&temporary);
+    }
+    replaced
+}
+
+fn write_and_rename(temporary: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
-        .open(&temporary)?;
+        .open(temporary)?;
     file.write_all(content)?;
     file.sync_all()?;
-    fs::rename(&temporary, path)?;
+    fs::rename(temporary, path)?;
     // The new name is on disk only once its folder is.
     match path.parent() {
         Some(folder) => File::open(folder)?.sync_all(),

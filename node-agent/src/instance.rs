@@ -36,7 +36,7 @@ pub(crate) enum InstanceError {
 #[derive(Debug)]
 pub(crate) struct Instance {
     dir: PathBuf,
-    _lock: File,
+    lock: File,
     /// The socket as it was made: device and inode.
     socket: Option<(u64, u64)>,
 }
@@ -72,9 +72,37 @@ impl Instance {
         make_folder(&accounts, mode).map_err(failed(&accounts))?;
         Ok(Self {
             dir,
-            _lock: lock,
+            lock,
             socket: None,
         })
+    }
+
+    /// Whether the folder is still this agent's. Somebody may have deleted the lock file; then it is made anew, unless
+    /// another agent did so first.
+    pub(crate) fn keep_lock(&mut self) -> bool {
+        let path = self.path(place::AGENT_LOCK);
+        if !path.exists() {
+            let mut options = OpenOptions::new();
+            let made = options.write(true).create_new(true).mode(0o600).open(&path);
+            match made {
+                Ok(lock) if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() => {
+                    self.lock = lock;
+                }
+                Ok(_) => {}
+                // The folder is gone, or cannot be written: nobody else has it either.
+                Err(problem) if problem.kind() != io::ErrorKind::AlreadyExists => return true,
+                Err(_) => {}
+            }
+        }
+        !self.is_anothers()
+    }
+
+    /// Whether the lock file is another than the one that this agent holds: another agent made it.
+    pub(crate) fn is_anothers(&self) -> bool {
+        let held = self.lock.metadata().ok();
+        let held = held.map(|found| (found.dev(), found.ino()));
+        let present = identity(&self.path(place::AGENT_LOCK));
+        present.is_some() && present != held
     }
 
     /// A file or folder of the instance.
@@ -143,6 +171,22 @@ mod tests {
         assert!(matches!(Instance::take(&dir), Err(InstanceError::Taken(_))));
         drop(first);
         assert!(Instance::take(&dir).is_ok());
+    }
+
+    #[test]
+    fn a_lock_that_was_deleted_is_made_anew_unless_another_agent_was_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = Instance::take(folder.path()).unwrap();
+        let lock = first.path(place::AGENT_LOCK);
+        fs::remove_file(&lock).unwrap();
+        assert!(first.keep_lock() && first.keep_lock());
+        let taken = Instance::take(folder.path());
+        assert!(matches!(taken, Err(InstanceError::Taken(_))));
+
+        fs::remove_file(&lock).unwrap();
+        let mut second = Instance::take(folder.path()).unwrap();
+        assert!(first.is_anothers() && !first.keep_lock());
+        assert!(second.keep_lock() && !second.is_anothers());
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use apportion_abi::exit;
+use apportion_abi::{Plain, exit};
 
 /// A command that failed.
 #[derive(Debug)]
@@ -49,9 +49,9 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
+        write!(f, "{}", Plain(&self.what))?;
         match &self.hint {
-            Some(hint) => write!(f, "; hint: {hint}"),
+            Some(hint) => write!(f, "; hint: {}", Plain(hint)),
             None => Ok(()),
         }
     }

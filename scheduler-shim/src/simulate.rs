@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
+use apportion_abi::Plain;
 use jiff::Timestamp;
 
 use crate::failure::Failure;
@@ -89,7 +90,7 @@ fn tell(report: &Report) {
     }
     if !report.ignored.is_empty() {
         let kinds: Vec<String> = (report.ignored.iter())
-            .map(|(kind, count)| format!("{count} {kind}"))
+            .map(|(kind, count)| format!("{count} {}", Plain(kind)))
             .collect();
         let count: usize = report.ignored.values().sum();
         eprintln!(

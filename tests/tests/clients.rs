@@ -43,8 +43,8 @@ const ROWS: &[Row] = &[
         counts_reserve: true,
     },
 ];
-/// The clients that need the machine to themselves.
-const ALONE: &[&str] = &["nvml_hardware.py", "nvml_processes.py"];
+/// The clients that are run by a test of their own.
+const ALONE: &[&str] = &["agent_grpc.py", "nvml_hardware.py", "nvml_processes.py"];
 
 fn python() -> PathBuf {
     let named = std::env::var_os("APPORTION_PYTHON");
@@ -149,6 +149,35 @@ fn nvml_shows_what_happens_to_the_hardware() {
             "nvml_hardware.py",
         );
     }
+}
+
+#[test]
+fn grpc_of_python_reaches_the_agent() {
+    let host = Host::new();
+    let _agent = host.agent(&[]);
+    let mut command = host.program(python());
+    command.arg(scripts().join("agent_grpc.py"));
+    client(
+        command.arg(host.instance().join("agent.sock")),
+        "agent_grpc.py",
+    );
+}
+
+#[test]
+fn grpc_of_go_reaches_the_agent() {
+    let host = Host::new();
+    let program = host.dir().join("client");
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(".");
+    let built = build.current_dir(scripts().join("go")).output();
+    if !built.as_ref().is_ok_and(|built| built.status.success()) {
+        let why = built.map(|built| String::from_utf8_lossy(&built.stderr).into_owned());
+        eprintln!("left out: no client in Go, which takes Go 1.25 and its modules: {why:?}");
+        return;
+    }
+    let _agent = host.agent(&[]);
+    let mut command = host.program(&program);
+    client(command.arg(host.instance().join("agent.sock")), "go");
 }
 
 #[test]

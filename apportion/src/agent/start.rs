@@ -40,6 +40,9 @@ pub(crate) async fn connect_or_start(instance: &Instance) -> Result<Agent, Failu
         match try_connect(instance).await {
             Ok(agent) => return Ok(agent),
             Err(Unreachable::Failed(failure)) => return Err(failure),
+            // One that we started may still look at its cards.
+            Err(Unreachable::Silent(failure)) if launched.is_none() => return Err(failure),
+            Err(Unreachable::Silent(_)) => {}
             Err(Unreachable::Absent) => {}
         }
         match &launched {

@@ -219,7 +219,7 @@ fn agent(instance: &Instance) -> Vec<Finding> {
         match try_connect(instance).await {
             Ok(mut agent) => Ok(Some(agent.list().await?.node.unwrap_or_default())),
             Err(Unreachable::Absent) => Ok(None),
-            Err(Unreachable::Failed(failure)) => Err(failure),
+            Err(Unreachable::Failed(failure) | Unreachable::Silent(failure)) => Err(failure),
         }
     });
     match asked {

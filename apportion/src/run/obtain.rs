@@ -18,7 +18,7 @@ use crate::instance::Instance;
 
 /// How often cards are chosen again after somebody else took the hole.
 const ATTEMPTS: u32 = 5;
-/// How long the agent may take to allocate.
+/// For how long a request that was lost with its agent is made again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Gets what was asked for and ties it to this process; also returns what the agent had before.
@@ -35,20 +35,13 @@ pub(super) async fn obtain(
     loop {
         let mut agent = connect_or_start(instance).await?;
         let held = HeldSignals::hold()?;
-        let tied = tie(&mut agent, ask, name, &mut proposal);
-        let tied = tokio::time::timeout(PATIENCE, tied)
-            .await
-            .map_err(|_| slow())?;
+        let tied = tie(&mut agent, ask, name, &mut proposal).await;
         drop(held);
         match tied {
             Err(failure) if failure.is_lost() && Instant::now() < deadline => {}
             tied => return tied,
         }
     }
-}
-
-fn slow() -> Failure {
-    Failure::new("the agent did not answer in time").hint("`apportion doctor` looks at it")
 }
 
 /// Signals that end a program, held back until this is dropped.

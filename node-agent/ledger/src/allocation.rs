@@ -15,6 +15,21 @@ use crate::event::Time;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllocationId(pub String);
 
+impl AllocationId {
+    /// Reads what was written down, a file's text or a folder's name: the ledger's two numbers. Anything else is no
+    /// id, and so nothing that leads out of the folder of accounts is one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (epoch, serial) = text.split_once('-')?;
+        let is_number = |part: &str, digits: usize, is_digit: fn(&u8) -> bool| {
+            (1..=digits).contains(&part.len()) && part.as_bytes().iter().all(is_digit)
+        };
+        let is_id = is_number(epoch, 16, u8::is_ascii_hexdigit)
+            && is_number(serial, 20, u8::is_ascii_digit);
+        is_id.then(|| Self(text.to_owned()))
+    }
+}
+
 impl fmt::Display for AllocationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -146,5 +161,30 @@ impl Allocation {
 
     pub(crate) fn grant_mut(&mut self, card: CardUuid) -> Option<&mut Grant> {
         self.grants.iter_mut().find(|grant| grant.card == card)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_two_numbers_and_leads_nowhere_else() {
+        for id in ["4d-1", "19ac5b3f2e1-18446744073709551615"] {
+            assert_eq!(AllocationId::parse(id), Some(AllocationId(id.to_owned())));
+        }
+        for text in [
+            "",
+            "-",
+            "1-",
+            "-1",
+            "..",
+            "../../escape",
+            "4d-1/..",
+            "4d-1-2",
+            "important",
+        ] {
+            assert_eq!(AllocationId::parse(text), None, "{text}");
+        }
     }
 }

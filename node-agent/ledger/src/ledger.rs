@@ -101,6 +101,15 @@ impl Ledger {
         effects
     }
 
+    /// Takes a change of an allocation back that could not be written down: it is again as it was `before`. One that
+    /// is gone stays gone.
+    pub fn revert(&mut self, before: Allocation) {
+        if let Some(allocation) = self.allocations.get_mut(&before.id) {
+            *allocation = before;
+            self.generation += 1;
+        }
+    }
+
     /// Grows by one with each change that is worth a checkpoint.
     #[must_use]
     pub fn generation(&self) -> u64 {

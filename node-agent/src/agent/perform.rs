@@ -8,6 +8,19 @@ pub(super) enum Outcome {
     Failed(String),
 }
 
+/// Whether an effect tells of a change to an allocation, or carries it out.
+fn is_of(effect: &Effect, id: &AllocationId) -> bool {
+    match effect {
+        Effect::SetLimit { id: of, .. } | Effect::SetOverhead { id: of, .. } => of == id,
+        Effect::Notice(notice) => notice.allocation.iter().any(|(of, _)| of == id),
+        Effect::OpenAccount(_)
+        | Effect::CloseAccount(_)
+        | Effect::Kill(_)
+        | Effect::Save
+        | Effect::Answer(_) => false,
+    }
+}
+
 impl Agent {
     /// Applies an event that is no request.
     pub(super) fn apply_quietly(&mut self, event: Event) {
@@ -19,12 +32,18 @@ impl Agent {
     /// Applies an event and performs its effects. An account that cannot be made, or a promise that
     /// cannot be written down, is taken back.
     pub(super) fn apply(&mut self, event: Event) -> Outcome {
+        let before = self.revocable(&event);
         let effects = self.ledger.apply(now(), event);
         let mut outcome = Outcome::Answered(Err(Refusal::Malformed("nothing was asked")));
         let has_changed = !effects.is_empty();
         for effect in effects {
+            let is_failed = matches!(outcome, Outcome::Failed(_));
+            if is_failed && before.iter().any(|before| is_of(&effect, &before.id)) {
+                continue;
+            }
             let performed = match effect {
                 Effect::OpenAccount(id) => self.open_account(&id),
+                Effect::Save if self.is_taking_over => Ok(()),
                 Effect::Save => self.try_save(),
                 Effect::Answer(answer) => {
                     if let Outcome::Answered(_) = outcome {
@@ -41,10 +60,24 @@ impl Agent {
                 outcome = Outcome::Failed(problem);
             }
         }
-        if has_changed {
+        if let (Outcome::Failed(_), Some(before)) = (&outcome, before) {
+            self.ledger.revert(before);
+        }
+        if has_changed && !self.is_taking_over {
             self.show();
         }
         outcome
+    }
+
+    /// An allocation as it is before a change that is not to be if it cannot be written down. Its effects beside the
+    /// answer come after the checkpoint.
+    fn revocable(&self, event: &Event) -> Option<Allocation> {
+        match event {
+            Event::Commit { id, .. } | Event::Resize { id, .. } => {
+                self.ledger.allocation(id).cloned()
+            }
+            _ => None,
+        }
     }
 
     fn perform(&mut self, effect: Effect) {
@@ -113,7 +146,7 @@ impl Agent {
         self.whole_gone(id);
         self.members.dissolve(id);
         let folder = self.account_folder(id);
-        if let Err(problem) = std::fs::remove_dir_all(&folder) {
+        if let Err(problem) = crate::account::remove(&folder) {
             warn!(folder = %folder.display(), %problem, "Failed to remove an account");
         }
     }
@@ -130,6 +163,9 @@ impl Agent {
 
     fn try_save(&self) -> Result<(), String> {
         let path = self.instance.path(place::CHECKPOINT);
+        if self.instance.is_anothers() {
+            return Err(format!("another agent writes {}", path.display()));
+        }
         let saved = checkpoint::save(&path, &self.ledger, &self.boot_id);
         saved.map_err(|problem| format!("failed to write {}: {problem}", path.display()))
     }

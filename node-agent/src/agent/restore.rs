@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::account;
 use crate::checkpoint::Restored;
 use apportion_ledger::{Grant, Owner};
 
@@ -27,7 +28,7 @@ pub(super) fn load(path: &Path, boot_id: &str) -> Restored {
 /// of today may have the pid and the start time of one of then.
 pub(super) fn forget_claims(accounts: &Path) {
     for folder in std::fs::read_dir(accounts).into_iter().flatten().flatten() {
-        if let Err(problem) = std::fs::remove_dir_all(folder.path()) {
+        if let Err(problem) = account::remove(&folder.path()) {
             warn!(folder = %folder.path().display(), %problem, "Failed to remove an account of before");
         }
     }
@@ -47,8 +48,10 @@ impl Agent {
     }
 
     pub(super) fn adopt(&mut self, allocations: Vec<Allocation>) {
+        let mut taken = Vec::new();
         for mut allocation in allocations {
             let id = allocation.id.clone();
+            taken.push(id.clone());
             // The overhead stays what the programs are held to until a sample says better.
             let account = Account::adopt(self.account_folder(&id));
             let overheads: Vec<_> = account.iter().flat_map(Account::limits).collect();
@@ -58,32 +61,42 @@ impl Agent {
                     .filter(|grant| grant.card == card)
                     .for_each(|grant| grant.overhead = overhead);
             }
-            self.take_over(allocation);
+            self.enter(allocation);
         }
+        self.take_over(&taken);
     }
 
     /// Accounts that no checkpoint names: adopted while a process is in them, removed otherwise.
     pub(super) fn adopt_orphans(&mut self) {
+        let mut taken = Vec::new();
         let folders = std::fs::read_dir(self.instance.path(place::ACCOUNTS));
         for folder in folders.into_iter().flatten().flatten() {
-            let Ok(name) = folder.file_name().into_string() else {
+            let path = folder.path();
+            let name = folder.file_name();
+            let Some(id) = name.to_str().and_then(AllocationId::parse) else {
+                warn!(folder = %path.display(), "Folder left alone, its name is no id");
                 continue;
             };
-            let id = AllocationId(name);
             if self.accounts.contains_key(&id) {
                 continue;
             }
             match self.orphan(&id) {
                 Some(allocation) => {
                     warn!(%id, "Account without a record adopted, its processes live");
-                    self.take_over(allocation);
+                    self.enter(allocation);
+                    taken.push(id);
                 }
-                None => match Account::other_version(&folder.path()) {
+                None => match Account::other_version(&path) {
                     Some(version) => warn!(%id, version, "Account of another version left alone"),
-                    None => drop(std::fs::remove_dir_all(folder.path())),
+                    None => {
+                        if let Err(problem) = account::remove(&path) {
+                            warn!(folder = %path.display(), %problem, "Folder left alone");
+                        }
+                    }
                 },
             }
         }
+        self.take_over(&taken);
     }
 
     /// What can be told of an allocation from its account alone. It ends with its processes.
@@ -106,24 +119,29 @@ impl Agent {
         })
     }
 
-    fn take_over(&mut self, allocation: Allocation) {
-        let id = allocation.id.clone();
+    fn enter(&mut self, allocation: Allocation) {
         self.counts.adopted += 1;
         self.apply_quietly(Event::Adopted(allocation));
+    }
+
+    /// Finds who is in the accounts of allocations that were entered. Each step is done for all of them before the
+    /// next, as a step looks at every process of the machine.
+    fn take_over(&mut self, ids: &[AllocationId]) {
         self.collect_slots();
-        let state = self
-            .ledger
-            .allocation(&id)
-            .map(|allocation| allocation.state.clone());
-        match state {
-            Some(State::Allocated(Owner::Process(owner))) => match crate::procfs::is_live(owner) {
-                true => self.members.join(owner, &id),
-                false => self.apply_quietly(Event::OwnerGone { id: id.clone() }),
-            },
-            Some(State::Allocated(Owner::Pod(pod))) => self.members.enter_pod(pod, &id),
-            Some(State::Reserved { .. } | State::Draining) | None => {}
+        for id in ids {
+            let allocation = self.ledger.allocation(id);
+            match allocation.map(|allocation| allocation.state.clone()) {
+                Some(State::Allocated(Owner::Process(owner))) => {
+                    match crate::procfs::is_live(owner) {
+                        true => self.members.join(owner, id),
+                        false => self.apply_quietly(Event::OwnerGone { id: id.clone() }),
+                    }
+                }
+                Some(State::Allocated(Owner::Pod(pod))) => self.members.enter_pod(pod, id),
+                Some(State::Reserved { .. } | State::Draining) | None => {}
+            }
         }
         self.members.follow();
-        self.end_if_empty(&id);
+        ids.iter().for_each(|id| self.end_if_empty(id));
     }
 }

@@ -11,6 +11,7 @@ mod host;
 mod hostile;
 mod offenders;
 mod pods;
+mod promises;
 mod reconcile;
 mod recovery;
 mod runtime;

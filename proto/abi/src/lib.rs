@@ -14,12 +14,14 @@ pub mod capacity;
 pub mod exit;
 pub mod names;
 pub mod place;
+pub mod plain;
 pub mod request;
 pub mod units;
 pub mod uuid;
 pub mod workload;
 
 pub use capacity::{Ask, Capacity, Holder, Shortfall, fits};
+pub use plain::Plain;
 pub use request::{Fraction, GpuRequest, RequestError, SHARE_UNIT, Share, whole_units};
 pub use units::Bytes;
 pub use uuid::CardUuid;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use apportion_abi::Plain;
 use serde::Serialize;
 
 /// One sentence about one object.
@@ -16,7 +17,7 @@ pub(crate) struct Remark {
 
 impl fmt::Display for Remark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.object, self.message)
+        write!(f, "{}: {}", Plain(&self.object), Plain(&self.message))
     }
 }
 

@@ -11,7 +11,7 @@ use super::books::Books;
 use super::report::Report;
 use super::room::{self, NodeView};
 use super::unblock;
-use super::words;
+use super::words::{self, line};
 use crate::objects::snapshot::Snapshot;
 
 /// How many nodes are printed in text; JSON has all.
@@ -194,47 +194,54 @@ fn before(usage: f64) -> String {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "pod {}", self.pod)?;
-        writeln!(f, "  {}", self.decision)?;
+        line(f, format_args!("pod {}", self.pod))?;
+        line(f, format_args!("  {}", self.decision))?;
         if let (Some(job), Some(queue), Some(priority)) = (&self.job, &self.queue, self.priority) {
             let kind = match self.preemptible {
                 Some(true) => "preemptible",
                 _ => "non-preemptible",
             };
-            writeln!(
+            line(
                 f,
-                "  group {job}, queue {queue}, priority {priority}, {kind}"
+                format_args!("  group {job}, queue {queue}, priority {priority}, {kind}"),
             )?;
         }
         if let Some(asks) = &self.asks {
-            writeln!(f, "  asks {asks}")?;
+            line(f, format_args!("  asks {asks}"))?;
         }
         for node in self.nodes.iter().take(SHOWN) {
-            writeln!(
+            line(
                 f,
-                "node {}: {}; {} idle cards",
-                node.node, node.message, node.idle_cards
+                format_args!(
+                    "node {}: {}; {} idle cards",
+                    node.node, node.message, node.idle_cards
+                ),
             )?;
             for card in &node.cards {
                 let holders: Vec<String> = (card.holders.iter())
                     .map(|holder| format!("{} with {}", holder.pod, Bytes(holder.bytes)))
                     .collect();
                 let (free, total) = (Bytes(card.free_bytes), Bytes(card.total_bytes));
-                writeln!(
+                line(
                     f,
-                    "  {}: {free} free of {total}, held by {}",
-                    card.card,
-                    holders.join(", ")
+                    format_args!(
+                        "  {}: {free} free of {total}, held by {}",
+                        card.card,
+                        holders.join(", ")
+                    ),
                 )?;
             }
         }
         if let Some(more) = self.nodes.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-            writeln!(f, "and {more} more nodes; --json has all")?;
+            line(f, format_args!("and {more} more nodes; --json has all"))?;
         }
         for queue in &self.queues {
-            writeln!(f, "queue {}", queue.queue)?;
+            line(f, format_args!("queue {}", queue.queue))?;
             for resource in &queue.resources {
-                writeln!(f, "  {}: {}", resource.resource, resource.words)?;
+                line(
+                    f,
+                    format_args!("  {}: {}", resource.resource, resource.words),
+                )?;
             }
         }
         for change in &self.unblocked_if {
@@ -243,7 +250,7 @@ impl fmt::Display for Explanation {
             } else {
                 ""
             };
-            writeln!(f, "would start if {change}{alone}")?;
+            line(f, format_args!("would start if {change}{alone}"))?;
         }
         Ok(())
     }

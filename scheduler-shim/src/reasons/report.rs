@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::books::{Books, Made};
 use super::explain::{self, Explanation, QueueView};
 use super::waiting::{self, Waiting};
-use super::words;
+use super::words::{self, line};
 use crate::objects::remark::Remarks;
 use crate::objects::snapshot::Snapshot;
 
@@ -124,13 +124,16 @@ impl fmt::Display for Report {
             return explanation.fmt(f);
         }
         for decided in &self.decisions {
-            writeln!(f, "{decided}")?;
+            line(f, format_args!("{decided}"))?;
         }
         for waiting in &self.waiting {
-            writeln!(f, "{} waits because {}", waiting.pod, waiting.message)?;
+            line(
+                f,
+                format_args!("{} waits because {}", waiting.pod, waiting.message),
+            )?;
         }
         if self.decisions.is_empty() && self.waiting.is_empty() {
-            writeln!(f, "nothing to decide")?;
+            line(f, format_args!("nothing to decide"))?;
         }
         Ok(())
     }

@@ -1,9 +1,16 @@
-//! Amounts as people read them.
+//! Amounts and lines as people read them.
 
-use apportion_abi::Bytes;
+use std::fmt;
+
+use apportion_abi::{Bytes, Plain};
 use apportion_policy::amounts::{Resource, UNLIMITED};
 use apportion_policy::cluster::{Cards, Task};
 use apportion_policy::{Action, ClaimRefusal, CompanyRefusal};
+
+/// One line. Files may hold any name: one with a line feed must not look like a decision of its own.
+pub(crate) fn line(f: &mut fmt::Formatter<'_>, text: fmt::Arguments<'_>) -> fmt::Result {
+    writeln!(f, "{}", Plain(&text.to_string()))
+}
 
 /// An amount of a resource that queues divide.
 pub(crate) fn amount(resource: Resource, amount: f64) -> String {

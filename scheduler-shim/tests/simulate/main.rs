@@ -58,6 +58,30 @@ fn two_services_share_the_only_card() {
 }
 
 #[test]
+fn a_name_can_forge_no_decision_and_gives_the_terminal_no_orders() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pod.json");
+    let name = "a\nbind b to c\u{1b}[31m";
+    let pod = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ns", "annotations": {"gpu-fraction": "0.5"}},
+        "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "c", "image": "i"}]},
+    });
+    std::fs::write(&file, pod.to_string()).unwrap();
+    for options in [&[][..], &["--explain", name]] {
+        let output = run(std::slice::from_ref(&file), options);
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("a\\nbind b to c\\u{1b}[31m"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text}");
+        assert!(
+            text.lines().all(|line| !line.starts_with("bind ")),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn as_many_pods_get_a_part_of_a_card_as_it_has_memory_for() {
     let report = json(&["packing.yaml"], &[]);
     assert_eq!(report["decisions"].as_array().unwrap().len(), 23);

@@ -6,6 +6,7 @@ use apportion_tests::{CARD, CONTEXT, Host, MIB, PATIENCE, Said, built, cards, ev
 use nix::sys::signal::Signal;
 
 mod mistakes;
+mod stopped;
 
 #[test]
 fn without_a_driver_it_says_so_and_names_the_simulated_cards() {

@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// The most mappings that are guarded at the same time: two for each account of a node.
-const MOST: usize = 4096;
+const MOST: usize = 8192;
 /// An entry that is taken and not yet filled in. No mapping starts here.
 const TAKEN: usize = 1;
 

@@ -25,6 +25,9 @@ pub enum OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::System(call, errno @ libc::ENOSPC) => {
+                write!(f, "{call} failed: the file system is full (errno {errno})")
+            }
             Self::System(call, errno) => write!(f, "{call} failed (errno {errno})"),
             Self::NotAnAccount => f.write_str("not an account file"),
             Self::Version(version) => {
@@ -106,6 +109,19 @@ impl Fd {
         usize::try_from(stat.st_size).map_err(|_| OpenError::NotAnAccount)
     }
 
+    /// Takes the pages now. A hole would be filled by the first touch, and on a full file system that is a bus
+    /// error in the program that touches it.
+    fn allocate(&self, size: usize) -> Result<(), OpenError> {
+        loop {
+            // SAFETY: the descriptor is open for writing.
+            match unsafe { libc::posix_fallocate(self.0, 0, size as libc::off_t) } {
+                0 => return Ok(()),
+                libc::EINTR => {}
+                errno => return Err(OpenError::System("posix_fallocate", errno)),
+            }
+        }
+    }
+
     fn map(&self, size: usize, protection: i32) -> Result<Mapping, OpenError> {
         // SAFETY: a new shared mapping of an open descriptor at an address of the kernel's choice.
         let start = unsafe {
@@ -165,7 +181,7 @@ impl Mapping {
 
     fn guard(&mut self) -> Result<(), OpenError> {
         let guard = Guard::new(self.start.as_ptr(), self.size);
-        self.guard = Some(guard.ok_or(OpenError::System("guard", libc::ENOSPC))?);
+        self.guard = Some(guard.ok_or(OpenError::System("guard", libc::ENOMEM))?);
         Ok(())
     }
 
@@ -197,6 +213,7 @@ impl Mapping {
         if unsafe { libc::ftruncate(fd.0, size as libc::off_t) } != 0 {
             return Err(errno("ftruncate"));
         }
+        fd.allocate(size)?;
         let mut mapping = fd.map(size, libc::PROT_READ | libc::PROT_WRITE)?;
         mapping.guard()?;
         let header = Header {
