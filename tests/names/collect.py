@@ -2,10 +2,14 @@
 """Lists what the libraries below a folder may ask of the driver, of NVML and of the CUDA runtime.
 
     tests/names/collect.py VENV/lib/python3.11/site-packages/torch > tests/names/pytorch.txt
+    tests/names/collect.py VENV/lib/python3.11/site-packages/jax_plugins 12 > tests/names/jax.txt
 
 A name counts if it stands alone as a string in a library: that is how symbols are linked and how `dlsym` and
-`cuGetProcAddress` are asked. NVIDIA's own libraries are left out, as they bring a runtime of their own; so are NVML's internal functions, which
-nobody but NVIDIA can provide.
+`cuGetProcAddress` are asked. NVIDIA's own libraries are left out, as they bring a runtime of their own; so are NVML's
+internal functions, which nobody but NVIDIA can provide.
+
+Most libraries name the runtime's file, and so its major version. XLA's, which JAX and TensorFlow have, put that name
+together when they open it: they know no number but the one that they were built with, which is the second argument.
 """
 import pathlib
 import re
@@ -24,9 +28,9 @@ DRIVER = first_words(HERE.parent / "conformance/src/cases/entry_points.txt")
 RUNTIME = {12: first_words(HERE.parent / "sim/cudart/names-12.txt"), 13: first_words(HERE.parent / "sim/cudart/names-13.txt")}
 
 
-def main(folder):
+def main(folder, *majors):
     strings = set()
-    majors = set()
+    majors = {int(major) for major in majors}
     for path in sorted(pathlib.Path(folder).rglob("*.so*")):
         if OWN.match(path.name) or not path.is_file():
             continue
@@ -47,4 +51,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -3,6 +3,7 @@
 use crate::record::{Report, Stop};
 
 mod arrays;
+mod batches;
 mod contexts;
 mod deadly_nulls;
 mod dependencies;
@@ -10,8 +11,10 @@ mod driver_lookup;
 mod entry_points;
 mod graphs;
 mod green;
+mod linking;
 mod managed;
 mod modules;
+mod nodes;
 mod null_outputs;
 mod pitched;
 mod plain;
@@ -20,6 +23,7 @@ mod processes;
 mod queries;
 mod rounding;
 mod starting;
+mod textures;
 mod virtual_memory;
 
 pub(crate) use deadly_nulls::perform as perform_deadly;
@@ -73,6 +77,21 @@ pub(crate) const CASES: &[Case] = &[
         run: modules::run,
     },
     Case {
+        name: "linking",
+        about: "code that is linked, and loaded then",
+        run: linking::run,
+    },
+    Case {
+        name: "textures",
+        about: "texture and surface objects",
+        run: textures::run,
+    },
+    Case {
+        name: "batches",
+        about: "many copies by one call",
+        run: batches::run,
+    },
+    Case {
         name: "virtual_memory",
         about: "handles, reservations, mappings and who keeps memory alive",
         run: virtual_memory::run,
@@ -101,6 +120,21 @@ pub(crate) const CASES: &[Case] = &[
         name: "graphs",
         about: "memory that graphs allocate: at which step it is taken, kept and given back",
         run: graphs::run,
+    },
+    Case {
+        name: "freed_at_launch",
+        about: "graphs that free at a launch what the one before left allocated",
+        run: graphs::freed_at_launch,
+    },
+    Case {
+        name: "captured_memory",
+        about: "allocations of a stream that is captured",
+        run: graphs::captured,
+    },
+    Case {
+        name: "nodes",
+        about: "nodes of graphs: asked for, changed, switched off; what each does",
+        run: nodes::run,
     },
     Case {
         name: "dependencies",

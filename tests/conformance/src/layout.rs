@@ -1,5 +1,7 @@
 //! The structures that cross the boundary, laid out as `cuda.h` and `nvml.h` have them.
 
+use std::ffi::c_void;
+
 /// `CUmemLocationType`: a card.
 pub(crate) const DEVICE: i32 = 1;
 /// `CUmemLocationType`: the host's memory near one processor.
@@ -57,12 +59,179 @@ impl Access {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Fill {
-    address: u64,
+    pub(crate) address: u64,
     pitch: usize,
-    value: u32,
+    pub(crate) value: u32,
     element: u32,
-    width: usize,
+    pub(crate) width: usize,
     height: usize,
+}
+
+/// `CUDA_HOST_NODE_PARAMS`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct HostCall {
+    pub(crate) function: extern "C" fn(*mut c_void),
+    pub(crate) data: *mut c_void,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS`, without parameters.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct KernelNode {
+    pub(crate) function: usize,
+    pub(crate) shape: [u32; 7],
+    rest: [usize; 4],
+}
+
+impl KernelNode {
+    /// One block of so many threads.
+    pub(crate) const fn new(function: usize, threads: u32) -> Self {
+        Self {
+            function,
+            shape: [1, 1, 1, threads, 1, 1, 0],
+            rest: [0; 4],
+        }
+    }
+}
+
+/// `CUmemcpyAttributes`: in the order of the stream, without hints.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct CopyAttributes {
+    order: u32,
+    hints: [u32; 4],
+    flags: u32,
+}
+
+impl CopyAttributes {
+    pub(crate) const IN_ORDER: Self = Self {
+        order: 1,
+        hints: [0; 4],
+        flags: 0,
+    };
+}
+
+/// `CUmemcpy3DOperand` of a pointer: its rows are so long and its slices so high.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Rows {
+    kind: u32,
+    address: u64,
+    row: usize,
+    height: usize,
+    hint: u64,
+}
+
+/// `CUDA_MEMCPY3D_BATCH_OP`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct CopyOfRows {
+    from: Rows,
+    to: Rows,
+    extent: [usize; 3],
+    order: u32,
+    flags: u32,
+}
+
+impl CopyOfRows {
+    /// So many bytes of so many rows, out of longer ones into rows without gaps.
+    pub(crate) fn new(to: u64, from: (u64, usize), bytes: usize, rows: usize) -> Self {
+        const POINTER: u32 = 1;
+        let end = |address, row| Rows {
+            kind: POINTER,
+            address,
+            row,
+            height: 0,
+            hint: 0,
+        };
+        Self {
+            from: end(from.0, from.1),
+            to: end(to, 0),
+            extent: [bytes, rows, 1],
+            order: 1,
+            flags: 0,
+        }
+    }
+}
+
+/// `CUDA_RESOURCE_DESC`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct ResourceOfTexture {
+    pub(crate) kind: u32,
+    pub(crate) handle: u64,
+    format: i32,
+    channels: u32,
+    bytes: usize,
+    reserved: [u64; 13],
+    flags: u64,
+}
+
+impl ResourceOfTexture {
+    const EMPTY: Self = Self {
+        kind: 0,
+        handle: 0,
+        format: 0,
+        channels: 0,
+        bytes: 0,
+        reserved: [0; 13],
+        flags: 0,
+    };
+
+    pub(crate) const fn of_array(array: usize) -> Self {
+        Self {
+            handle: array as u64,
+            ..Self::EMPTY
+        }
+    }
+
+    /// So many bytes of floating-point numbers.
+    pub(crate) const fn of_memory(address: u64, bytes: usize) -> Self {
+        const LINEAR: u32 = 2;
+        Self {
+            kind: LINEAR,
+            handle: address,
+            format: FLOATS,
+            channels: 1,
+            bytes,
+            ..Self::EMPTY
+        }
+    }
+}
+
+/// `CUDA_TEXTURE_DESC`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Sampling {
+    pub(crate) modes: [u32; 3],
+    rest: [u32; 23],
+}
+
+impl Sampling {
+    /// What lies beyond an edge is like the edge.
+    pub(crate) const CLAMPED: Self = Self {
+        modes: [1; 3],
+        rest: [0; 23],
+    };
+}
+
+/// `CU_DEV_SM_RESOURCE_GROUP_PARAMS`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Wish {
+    pub(crate) multiprocessors: u32,
+    rest: [u32; 15],
+}
+
+impl Wish {
+    /// So many, scheduled as the card does it; zero for as many as there are.
+    pub(crate) const fn of(multiprocessors: u32) -> Self {
+        Self {
+            multiprocessors,
+            rest: [0; 15],
+        }
+    }
 }
 
 impl Fill {
@@ -212,6 +381,12 @@ const _: () = {
     assert!(size_of::<Access>() == 12);
     assert!(size_of::<PoolProperties>() == 88);
     assert!(size_of::<ArrayDescriptor>() == 24);
+    assert!(size_of::<KernelNode>() == 72);
+    assert!(size_of::<CopyAttributes>() == 24);
+    assert!(size_of::<CopyOfRows>() == 112);
+    assert!(size_of::<ResourceOfTexture>() == 144);
+    assert!(size_of::<Sampling>() == 104);
+    assert!(size_of::<Wish>() == 64);
     assert!(size_of::<CardMemory>() == 24);
     assert!(size_of::<CardMemoryV2>() == 40);
     assert!(size_of::<Running>() == 24);

@@ -3,6 +3,7 @@
 //! One row per function gives its symbol and its signature in `cuda.h` or `nvml.h`. Outputs are
 //! `Option<&mut T>`, which is a pointer that may be NULL, so that a case says `None` where it means
 //! NULL. A function that the library lacks answers [`Code::ABSENT`].
+#![expect(clippy::too_many_arguments, reason = "the driver's own signatures")]
 
 use std::ffi::{c_char, c_void};
 
@@ -10,8 +11,9 @@ use libloading::Library;
 
 use crate::code::Code;
 use crate::layout::{
-    Access, AllocationNode, ArrayDescriptor, CardMemory, CardMemoryV2, Fill, HandleProperties,
-    PoolProperties, Resource, Running,
+    Access, AllocationNode, ArrayDescriptor, CardMemory, CardMemoryV2, CopyAttributes, CopyOfRows,
+    Fill, HandleProperties, HostCall, KernelNode, Location, PoolProperties, Resource,
+    ResourceOfTexture, Running, Sampling, Wish,
 };
 
 /// A nullable output.
@@ -148,11 +150,56 @@ library! {
     green_stream = "cuGreenCtxStreamCreate" (stream: Out<usize>, context: usize, flags: u32, priority: i32);
     stream_context = "cuStreamGetCtx_v2" (stream: usize, context: Out<usize>, green: Out<usize>);
     stream_destroy = "cuStreamDestroy_v2" (stream: usize);
+    green_id = "cuGreenCtxGetId" (context: usize, id: Out<u64>);
+    green_record = "cuGreenCtxRecordEvent" (context: usize, event: usize);
+    green_wait = "cuGreenCtxWaitEvent" (context: usize, event: usize);
+    split_by_wishes = "cuDevSmResourceSplit" (groups: *mut Resource, count: u32, input: In<Resource>, remainder: Out<Resource>, flags: u32, wishes: *mut Wish);
+    graph_child = "cuGraphAddChildGraphNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, child: usize);
+    graph_record = "cuGraphAddEventRecordNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, event: usize);
+    graph_wait = "cuGraphAddEventWaitNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, event: usize);
+    graph_host = "cuGraphAddHostNode" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, call: In<HostCall>);
+    graph_kernel = "cuGraphAddKernelNode_v2" (node: Out<usize>, graph: usize, after: In<usize>, count: usize, kernel: In<KernelNode>);
+    graph_print = "cuGraphDebugDotPrint" (graph: usize, path: *const c_char, flags: u32);
+    graph_retain = "cuGraphRetainUserObject" (graph: usize, object: usize, count: u32, flags: u32);
+    node_type = "cuGraphNodeGetType" (node: usize, kind: Out<u32>);
+    node_fill = "cuGraphMemsetNodeGetParams" (node: usize, fill: Out<Fill>);
+    node_set_fill = "cuGraphMemsetNodeSetParams" (node: usize, fill: In<Fill>);
+    node_kernel = "cuGraphKernelNodeGetParams_v2" (node: usize, kernel: Out<KernelNode>);
+    node_recorded = "cuGraphEventRecordNodeGetEvent" (node: usize, event: Out<usize>);
+    node_set_recorded = "cuGraphEventRecordNodeSetEvent" (node: usize, event: usize);
+    node_awaited = "cuGraphEventWaitNodeGetEvent" (node: usize, event: Out<usize>);
+    node_child = "cuGraphChildGraphNodeGetGraph" (node: usize, graph: Out<usize>);
+    exec_record = "cuGraphExecEventRecordNodeSetEvent" (exec: usize, node: usize, event: usize);
+    exec_enable = "cuGraphNodeSetEnabled" (exec: usize, node: usize, is_enabled: u32);
+    exec_enabled = "cuGraphNodeGetEnabled" (exec: usize, node: usize, is_enabled: Out<u32>);
+    exec_flags = "cuGraphExecGetFlags" (exec: usize, flags: Out<u64>);
+    exec_destroy = "cuGraphExecDestroy" (exec: usize);
+    event_elapsed = "cuEventElapsedTime" (milliseconds: Out<f32>, start: usize, end: usize);
+    event_query = "cuEventQuery" (event: usize);
+    object_create = "cuUserObjectCreate" (object: Out<usize>, thing: *mut c_void, end: extern "C" fn(*mut c_void), references: u32, flags: u32);
+    object_release = "cuUserObjectRelease" (object: usize, count: u32);
+    texture_create = "cuTexObjectCreate" (texture: Out<u64>, resource: In<ResourceOfTexture>, sampling: In<Sampling>, view: *const c_void);
+    texture_destroy = "cuTexObjectDestroy" (texture: u64);
+    texture_resource = "cuTexObjectGetResourceDesc" (resource: Out<ResourceOfTexture>, texture: u64);
+    texture_sampling = "cuTexObjectGetTextureDesc" (sampling: Out<Sampling>, texture: u64);
+    texture_view = "cuTexObjectGetResourceViewDesc" (view: Out<[u64; 14]>, texture: u64);
+    surface_create = "cuSurfObjectCreate" (surface: Out<u64>, resource: In<ResourceOfTexture>);
+    surface_destroy = "cuSurfObjectDestroy" (surface: u64);
+    surface_resource = "cuSurfObjectGetResourceDesc" (resource: Out<ResourceOfTexture>, surface: u64);
+    copy_batch_v1 = "cuMemcpyBatchAsync" (to: *const u64, from: *const u64, sizes: *const usize, count: usize, attributes: In<CopyAttributes>, starts: *const usize, kinds: usize, failed: Out<usize>, stream: usize);
+    copy_batch = "cuMemcpyBatchAsync_v2" (to: *const u64, from: *const u64, sizes: *const usize, count: usize, attributes: In<CopyAttributes>, starts: *const usize, kinds: usize, stream: usize);
+    copy_rows_batch = "cuMemcpy3DBatchAsync_v2" (count: usize, copies: In<CopyOfRows>, flags: u64, stream: usize);
+    prefetch_batch = "cuMemPrefetchBatchAsync" (addresses: *const u64, sizes: *const usize, count: usize, places: In<Location>, starts: *const usize, kinds: usize, flags: u64, stream: usize);
+    link_create = "cuLinkCreate_v2" (count: u32, options: *mut u32, values: *mut usize, link: Out<usize>);
+    link_add = "cuLinkAddData_v2" (link: usize, kind: u32, data: *const c_char, bytes: usize, name: *const c_char, count: u32, options: *mut u32, values: *mut usize);
+    link_complete = "cuLinkComplete" (link: usize, cubin: Out<*const c_char>, bytes: Out<usize>);
+    link_destroy = "cuLinkDestroy" (link: usize);
     array_create = "cuArrayCreate_v2" (array: Out<usize>, descriptor: In<ArrayDescriptor>);
     array_destroy = "cuArrayDestroy" (array: usize);
     array_descriptor = "cuArrayGetDescriptor_v2" (descriptor: Out<ArrayDescriptor>, array: usize);
     module_load = "cuModuleLoadData" (module: Out<usize>, image: *const c_char);
     module_function = "cuModuleGetFunction" (function: Out<usize>, module: usize, name: *const c_char);
+    module_global = "cuModuleGetGlobal_v2" (address: Out<u64>, bytes: Out<usize>, module: usize, name: *const c_char);
     module_unload = "cuModuleUnload" (module: usize);
     error_name = "cuGetErrorName" (error: i32, text: Out<*const c_char>);
     exchange_capture_mode = "cuThreadExchangeStreamCaptureMode" (mode: Out<i32>);

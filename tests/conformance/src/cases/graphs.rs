@@ -10,6 +10,11 @@ const USED: i32 = 0;
 const RESERVED: i32 = 2;
 /// What the graph of these cases allocates.
 const BYTES: usize = 64 * MIB;
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
+const AUTO_FREE: u64 = 1;
+/// `CU_STREAM_NON_BLOCKING` and `CU_STREAM_CAPTURE_MODE_GLOBAL`.
+const NON_BLOCKING: u32 = 1;
+const GLOBAL: i32 = 0;
 
 fn attribute(session: &Session, attribute: i32) -> Result<u64, Stop> {
     let mut value = 0;
@@ -22,6 +27,11 @@ fn attribute(session: &Session, attribute: i32) -> Result<u64, Stop> {
 
 /// A graph with one allocation, which it frees or leaves; executable, with the address.
 fn graph(session: &Session, frees: bool) -> Result<(usize, u64), Stop> {
+    graph_with(session, frees, 0)
+}
+
+/// The same, made executable with flags.
+fn graph_with(session: &Session, frees: bool, flags: u64) -> Result<(usize, u64), Stop> {
     let cuda = &session.cuda;
     let (mut graph, mut first, mut second, mut exec) = (0, 0, 0, 0);
     must("cuGraphCreate", cuda.graph_create(Some(&mut graph), 0))?;
@@ -38,7 +48,7 @@ fn graph(session: &Session, frees: bool) -> Result<(usize, u64), Stop> {
         );
         must("cuGraphAddMemFreeNode", code)?;
     }
-    let code = cuda.graph_instantiate(Some(&mut exec), graph, 0);
+    let code = cuda.graph_instantiate(Some(&mut exec), graph, flags);
     must("cuGraphInstantiateWithFlags", code)?;
     Ok((exec, allocation.address))
 }
@@ -110,4 +120,88 @@ fn keeping(report: &Report, session: &Session) -> Result<(), Stop> {
     );
     launch(session, exec)?;
     must("cuMemFree_v2", session.cuda.free(address))
+}
+
+pub(super) fn freed_at_launch(report: &Report) -> Result<(), Stop> {
+    let session = Session::start()?;
+    let cuda = &session.cuda;
+    let (exec, address) = graph_with(&session, false, AUTO_FREE)?;
+    let mut flags = 0;
+    must(
+        "cuGraphExecGetFlags",
+        cuda.exec_flags(exec, Some(&mut flags)),
+    )?;
+    let fact = "an executable graph says how it was made";
+    report.equals(fact, AUTO_FREE, flags);
+    launch(&session, exec)?;
+    let reserved = attribute(&session, RESERVED)?;
+    for _ in 0..3 {
+        let code = cuda.graph_launch(exec, 0);
+        report.equals("it is launched again", Code::SUCCESS, code);
+        must("cuCtxSynchronize", cuda.synchronize())?;
+    }
+    let used = attribute(&session, USED)?;
+    let is_once = used >= BYTES as u64 && used < 2 * BYTES as u64;
+    report.holds("what it allocates is used once", is_once, used);
+    let again = attribute(&session, RESERVED)?;
+    report.equals("and reserved once", reserved, again);
+    // What it holds is not trimmed, and is there for the next launch.
+    must("cuDeviceGraphMemTrim", cuda.graph_trim(session.device))?;
+    launch(&session, exec)?;
+    let after = attribute(&session, RESERVED)?;
+    report.equals("also after trimming", reserved, after);
+    must("cuMemFree_v2", cuda.free(address))?;
+    must("cuCtxSynchronize", cuda.synchronize())?;
+    report.equals("freed, it is not used", 0, attribute(&session, USED)?);
+    must("cuGraphExecDestroy", cuda.exec_destroy(exec))
+}
+
+pub(super) fn captured(report: &Report) -> Result<(), Stop> {
+    let session = Session::start()?;
+    let cuda = &session.cuda;
+    let (mut stream, mut address, mut captured, mut exec) = (0, 0, 0, 0);
+    let code = cuda.stream_create(Some(&mut stream), NON_BLOCKING);
+    must("cuStreamCreate", code)?;
+    let code = cuda.begin_capture(stream, GLOBAL);
+    must("cuStreamBeginCapture", code)?;
+    let code = cuda.alloc_async(Some(&mut address), BYTES, stream);
+    let fact = "a stream that is captured allocates";
+    report.equals(fact, (Code::SUCCESS, true), (code, address != 0));
+    let code = cuda.set_bytes_async(address, 7, BYTES, stream);
+    report.equals("its memory is filled", Code::SUCCESS, code);
+    let mut passing = 0;
+    let code = cuda.alloc_async(Some(&mut passing), BYTES, stream);
+    must("cuMemAllocAsync", code)?;
+    let code = cuda.free_async(passing, stream);
+    report.equals("other memory is freed", Code::SUCCESS, code);
+    let code = cuda.end_capture(stream, Some(&mut captured));
+    must("cuStreamEndCapture", code)?;
+    let fact = "nothing was taken by the capture";
+    report.equals(fact, 0, attribute(&session, RESERVED)?);
+    let code = cuda.graph_instantiate(Some(&mut exec), captured, AUTO_FREE);
+    must("cuGraphInstantiateWithFlags", code)?;
+    must("cuGraphDestroy", cuda.graph_destroy(captured))?;
+    for _ in 0..3 {
+        let code = cuda.graph_launch(exec, stream);
+        report.equals("it is launched", Code::SUCCESS, code);
+    }
+    must("cuCtxSynchronize", cuda.synchronize())?;
+    let mut seen = [0_u8; 1];
+    let code = cuda.copy_out(seen.as_mut_ptr().cast(), address, 1);
+    report.equals(
+        "its memory can be read",
+        (Code::SUCCESS, 7),
+        (code, seen[0]),
+    );
+    let used = attribute(&session, USED)?;
+    let is_once = used >= BYTES as u64 && used < 2 * BYTES as u64;
+    report.holds("what it did not free is used", is_once, used);
+    let code = cuda.free_async(address, stream);
+    report.equals("it is freed in a stream", Code::SUCCESS, code);
+    must("cuCtxSynchronize", cuda.synchronize())?;
+    report.equals("and not used then", 0, attribute(&session, USED)?);
+    must("cuGraphExecDestroy", cuda.exec_destroy(exec))?;
+    must("cuDeviceGraphMemTrim", cuda.graph_trim(session.device))?;
+    report.equals("nor kept, if trimmed", 0, attribute(&session, RESERVED)?);
+    must("cuStreamDestroy", cuda.stream_destroy(stream))
 }

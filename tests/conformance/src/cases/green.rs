@@ -3,7 +3,7 @@
 use std::ptr::null_mut;
 
 use crate::code::Code;
-use crate::layout::Resource;
+use crate::layout::{Resource, Wish};
 use crate::record::{Report, Stop};
 use crate::session::{Session, must};
 
@@ -15,6 +15,9 @@ const DEFAULT_STREAM: u32 = 1;
 const NON_BLOCKING: u32 = 1;
 /// The driver version that has all of it.
 const GREEN: i32 = 12050;
+/// Those that brought identities, and splits by wishes.
+const IDENTITIES: i32 = 12090;
+const WISHES: i32 = 13010;
 /// More than any split of these cases makes.
 const ROOM: usize = 4;
 
@@ -53,6 +56,9 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     let fact = "no part is larger than the whole";
     report.holds(fact, !code.succeeded(), code);
 
+    if version >= WISHES {
+        wishes(report, &session, &all)?;
+    }
     let (mut groups, mut count, mut left) = ([Resource::EMPTY; ROOM], 2, Resource::EMPTY);
     let parts = groups.as_mut_ptr();
     let code = cuda.split_resource(
@@ -82,6 +88,40 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     let code = cuda.describe_resources(Some(&mut description), groups.as_mut_ptr(), 1);
     must("cuDevResourceGenerateDesc", code)?;
     contexts(report, &session, primary, description, &groups[0])
+}
+
+/// Two parts: of eight multiprocessors, and of as many as there are.
+fn wishes(report: &Report, session: &Session, all: &Resource) -> Result<(), Stop> {
+    let (mut groups, mut left) = ([Resource::EMPTY; 2], Resource::EMPTY);
+    let mut wanted = [Wish::of(8), Wish::of(0)];
+    let code = session.cuda.split_by_wishes(
+        groups.as_mut_ptr(),
+        2,
+        Some(all),
+        Some(&mut left),
+        0,
+        wanted.as_mut_ptr(),
+    );
+    report.observed("a split by wishes", code);
+    if !code.succeeded() {
+        return Ok(()); // This card is too small for that.
+    }
+    let [first, second] = groups.map(|group| group.multiprocessors);
+    report.equals("a part is as large as was wished", 8, first);
+    let told = wanted[1].multiprocessors;
+    let fact = "what was found is told";
+    report.equals(fact, second, told);
+    let mut sum = first + second;
+    if left.kind == MULTIPROCESSORS {
+        sum += left.multiprocessors;
+    }
+    let fact = "these parts and what is left are all";
+    report.equals(fact, all.multiprocessors, sum);
+    let odd = &mut [Wish::of(7)];
+    let groups = groups.as_mut_ptr();
+    let code = (session.cuda).split_by_wishes(groups, 1, Some(all), None, 0, odd.as_mut_ptr());
+    report.holds("no part of an odd number", !code.succeeded(), code);
+    Ok(())
 }
 
 fn contexts(
@@ -122,5 +162,30 @@ fn contexts(
     let fact = "its stream names it and the primary context";
     report.equals(fact, true, is_same);
     must("cuStreamDestroy", cuda.stream_destroy(stream))?;
+    events(report, session, green)?;
     must("cuGreenCtxDestroy", cuda.green_destroy(green))
+}
+
+/// What was asked of a green context so far, and who it is.
+fn events(report: &Report, session: &Session, green: usize) -> Result<(), Stop> {
+    let (cuda, mut event, mut version) = (&session.cuda, 0, 0);
+    must("cuEventCreate", cuda.event_create(Some(&mut event), 0))?;
+    let code = cuda.green_record(green, event);
+    report.equals("a green context records an event", Code::SUCCESS, code);
+    must("cuCtxSynchronize", cuda.synchronize())?;
+    let fact = "which happens";
+    report.equals(fact, Code::SUCCESS, cuda.event_query(event));
+    let code = cuda.green_wait(green, event);
+    report.equals("and waits for one", Code::SUCCESS, code);
+    let code = cuda.green_record(green, 0);
+    report.holds("not for none", !code.succeeded(), code);
+    let code = cuda.driver_version(Some(&mut version));
+    must("cuDriverGetVersion", code)?;
+    if version >= IDENTITIES {
+        let (mut first, mut second) = (0, 1);
+        let codes = [&mut first, &mut second].map(|id| cuda.green_id(green, Some(id)));
+        must("cuGreenCtxGetId", codes[0])?;
+        report.equals("its number stays", first, second);
+    }
+    Ok(())
 }

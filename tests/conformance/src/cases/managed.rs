@@ -45,6 +45,7 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     let seen = unsafe { ptr::read_volatile(last) };
     report.equals("the host sees what the card wrote", 0x3c, seen);
 
+    moved(report, &session, address, bytes)?;
     must("cuMemFree_v2", session.cuda.free(address))?;
     let freed = session.usage()? - before;
     report.observed(
@@ -54,4 +55,40 @@ pub(super) fn run(report: &Report) -> Result<(), Stop> {
     let code = session.cuda.free(address);
     report.equals("a second free", Code::INVALID_VALUE, code);
     Ok(())
+}
+
+/// The driver version that brought batches of movements.
+const BATCHES: i32 = 13000;
+/// `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`.
+const AT_ONCE: i32 = 89;
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u32 = 1;
+
+/// Two halves by one call, both to the card.
+fn moved(report: &Report, session: &Session, address: u64, bytes: usize) -> Result<(), Stop> {
+    let (cuda, device) = (&session.cuda, session.device);
+    let (mut version, mut at_once, mut stream) = (0, 0, 0);
+    let code = cuda.driver_version(Some(&mut version));
+    must("cuDriverGetVersion", code)?;
+    let code = cuda.device_attribute(Some(&mut at_once), AT_ONCE, device);
+    must("cuDeviceGetAttribute", code)?;
+    if version < BATCHES || at_once == 0 {
+        return Ok(());
+    }
+    let code = cuda.stream_create(Some(&mut stream), NON_BLOCKING);
+    must("cuStreamCreate", code)?;
+    let halves = [address, address + bytes as u64 / 2];
+    let sizes = [bytes / 2; 2];
+    let place = session.location();
+    let prefetch = |starts: &[usize]| {
+        let (all, kinds) = (starts.as_ptr(), starts.len());
+        let (halves, sizes) = (halves.as_ptr(), sizes.as_ptr());
+        cuda.prefetch_batch(halves, sizes, 2, Some(&place), all, kinds, 0, stream)
+    };
+    let fact = "two movements by one call";
+    report.equals(fact, Code::SUCCESS, prefetch(&[0]));
+    let fact = "places that do not begin with the first";
+    report.equals(fact, Code::INVALID_VALUE, prefetch(&[1]));
+    must("cuCtxSynchronize", cuda.synchronize())?;
+    must("cuStreamDestroy", cuda.stream_destroy(stream))
 }

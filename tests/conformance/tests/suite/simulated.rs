@@ -24,6 +24,23 @@ fn the_simulated_driver_does_what_cuda_documents() {
     }
 }
 
+/// A driver may lack what came after it; this one has everything that CUDA's headers name up to its version.
+#[test]
+fn the_simulated_driver_has_every_entry_point_of_its_version() {
+    let machine = Machine::start();
+    let (_, out, _) = machine.ask(&["entry_points"]);
+    let seen = |fact: &str| {
+        let records = out.lines().filter(|line| line.contains(fact));
+        let seen = records
+            .filter_map(|line| line.rsplit_once("\"seen\":"))
+            .next();
+        seen.map(|(_, seen)| seen.trim_end_matches('}').to_owned())
+    };
+    let asked = seen("entry points asked for").unwrap();
+    assert!(asked.parse::<u32>().unwrap() > 500, "{asked}");
+    assert_eq!(seen("entry points found"), Some(asked), "{out}");
+}
+
 #[test]
 fn a_machine_is_like_itself() {
     let machine = Machine::start();

@@ -97,6 +97,16 @@ pub(crate) fn layout(handle: u64) -> Result<Layout, Error> {
     array(handle).map(|array| array.layout)
 }
 
+/// The bytes of an array's elements.
+pub(crate) fn element_bytes(handle: u64) -> Result<usize, Error> {
+    Ok(array(handle)?.descriptor.element_bytes()? as usize)
+}
+
+/// What an array was made of.
+pub(crate) fn descriptor(handle: u64) -> Result<Wide3D, Error> {
+    array(handle).map(|array| array.descriptor)
+}
+
 /// The address of a byte of an array that has as many bytes behind it.
 pub(crate) fn address(handle: u64, offset: u64, bytes: u64) -> Result<u64, Error> {
     let layout = layout(handle)?;

@@ -1,51 +1,47 @@
-//! Work of a stream that is done at once, or becomes a node of a graph while the stream is captured.
-
-use std::fmt;
-use std::sync::Arc;
+//! Work of a stream that is done at once, or becomes a node of a graph while the stream is captured: copies, fills
+//! and functions of the host. Each is kept as the structure that the driver has for a node of its kind, so that a
+//! program can ask for it and change it.
 
 use crate::capture::captured;
+use crate::copy_rows::{self, Wide3D};
 use crate::error::Outcome;
+use crate::fill::Fill;
 use crate::graphs::{self, Node};
-use crate::stream::stream;
+use crate::stream::{HostCall, stream};
 
-/// `CU_GRAPH_NODE_TYPE_MEMCPY`, `CU_GRAPH_NODE_TYPE_MEMSET` and `CU_GRAPH_NODE_TYPE_HOST`.
-pub(crate) const COPY: u32 = 1;
-pub(crate) const FILL: u32 = 2;
-pub(crate) const HOST: u32 = 3;
-
-/// What a node does at each launch of its graph.
-#[derive(Clone)]
-pub(crate) struct Work {
-    /// `CUgraphNodeType`.
-    pub(crate) kind: u32,
-    pub(crate) run: Arc<dyn Fn() -> Outcome + Send + Sync>,
+/// What a stream does, or a node at each launch of its graph.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Work {
+    Copy(Wide3D),
+    Fill(Fill),
+    Host(HostCall),
 }
 
 impl Work {
+    /// `CUgraphNodeType`.
+    pub(crate) fn kind(&self) -> u32 {
+        match self {
+            Self::Copy(_) => 1,
+            Self::Fill(_) => 2,
+            Self::Host(_) => 3,
+        }
+    }
+
     /// Does it.
     pub(crate) fn run(&self) -> Outcome {
-        (self.run)()
-    }
-}
-
-impl fmt::Debug for Work {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Work").field("kind", &self.kind).finish()
+        match self {
+            Self::Copy(copy) => copy_rows::perform(copy),
+            Self::Fill(fill) => fill.perform(),
+            Self::Host(call) => call.perform(),
+        }
     }
 }
 
 /// Does work on a stream, or notes it in the graph that the stream is captured into.
-pub(crate) fn on_stream(
-    on: u64,
-    kind: u32,
-    run: impl Fn() -> Outcome + Send + Sync + 'static,
-) -> Outcome {
+pub(crate) fn on_stream(on: u64, work: Work) -> Outcome {
     stream(on)?;
     match captured(on)? {
-        Some(to) => {
-            let run = Arc::new(run);
-            graphs::add(to, Node::Work(Work { kind, run })).map(drop)
-        }
-        None => run(),
+        Some(to) => graphs::add(to, Node::Work(work)).map(drop),
+        None => work.run(),
     }
 }

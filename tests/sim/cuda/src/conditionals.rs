@@ -5,23 +5,26 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::driver::tables;
-use crate::edges::{Edge, EdgeData, Insertion};
-use crate::error::{Error, INVALID_VALUE, NOT_SUPPORTED, Outcome};
+use crate::edges::{Edge, Insertion};
+use crate::error::{Error, INVALID_VALUE, Outcome};
 use crate::export::exports;
 use crate::graphs::{self, Node};
-use crate::pointer::{In, Out};
+use crate::pointer::Out;
+use crate::user_objects;
 
-/// `CUgraphNodeParams`, in words: the kind, two that are reserved, and what each kind goes on with.
-type Parameters = [u64; 32];
-
-/// `CU_GRAPH_NODE_TYPE_CONDITIONAL`.
-const CONDITIONAL: u64 = 13;
+/// `CUDA_CONDITIONAL_NODE_PARAMS`: the driver says where the handles of the graphs are.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Conditional {
+    handle: u64,
+    kind: u32,
+    count: u32,
+    bodies: u64,
+    context: u64,
+}
 
 exports! {
     cuGraphConditionalHandleCreate(out: Out<u64>, graph: u64, context: u64, value: u32, flags: u32) = create_handle => "cuGraphConditionalHandleCreate" @ 12030;
-    cuGraphAddNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, parameters: Out<Parameters>) = add => "cuGraphAddNode" @ 12020;
-    cuGraphAddNode_v2(out: Out<u64>, graph: u64, after: In<u64>, data: In<EdgeData>, count: usize, parameters: Out<Parameters>) = add_after => "cuGraphAddNode" @ 12030;
-    cuGraphNodeGetParams(node: u64, parameters: Out<Parameters>) = get => "cuGraphNodeGetParams" @ 13020;
     cuGraphClone(out: Out<u64>, graph: u64) = clone => "cuGraphClone" @ 10000;
     cuGraphNodeFindInClone(out: Out<u64>, original: u64, clone: u64) = find_in_clone => "cuGraphNodeFindInClone" @ 10000;
 }
@@ -31,58 +34,36 @@ fn create_handle(out: Out<u64>, _graph: u64, _context: u64, _value: u32, _flags:
     out.put(tables().fresh())
 }
 
-fn add(
-    out: Out<u64>,
-    graph: u64,
-    after: In<u64>,
-    count: usize,
-    parameters: Out<Parameters>,
-) -> Outcome {
-    add_after(out, graph, after, In::null(), count, parameters)
-}
-
-fn add_after(
-    out: Out<u64>,
-    graph: u64,
-    after: In<u64>,
-    data: In<EdgeData>,
-    count: usize,
-    parameters: Out<Parameters>,
-) -> Outcome {
-    out.check()?;
-    let mut asked = parameters.read()?;
-    if asked[0] != CONDITIONAL {
-        return Err(NOT_SUPPORTED);
-    }
-    let bodies = asked[3] >> 32;
-    if bodies == 0 {
-        return Err(INVALID_VALUE);
-    }
-    let to = Insertion::with_data(graph, after, data, count)?;
-    let bodies: Arc<[u64]> = (0..bodies).map(|_| graphs::empty()).collect();
-    asked[4] = address(&bodies);
-    out.put(graphs::add(to, Node::Conditional(bodies))?)?;
-    parameters.put(asked)
-}
-
-fn get(node: u64, parameters: Out<Parameters>) -> Outcome {
-    let Node::Conditional(bodies) = graphs::node(node)? else {
-        return Err(NOT_SUPPORTED);
-    };
-    let mut all = [0; 32];
-    all[0] = CONDITIONAL;
-    all[3] = (bodies.len() as u64) << 32;
-    all[4] = address(&bodies);
-    parameters.put(all)
-}
-
 fn clone(out: Out<u64>, graph: u64) -> Outcome {
     out.check()?;
     out.put(copy(graph)?)
 }
 
-/// A graph with the same nodes and edges.
-fn copy(graph: u64) -> Result<u64, Error> {
+impl Conditional {
+    /// A node with empty bodies, and where these are.
+    pub(crate) fn node(mut self) -> Result<(Node, Self), Error> {
+        if self.count == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let bodies: Arc<[u64]> = (0..self.count).map(|_| graphs::empty()).collect();
+        self.bodies = address(&bodies);
+        Ok((Node::Conditional(bodies), self))
+    }
+
+    /// What a node has.
+    pub(crate) fn of(bodies: &Arc<[u64]>) -> Self {
+        Self {
+            handle: 0,
+            kind: 0,
+            count: u32::try_from(bodies.len()).unwrap_or(u32::MAX),
+            bodies: address(bodies),
+            context: 0,
+        }
+    }
+}
+
+/// A graph with the same nodes and edges, and with references to the same objects.
+pub(crate) fn copy(graph: u64) -> Result<u64, Error> {
     let nodes = graphs::nodes_of(graph)?;
     let edges = tables().graphs.edges_mut(graph)?.clone();
     let copy = graphs::empty();
@@ -93,8 +74,13 @@ fn copy(graph: u64) -> Result<u64, Error> {
             dependencies: Vec::new(),
             stream: None,
         };
-        copies.insert(handle, graphs::add(to, graphs::node(handle)?)?);
+        let node = match graphs::node(handle)? {
+            Node::Child(child) => graphs::child(child)?,
+            node => node,
+        };
+        copies.insert(handle, graphs::add(to, node)?);
     }
+    user_objects::retain_for_copy(graph, copy)?;
     let mut tables = tables();
     let copied = |edge: Edge| {
         let (from, to) = (*copies.get(&edge.from)?, *copies.get(&edge.to)?);

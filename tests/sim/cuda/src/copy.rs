@@ -2,7 +2,8 @@
 //! addresses and differ in which of the two must be known to the driver.
 
 use crate::array;
-use crate::captured_work::{COPY, on_stream};
+use crate::captured_work::{Work, on_stream};
+use crate::copy_rows::{Side, Wide3D};
 use crate::driver::tables;
 use crate::error::{INVALID_VALUE, Outcome};
 use crate::export::exports;
@@ -56,17 +57,23 @@ fn copy(to: u64, from: u64, bytes: usize) -> Outcome {
     Ok(())
 }
 
-fn copy_async(to: u64, from: u64, bytes: usize, on: u64) -> Outcome {
-    on_stream(on, COPY, move || copy(to, from, bytes))
+fn bytes_on(on: u64, to: Side, from: Side, bytes: u64) -> Outcome {
+    on_stream(on, Work::Copy(Wide3D::of_bytes(to, from, bytes as usize)))
+}
+
+pub(crate) fn copy_async(to: u64, from: u64, bytes: usize, on: u64) -> Outcome {
+    bytes_on(on, Side::Any(to), Side::Any(from), bytes as u64)
 }
 
 fn copy_peer(to: u64, to_context: u64, from: u64, from_context: u64, bytes: usize) -> Outcome {
-    {
-        let tables = tables();
-        tables.context(to_context)?;
-        tables.context(from_context)?;
-    }
+    check_contexts(to_context, from_context)?;
     copy_on_device(to, from, bytes)
+}
+
+fn check_contexts(to: u64, from: u64) -> Outcome {
+    let tables = tables();
+    tables.context(to)?;
+    tables.context(from).map(drop)
 }
 
 fn copy_peer_async(
@@ -77,9 +84,8 @@ fn copy_peer_async(
     bytes: usize,
     on: u64,
 ) -> Outcome {
-    on_stream(on, COPY, move || {
-        copy_peer(to, to_context, from, from_context, bytes)
-    })
+    check_contexts(to_context, from_context)?;
+    copy_on_device_async(to, from, bytes, on)
 }
 
 fn copy_to_device(to: impl Number, from: u64, bytes: impl Number) -> Outcome {
@@ -88,7 +94,12 @@ fn copy_to_device(to: impl Number, from: u64, bytes: impl Number) -> Outcome {
 }
 
 fn copy_to_device_async(to: impl Number, from: u64, bytes: impl Number, on: u64) -> Outcome {
-    on_stream(on, COPY, move || copy_to_device(to, from, bytes))
+    bytes_on(
+        on,
+        Side::Device(to.number()),
+        Side::Host(from),
+        bytes.number(),
+    )
 }
 
 fn copy_to_host(to: u64, from: impl Number, bytes: impl Number) -> Outcome {
@@ -97,7 +108,12 @@ fn copy_to_host(to: u64, from: impl Number, bytes: impl Number) -> Outcome {
 }
 
 fn copy_to_host_async(to: u64, from: impl Number, bytes: impl Number, on: u64) -> Outcome {
-    on_stream(on, COPY, move || copy_to_host(to, from, bytes))
+    bytes_on(
+        on,
+        Side::Host(to),
+        Side::Device(from.number()),
+        bytes.number(),
+    )
 }
 
 fn copy_on_device<N: Number>(to: N, from: N, bytes: impl Number) -> Outcome {
@@ -107,7 +123,8 @@ fn copy_on_device<N: Number>(to: N, from: N, bytes: impl Number) -> Outcome {
 }
 
 fn copy_on_device_async<N: Number>(to: N, from: N, bytes: impl Number, on: u64) -> Outcome {
-    on_stream(on, COPY, move || copy_on_device(to, from, bytes))
+    let (to, from) = (Side::Device(to.number()), Side::Device(from.number()));
+    bytes_on(on, to, from, bytes.number())
 }
 
 fn copy_array_to_array<N: Number>(

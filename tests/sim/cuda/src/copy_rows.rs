@@ -1,7 +1,7 @@
 //! Copies in two and three dimensions: rows of slices, between host, device and arrays.
 
 use crate::array;
-use crate::captured_work::{COPY, on_stream};
+use crate::captured_work::{Work, on_stream};
 use crate::driver::tables;
 use crate::error::{Error, INVALID_VALUE, Outcome};
 use crate::export::exports;
@@ -33,7 +33,7 @@ pub(crate) struct Copy2D<Size, Address> {
 }
 
 /// One end of `CUDA_MEMCPY3D` and of `CUDA_MEMCPY3D_PEER`.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct End3D<Size, Address> {
     x: Size,
@@ -50,7 +50,7 @@ pub(crate) struct End3D<Size, Address> {
 }
 
 /// `CUDA_MEMCPY3D` and `CUDA_MEMCPY3D_PEER`.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Copy3D<Size, Address> {
     from: End3D<Size, Address>,
@@ -63,6 +63,7 @@ pub(crate) struct Copy3D<Size, Address> {
 type Wide2D = Copy2D<usize, u64>;
 type Narrow2D = Copy2D<u32, u32>;
 pub(crate) type Wide3D = Copy3D<usize, u64>;
+pub(crate) type Wide3DEnd = End3D<usize, u64>;
 type Narrow3D = Copy3D<u32, u32>;
 
 /// `CUmemorytype`.
@@ -86,6 +87,15 @@ exports! {
     cuMemcpy3DPeerAsync(copy: In<Wide3D>, stream: u64) = copy_3d_async => "cuMemcpy3DPeerAsync" @ 4000 | cuMemcpy3DPeerAsync_ptsz @ 7000;
 }
 
+/// Where an end of a copy is that is no array.
+#[derive(Clone, Copy)]
+pub(crate) enum Side {
+    Host(u64),
+    Device(u64),
+    /// Wherever the address says.
+    Any(u64),
+}
+
 /// One end in words that both dimensions and both APIs share.
 struct End {
     address: u64,
@@ -105,28 +115,95 @@ impl End {
     }
 }
 
+impl Wide2D {
+    /// The same as a copy of one slice.
+    fn widened(self) -> Wide3D {
+        let end = |end: End2D<usize, u64>| End3D {
+            x: end.x,
+            y: end.y,
+            z: 0,
+            level: 0,
+            kind: end.kind,
+            host: end.host,
+            device: end.device,
+            array: end.array,
+            context: 0,
+            pitch: end.pitch,
+            height: self.height.saturating_add(end.y),
+        };
+        Copy3D {
+            from: end(self.from),
+            to: end(self.to),
+            width: self.width,
+            height: self.height,
+            depth: 1,
+        }
+    }
+}
+
+impl Side {
+    /// An end at its first byte, with rows of so many bytes and slices of so many rows; zero is as many as the copy
+    /// has.
+    pub(crate) fn rows(self, pitch: usize, height: usize) -> Wide3DEnd {
+        let (kind, host, device) = match self {
+            Self::Host(address) => (HOST, address, 0),
+            Self::Device(address) => (DEVICE, 0, address),
+            Self::Any(address) => (UNIFIED, 0, address),
+        };
+        End3D {
+            x: 0,
+            y: 0,
+            z: 0,
+            level: 0,
+            kind,
+            host,
+            device,
+            array: 0,
+            context: 0,
+            pitch,
+            height,
+        }
+    }
+}
+
+impl Wide3DEnd {
+    /// An array's end at an element, whose column is given in bytes.
+    pub(crate) fn of_array(array: u64, [x, y, z]: [usize; 3]) -> Self {
+        Self {
+            x,
+            y,
+            z,
+            kind: ARRAY,
+            array,
+            ..Side::Host(0).rows(0, 0)
+        }
+    }
+}
+
+impl Wide3D {
+    /// A run of bytes.
+    pub(crate) fn of_bytes(to: Side, from: Side, bytes: usize) -> Self {
+        Self::of_rows(to.rows(0, 0), from.rows(0, 0), [bytes, 1, 1])
+    }
+
+    /// Slices of rows, whose width is given in bytes.
+    pub(crate) fn of_rows(
+        to: Wide3DEnd,
+        from: Wide3DEnd,
+        [width, height, depth]: [usize; 3],
+    ) -> Self {
+        Self {
+            from,
+            to,
+            width,
+            height,
+            depth,
+        }
+    }
+}
+
 fn copy_2d(copy: In<Wide2D>) -> Outcome {
-    let copy = copy.get()?;
-    let end = |end: End2D<usize, u64>| End3D {
-        x: end.x,
-        y: end.y,
-        z: 0,
-        level: 0,
-        kind: end.kind,
-        host: end.host,
-        device: end.device,
-        array: end.array,
-        context: 0,
-        pitch: end.pitch,
-        height: copy.height + end.y,
-    };
-    perform(&Copy3D {
-        from: end(copy.from),
-        to: end(copy.to),
-        width: copy.width,
-        height: copy.height,
-        depth: 1,
-    })
+    perform(&copy.get()?.widened())
 }
 
 fn copy_2d_v1(copy: In<Narrow2D>) -> Outcome {
@@ -150,8 +227,7 @@ fn copy_2d_v1(copy: In<Narrow2D>) -> Outcome {
 }
 
 fn copy_2d_async(copy: In<Wide2D>, on: u64) -> Outcome {
-    let copy = copy.get()?;
-    on_stream(on, COPY, move || copy_2d(In::to(&copy)))
+    on_stream(on, Work::Copy(copy.get()?.widened()))
 }
 
 fn copy_2d_async_v1(copy: In<Narrow2D>, on: u64) -> Outcome {
@@ -188,8 +264,7 @@ fn copy_3d_v1(copy: In<Narrow3D>) -> Outcome {
 }
 
 fn copy_3d_async(copy: In<Wide3D>, on: u64) -> Outcome {
-    let copy = copy.get()?;
-    on_stream(on, COPY, move || perform(&copy))
+    on_stream(on, Work::Copy(copy.get()?))
 }
 
 fn copy_3d_async_v1(copy: In<Narrow3D>, on: u64) -> Outcome {

@@ -40,6 +40,20 @@ exports! {
     cuEventSynchronize(event: u64) = synchronize => "cuEventSynchronize" @ 2000;
 }
 
+/// Whether there is such an event.
+pub(crate) fn check(handle: u64) -> Outcome {
+    event(handle).map(drop)
+}
+
+/// An event that all is done which comes before it.
+pub(crate) fn record_now(handle: u64) -> Outcome {
+    let mut tables = tables();
+    let event = tables.events.get_mut(&handle).ok_or(INVALID_HANDLE)?;
+    event.recorded = Some(Instant::now());
+    event.captured = None;
+    Ok(())
+}
+
 fn event(handle: u64) -> Result<Event, Error> {
     tables().events.get(&handle).cloned().ok_or(INVALID_HANDLE)
 }

@@ -1,6 +1,6 @@
 //! Filling device memory. The second dimension and the first API differ in numbers only.
 
-use crate::captured_work::{FILL, on_stream};
+use crate::captured_work::{Work, on_stream};
 use crate::driver::tables;
 use crate::error::{Error, INVALID_VALUE, Outcome};
 use crate::export::exports;
@@ -28,76 +28,96 @@ exports! {
     cuMemsetD2D32Async(address: u64, pitch: usize, value: u32, width: usize, height: usize, stream: u64) = fill_rows_async => "cuMemsetD2D32Async" @ 3020 | cuMemsetD2D32Async_ptsz @ 7000;
 }
 
-/// A value that memory is filled with.
-pub(crate) trait Pattern: Copy + Send + Sync + 'static {
-    fn bytes(&self) -> Vec<u8>;
+/// `CUDA_MEMSET_NODE_PARAMS`. The pitch is in bytes, the width in values of the element's size.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Fill {
+    address: u64,
+    pitch: usize,
+    value: u32,
+    element: u32,
+    width: usize,
+    height: usize,
 }
 
-impl Pattern for u8 {
-    fn bytes(&self) -> Vec<u8> {
-        vec![*self]
+impl Fill {
+    /// What can be the work of a node.
+    pub(crate) fn checked(self) -> Result<Self, Error> {
+        match self.width > 0 && self.height > 0 && [1, 2, 4].contains(&self.element) {
+            true => Ok(self),
+            false => Err(INVALID_VALUE),
+        }
+    }
+
+    /// Fills. Nothing is filled unless all of it can be.
+    pub(crate) fn perform(&self) -> Outcome {
+        let (address, pitch) = (self.address, self.pitch as u64);
+        let (step, height) = (u64::from(self.element), self.height as u64);
+        let row = (self.width as u64).checked_mul(step).ok_or(INVALID_VALUE)?;
+        if row == 0 || height == 0 {
+            return Ok(());
+        }
+        if !address.is_multiple_of(step) || (height > 1 && pitch < row) {
+            return Err(INVALID_VALUE);
+        }
+        let all = span(pitch, row, height)?;
+        if !tables().covers(address, all) {
+            return Err(INVALID_VALUE);
+        }
+        let value = self.value.to_le_bytes();
+        let pattern = value.get(..self.element as usize).ok_or(INVALID_VALUE)?;
+        for line in 0..height {
+            mapping::fill(address + line * pitch, pattern, row / step);
+        }
+        Ok(())
     }
 }
 
-impl Pattern for u16 {
-    fn bytes(&self) -> Vec<u8> {
-        self.to_le_bytes().to_vec()
-    }
-}
-
-impl Pattern for u32 {
-    fn bytes(&self) -> Vec<u8> {
-        self.to_le_bytes().to_vec()
-    }
-}
-
-fn fill(address: impl Number, value: impl Pattern, count: impl Number) -> Outcome {
+fn fill(address: impl Number, value: impl Into<u32>, count: impl Number) -> Outcome {
     fill_rows(address, 0_u64, value, count, 1_u64)
 }
 
-fn fill_async(address: u64, value: impl Pattern, count: usize, on: u64) -> Outcome {
-    on_stream(on, FILL, move || fill(address, value, count))
+fn fill_async(address: u64, value: impl Into<u32>, count: usize, on: u64) -> Outcome {
+    fill_rows_async(address, 0, value, count, 1, on)
 }
 
-/// The pitch is in bytes, the width in values. Nothing is filled unless all of it can be.
-pub(crate) fn fill_rows(
+fn rows<Value: Into<u32>>(
     address: impl Number,
     pitch: impl Number,
-    value: impl Pattern,
+    value: Value,
+    width: impl Number,
+    height: impl Number,
+) -> Fill {
+    Fill {
+        address: address.number(),
+        pitch: pitch.number() as usize,
+        value: value.into(),
+        element: size_of::<Value>() as u32,
+        width: width.number() as usize,
+        height: height.number() as usize,
+    }
+}
+
+fn fill_rows(
+    address: impl Number,
+    pitch: impl Number,
+    value: impl Into<u32>,
     width: impl Number,
     height: impl Number,
 ) -> Outcome {
-    let (address, pitch, height) = (address.number(), pitch.number(), height.number());
-    let pattern = value.bytes();
-    let step = pattern.len() as u64;
-    let row = width.number().checked_mul(step).ok_or(INVALID_VALUE)?;
-    if row == 0 || height == 0 {
-        return Ok(());
-    }
-    if !address.is_multiple_of(step) || (height > 1 && pitch < row) {
-        return Err(INVALID_VALUE);
-    }
-    let all = span(pitch, row, height)?;
-    if !tables().covers(address, all) {
-        return Err(INVALID_VALUE);
-    }
-    for line in 0..height {
-        mapping::fill(address + line * pitch, &pattern, row / step);
-    }
-    Ok(())
+    rows(address, pitch, value, width, height).perform()
 }
 
 fn fill_rows_async(
     address: u64,
     pitch: usize,
-    value: impl Pattern,
+    value: impl Into<u32>,
     width: usize,
     height: usize,
     on: u64,
 ) -> Outcome {
-    on_stream(on, FILL, move || {
-        fill_rows(address, pitch, value, width, height)
-    })
+    let fill = rows(address, pitch, value, width, height);
+    on_stream(on, Work::Fill(fill))
 }
 
 /// From the first byte of the first row to the last of the last.

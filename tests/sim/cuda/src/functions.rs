@@ -15,7 +15,9 @@ use crate::context::current;
 use crate::driver::tables;
 use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome};
 use crate::export::exports;
-use crate::kernel_nodes;
+use crate::graphs::{self, Node};
+use crate::kernel_nodes::Kernel;
+use crate::modules;
 use crate::needs::Needs;
 use crate::pointer::{In, Out};
 use crate::stream::stream;
@@ -41,16 +43,34 @@ enum Cost {
     Wait(Duration),
 }
 
+/// How a kernel is launched, as all structures have it: so many blocks of so many threads, with so many bytes of
+/// shared memory.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Shape {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+}
+
 /// `CUlaunchConfig`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct LaunchConfig {
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared_bytes: u32,
+    shape: Shape,
     stream: u64,
     attributes: u64,
     count: u32,
+}
+
+/// `CUDA_LAUNCH_PARAMS`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct LaunchOne {
+    function: u64,
+    shape: Shape,
+    stream: u64,
+    parameters: u64,
 }
 
 /// A block has at most so many threads.
@@ -75,7 +95,30 @@ exports! {
     cuKernelGetParamCount(kernel: u64, count: Out<usize>) = get_parameter_count => "cuKernelGetParamCount" @ 13020;
     cuLaunchKernel(function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: u64, parameters: In<u64>, extra: In<u64>) = launch => "cuLaunchKernel" @ 4000 | cuLaunchKernel_ptsz @ 7000;
     cuLaunchKernelEx(config: In<LaunchConfig>, function: u64, parameters: In<u64>, extra: In<u64>) = launch_with_config => "cuLaunchKernelEx" @ 11060 | cuLaunchKernelEx_ptsz @ 11060;
+    cuLaunchCooperativeKernelMultiDevice(launches: In<LaunchOne>, count: u32, flags: u32) = launch_on_many => "cuLaunchCooperativeKernelMultiDevice" @ 9000;
     cuLaunchCooperativeKernel(function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: u64, parameters: In<u64>) = launch_cooperative => "cuLaunchCooperativeKernel" @ 9000 | cuLaunchCooperativeKernel_ptsz @ 9000;
+}
+
+impl Shape {
+    /// Blocks of one dimension's sides, and what each shares.
+    pub(crate) fn new(grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> Self {
+        Self {
+            grid,
+            block,
+            shared_bytes,
+        }
+    }
+
+    /// What a card can launch.
+    pub(crate) fn checked(self) -> Result<Self, Error> {
+        let mut sides = self.block.iter();
+        let threads = sides.try_fold(1_u32, |all, side| all.checked_mul(*side));
+        let fits = threads.is_some_and(|threads| (1..=BLOCK_THREADS).contains(&threads));
+        match fits && !self.grid.contains(&0) {
+            true => Ok(self),
+            false => Err(INVALID_VALUE),
+        }
+    }
 }
 
 impl Function {
@@ -203,14 +246,15 @@ fn set_config(handle: u64, _config: u32) -> Outcome {
     name(handle).map(drop)
 }
 
+/// The handle of the module that a function is from.
+fn module_of(handle: u64) -> Result<u64, Error> {
+    let tables = tables();
+    let function = tables.functions.get(&handle).ok_or(INVALID_HANDLE)?;
+    Ok(function.module)
+}
+
 fn get_module(module: Out<u64>, handle: u64) -> Outcome {
-    module.put(
-        tables()
-            .functions
-            .get(&handle)
-            .ok_or(INVALID_HANDLE)?
-            .module,
-    )
+    module.put(module_of(handle)?)
 }
 
 fn get_name(out: Out<*const c_char>, handle: u64) -> Outcome {
@@ -229,12 +273,11 @@ fn get_parameter_count(handle: u64, count: Out<usize>) -> Outcome {
 }
 
 fn is_loaded(state: Out<u32>, handle: u64) -> Outcome {
-    name(handle)?;
-    state.put(1)
+    state.put(u32::from(modules::is_loaded(module_of(handle)?)?))
 }
 
 fn load(handle: u64) -> Outcome {
-    name(handle).map(drop)
+    modules::load_code(module_of(handle)?)
 }
 
 fn get_kernel_attribute(value: Out<i32>, attribute: u32, kernel: u64, device: i32) -> Outcome {
@@ -251,33 +294,27 @@ fn set_kernel_config(kernel: u64, config: u32, _device: i32) -> Outcome {
     set_config(kernel, config)
 }
 
-/// Runs a function that may be run.
+/// Runs a function that may be run, whose code is loaded now if it was not yet.
 pub(crate) fn start(handle: u64) -> Outcome {
     let (cost, needs) = {
         let tables = tables();
         let function = tables.functions.get(&handle).ok_or(INVALID_HANDLE)?;
         (function.cost, function.needs)
     };
+    load(handle)?;
     needs.hold()?;
     cost.pay();
     Ok(())
 }
 
 /// In a stream that is being captured a launch becomes part of a graph.
-fn run(handle: u64, grid: [u32; 3], block: [u32; 3], on: u64) -> Outcome {
+pub(crate) fn run(handle: u64, shape: Shape, on: u64) -> Outcome {
     current()?;
-    name(handle)?;
-    let threads = block
-        .iter()
-        .try_fold(1_u32, |all, side| all.checked_mul(*side));
-    let fits = threads.is_some_and(|threads| (1..=BLOCK_THREADS).contains(&threads));
-    if !fits || grid.contains(&0) {
-        return Err(INVALID_VALUE);
-    }
+    let kernel = Kernel::new(handle, shape)?;
     stream(on)?;
     match captured(on)? {
-        Some(to) => kernel_nodes::add(to, handle).map(drop),
-        None => start(handle),
+        Some(to) => graphs::add(to, Node::Kernel(kernel)).map(drop),
+        None => kernel.start(),
     }
 }
 
@@ -290,17 +327,13 @@ fn launch(
     block_x: u32,
     block_y: u32,
     block_z: u32,
-    _shared_bytes: u32,
+    shared_bytes: u32,
     on: u64,
     _parameters: In<u64>,
     _extra: In<u64>,
 ) -> Outcome {
-    run(
-        function,
-        [grid_x, grid_y, grid_z],
-        [block_x, block_y, block_z],
-        on,
-    )
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+    run(function, Shape::new(grid, block, shared_bytes), on)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
@@ -312,16 +345,24 @@ fn launch_cooperative(
     block_x: u32,
     block_y: u32,
     block_z: u32,
-    _shared_bytes: u32,
+    shared_bytes: u32,
     on: u64,
     _parameters: In<u64>,
 ) -> Outcome {
-    run(
-        function,
-        [grid_x, grid_y, grid_z],
-        [block_x, block_y, block_z],
-        on,
-    )
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+    run(function, Shape::new(grid, block, shared_bytes), on)
+}
+
+/// One launch on each of several devices; the streams say which.
+fn launch_on_many(launches: In<LaunchOne>, count: u32, flags: u32) -> Outcome {
+    if count == 0 || flags > 3 {
+        return Err(INVALID_VALUE);
+    }
+    for at in 0..count as usize {
+        let one = launches.at(at)?;
+        run(one.function, one.shape, one.stream)?;
+    }
+    Ok(())
 }
 
 fn launch_with_config(
@@ -331,7 +372,7 @@ fn launch_with_config(
     _extra: In<u64>,
 ) -> Outcome {
     let config = config.get()?;
-    run(function, config.grid, config.block, config.stream)
+    run(function, config.shape, config.stream)
 }
 
 #[cfg(test)]

@@ -1,29 +1,23 @@
-//! Graphs, as far as memory is concerned: nodes that allocate and free, kernels, graphs in graphs,
-//! captured copies and fills, and empty nodes for all other work, which takes no time here.
-//!
-//! Memory of a graph is its device's: a launch takes it from a pool that only graphs use, and what is freed
-//! stays there until it is trimmed. Where a launch needs more than lies free there in one piece, the pool
-//! is trimmed first, as the real driver puts the same memory under other addresses.
+//! Graphs and their nodes: what each does, and the graph that it is in. Making graphs executable and launching them is
+//! in [`crate::executables`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use apportion_sim_machine::{PoolAttribute, Reply, Request};
-
-use crate::capture::captured;
 use crate::captured_work::Work;
-use crate::driver::{ask, tables};
+use crate::conditionals;
+use crate::driver::tables;
 use crate::edges::{self, Edge, Insertion};
-use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
+use crate::error::{Error, INVALID_VALUE, Outcome};
 use crate::export::exports;
-use crate::functions;
-use crate::graph_memory::{pool_of, value};
+use crate::kernel_nodes::Kernel;
 use crate::location::Place;
 use crate::mapping;
+use crate::memory_ops::Operation;
 use crate::pointer::{In, Out};
 use crate::pools::Properties;
-use crate::stream::stream;
 use crate::tables::{Kind, Range};
+use crate::user_objects;
 
 /// The graphs of a process.
 #[derive(Debug, Default)]
@@ -31,9 +25,6 @@ pub(crate) struct Graphs {
     graphs: HashMap<u64, Graph>,
     /// What each node does, and the graph that it is in.
     nodes: HashMap<u64, (u64, Node)>,
-    execs: HashMap<u64, Vec<(u64, Node)>>,
-    /// What is allocated now, by address.
-    live: HashMap<u64, u64>,
 }
 
 #[derive(Debug, Default)]
@@ -42,18 +33,25 @@ struct Graph {
     edges: Vec<Edge>,
     /// What each node of the graph became that this is a copy of.
     copies: HashMap<u64, u64>,
+    /// The references to user objects that it owns.
+    objects: HashMap<u64, u32>,
 }
 
 /// What a node does.
 #[derive(Debug, Clone)]
 pub(crate) enum Node {
     Nothing,
-    Kernel(u64),
+    Kernel(Kernel),
     Allocate(Parameters),
     Free(u64),
+    /// A graph of the node's own.
     Child(u64),
-    /// A copy or a fill.
     Work(Work),
+    /// Recording an event.
+    Record(u64),
+    /// Waiting for one.
+    Wait(u64),
+    Operations(Arc<[Operation]>),
     /// Graphs that run on a condition, which here is always met.
     Conditional(Arc<[u64]>),
 }
@@ -69,16 +67,11 @@ pub(crate) struct Parameters {
     address: u64,
 }
 
-/// `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE`, and two of `CUgraphExecUpdateResult`.
-const UPDATE_FAILURE: Error = Error(910);
-const TOPOLOGY_CHANGED: u32 = 2;
-const NODE_TYPE_CHANGED: u32 = 3;
-
 exports! {
     cuGraphCreate(out: Out<u64>, flags: u32) = create => "cuGraphCreate" @ 10000;
     cuGraphDestroy(graph: u64) = destroy => "cuGraphDestroy" @ 10000;
     cuGraphAddEmptyNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize) = add_empty => "cuGraphAddEmptyNode" @ 10000;
-    cuGraphAddChildGraphNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, child: u64) = add_child => "cuGraphAddChildGraphNode" @ 10000;
+    cuGraphAddChildGraphNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, of: u64) = add_child => "cuGraphAddChildGraphNode" @ 10000;
     cuGraphAddMemAllocNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, parameters: Out<Parameters>) = add_allocation => "cuGraphAddMemAllocNode" @ 11040;
     cuGraphAddMemFreeNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, address: u64) = add_free => "cuGraphAddMemFreeNode" @ 11040;
     cuGraphDestroyNode(node: u64) = destroy_node => "cuGraphDestroyNode" @ 10000;
@@ -87,18 +80,14 @@ exports! {
     cuGraphMemAllocNodeGetParams(node: u64, parameters: Out<Parameters>) = get_allocation => "cuGraphMemAllocNodeGetParams" @ 11040;
     cuGraphMemFreeNodeGetParams(node: u64, address: Out<u64>) = get_free => "cuGraphMemFreeNodeGetParams" @ 11040;
     cuGraphChildGraphNodeGetGraph(node: u64, graph: Out<u64>) = get_child => "cuGraphChildGraphNodeGetGraph" @ 10000;
-    cuGraphInstantiate(out: Out<u64>, graph: u64, node: Out<u64>, log: Out<u8>, bytes: usize) = instantiate_v1 => "cuGraphInstantiate" @ 10000;
-    cuGraphInstantiate_v2(out: Out<u64>, graph: u64, node: Out<u64>, log: Out<u8>, bytes: usize) = instantiate_v1 => "cuGraphInstantiate" @ 11000;
-    cuGraphInstantiateWithFlags(out: Out<u64>, graph: u64, flags: u64) = instantiate => "cuGraphInstantiateWithFlags" @ 11040;
-    cuGraphInstantiateWithParams(out: Out<u64>, graph: u64, parameters: In<u64>) = instantiate_with => "cuGraphInstantiateWithParams" @ 12000 | cuGraphInstantiateWithParams_ptsz @ 12000;
-    cuGraphUpload(exec: u64, stream: u64) = upload => "cuGraphUpload" @ 11010 | cuGraphUpload_ptsz @ 11010;
-    cuGraphLaunch(exec: u64, stream: u64) = launch => "cuGraphLaunch" @ 10000 | cuGraphLaunch_ptsz @ 10000;
-    cuGraphExecUpdate(exec: u64, graph: u64, node: Out<u64>, result: Out<u32>) = update_v1 => "cuGraphExecUpdate" @ 10020;
-    cuGraphExecUpdate_v2(exec: u64, graph: u64, info: Out<[u64; 3]>) = update => "cuGraphExecUpdate" @ 12000;
-    cuGraphExecDestroy(exec: u64) = destroy_exec => "cuGraphExecDestroy" @ 10000;
 }
 
 impl Parameters {
+    /// What is allocated: the address, the size, and the device whose memory it is.
+    pub(crate) fn allocated(&self) -> Result<(u64, u64, i32), Error> {
+        Ok((self.address, self.bytes as u64, self.pool.device()?))
+    }
+
     /// Those of an allocation that a captured stream was asked for.
     pub(crate) fn new(place: Place, bytes: u64) -> Self {
         Self {
@@ -113,14 +102,17 @@ impl Parameters {
 
 impl Node {
     /// `CUgraphNodeType`.
-    fn kind(&self) -> u32 {
+    pub(crate) fn kind(&self) -> u32 {
         match self {
             Self::Kernel(_) => 0,
-            Self::Work(work) => work.kind,
+            Self::Work(work) => work.kind(),
             Self::Child(_) => 4,
             Self::Nothing => 5,
+            Self::Wait(_) => 6,
+            Self::Record(_) => 7,
             Self::Allocate(_) => 10,
             Self::Free(_) => 11,
+            Self::Operations(_) => 12,
             Self::Conditional(_) => 13,
         }
     }
@@ -151,6 +143,12 @@ impl Graphs {
         self.nodes.contains_key(&copy).then_some(copy)
     }
 
+    /// The references to user objects that a graph owns.
+    pub(crate) fn objects_mut(&mut self, graph: u64) -> Result<&mut HashMap<u64, u32>, Error> {
+        let graph = self.graphs.get_mut(&graph).ok_or(INVALID_VALUE)?;
+        Ok(&mut graph.objects)
+    }
+
     /// Whether any node of a graph allocates or frees.
     pub(crate) fn has_memory(&self, graph: u64) -> Result<bool, Error> {
         let graph = self.graphs.get(&graph).ok_or(INVALID_VALUE)?;
@@ -175,14 +173,28 @@ fn create(out: Out<u64>, flags: u32) -> Outcome {
     out.put(empty())
 }
 
-/// Takes the nodes, and the addresses of what they allocate, with it.
+/// Takes the nodes, and the graphs in them, with it.
 pub(crate) fn destroy(graph: u64) -> Outcome {
-    let mut tables = tables();
-    let graph = tables.graphs.graphs.remove(&graph).ok_or(INVALID_VALUE)?;
-    for node in graph.nodes {
-        tables.graphs.nodes.remove(&node);
+    let (children, objects) = {
+        let mut tables = tables();
+        let graph = tables.graphs.graphs.remove(&graph).ok_or(INVALID_VALUE)?;
+        let gone = graph.nodes.iter();
+        let gone: Vec<_> = gone
+            .filter_map(|node| tables.graphs.nodes.remove(node))
+            .collect();
+        (gone.into_iter().filter_map(child_of), graph.objects)
+    };
+    children.for_each(|child| {
+        let _ = destroy(child);
+    });
+    user_objects::release_all(objects)
+}
+
+fn child_of((_, node): (u64, Node)) -> Option<u64> {
+    match node {
+        Node::Child(child) => Some(child),
+        _ => None,
     }
-    Ok(())
 }
 
 /// Adds a node. What comes next of a captured stream depends on it.
@@ -212,15 +224,24 @@ fn add_empty(out: Out<u64>, graph: u64, after: In<u64>, count: usize) -> Outcome
     out.put(add(to, Node::Nothing)?)
 }
 
-fn add_child(out: Out<u64>, graph: u64, after: In<u64>, count: usize, child: u64) -> Outcome {
+fn add_child(out: Out<u64>, graph: u64, after: In<u64>, count: usize, of: u64) -> Outcome {
     out.check()?;
-    nodes_of(child)?;
     let to = Insertion::after(graph, after, count)?;
-    out.put(add(to, Node::Child(child))?)
+    out.put(add(to, child(of)?)?)
+}
+
+/// A node with a copy of a graph.
+pub(crate) fn child(graph: u64) -> Result<Node, Error> {
+    conditionals::copy(graph).map(Node::Child)
 }
 
 /// Takes a node and its edges out of its graph, unless that has memory.
 fn destroy_node(node: u64) -> Outcome {
+    let gone = take_out(node)?;
+    child_of((0, gone)).map_or(Ok(()), destroy)
+}
+
+fn take_out(node: u64) -> Result<Node, Error> {
     let mut tables = tables();
     let graph = tables.graphs.graph_of(node).ok_or(INVALID_VALUE)?;
     if tables.graphs.has_memory(graph)? {
@@ -231,8 +252,8 @@ fn destroy_node(node: u64) -> Outcome {
     graph
         .edges
         .retain(|edge| edge.from != node && edge.to != node);
-    tables.graphs.nodes.remove(&node);
-    Ok(())
+    let gone = tables.graphs.nodes.remove(&node);
+    gone.map(|(_, gone)| gone).ok_or(INVALID_VALUE)
 }
 
 /// An allocation has its address from the start, and memory while it runs.
@@ -264,12 +285,17 @@ fn add_allocation(
     parameters: Out<Parameters>,
 ) -> Outcome {
     out.check()?;
-    let mut asked = parameters.read()?;
     let to = Insertion::after(graph, after, count)?;
+    out.put(add_asked(to, parameters)?)
+}
+
+/// Adds an allocation as a program asks for it, which is told the address.
+pub(crate) fn add_asked(to: Insertion, parameters: Out<Parameters>) -> Result<u64, Error> {
+    let mut asked = parameters.read()?;
     let (node, address) = allocation(to, asked)?;
     asked.address = address;
     parameters.put(asked)?;
-    out.put(node)
+    Ok(node)
 }
 
 /// Adds a node that frees what another of the process's graphs allocates.
@@ -297,6 +323,18 @@ pub(crate) fn node(handle: u64) -> Result<Node, Error> {
     let tables = tables();
     let found = tables.graphs.nodes.get(&handle);
     found.map(|(_, node)| node.clone()).ok_or(INVALID_VALUE)
+}
+
+/// Changes what a node does, which stays of its kind.
+pub(crate) fn set(handle: u64, to: Node) -> Outcome {
+    let mut tables = tables();
+    let found = tables.graphs.nodes.get_mut(&handle);
+    let (_, known) = found.ok_or(INVALID_VALUE)?;
+    if known.kind() != to.kind() {
+        return Err(INVALID_VALUE);
+    }
+    *known = to;
+    Ok(())
 }
 
 fn get_nodes(graph: u64, nodes: Out<u64>, count: Out<usize>) -> Outcome {
@@ -327,195 +365,4 @@ fn get_child(handle: u64, graph: Out<u64>) -> Outcome {
         Node::Child(child) => graph.put(child),
         _ => Err(INVALID_VALUE),
     }
-}
-
-/// The nodes of a graph in an order that keeps to its edges.
-fn order(graph: u64) -> Result<Vec<u64>, Error> {
-    let tables = tables();
-    let graph = tables.graphs.graphs.get(&graph).ok_or(INVALID_VALUE)?;
-    edges::ordered(&graph.nodes, &graph.edges).ok_or(INVALID_VALUE)
-}
-
-/// All nodes in an order that keeps to the edges, with those of the graphs in it.
-fn flat(graph: u64) -> Result<Vec<(u64, Node)>, Error> {
-    let mut all = Vec::new();
-    for handle in order(graph)? {
-        match node(handle)? {
-            Node::Child(child) => all.extend(flat(child)?),
-            Node::Conditional(bodies) => {
-                for body in bodies.iter() {
-                    all.extend(flat(*body)?);
-                }
-            }
-            plain => all.push((handle, plain)),
-        }
-    }
-    Ok(all)
-}
-
-fn instantiate(out: Out<u64>, graph: u64, _flags: u64) -> Outcome {
-    out.check()?;
-    let nodes = flat(graph)?;
-    let mut tables = tables();
-    // What is still being captured is not complete.
-    if tables.captures.go_to(graph) {
-        return Err(INVALID_VALUE);
-    }
-    let handle = tables.fresh();
-    tables.graphs.execs.insert(handle, nodes);
-    out.put(handle)
-}
-
-fn instantiate_v1(out: Out<u64>, graph: u64, _: Out<u64>, _: Out<u8>, _: usize) -> Outcome {
-    instantiate(out, graph, 0)
-}
-
-/// `CUDA_GRAPH_INSTANTIATE_PARAMS`: flags, of which one asks for an upload, and the stream for it.
-fn instantiate_with(out: Out<u64>, graph: u64, parameters: In<u64>) -> Outcome {
-    instantiate(out, graph, parameters.get()?)?;
-    if parameters.get()? & 2 == 0 {
-        return Ok(());
-    }
-    let made = out.read()?;
-    let uploaded = upload(made, parameters.at(1)?);
-    if uploaded.is_err() {
-        destroy_exec(made)?;
-    }
-    uploaded
-}
-
-/// Gets an allocation its memory.
-fn back(parameters: &Parameters) -> Outcome {
-    let (pool, bytes) = (pool_of(parameters.pool.device()?)?, parameters.bytes as u64);
-    let reserved = value(pool, PoolAttribute::Reserved)?;
-    if reserved - value(pool, PoolAttribute::Used)? < bytes {
-        ask(Request::PoolTrim { pool, keep: 0 })?;
-    }
-    match ask(Request::PoolAllocate { pool, bytes })? {
-        Reply::Allocated { allocation, .. } => {
-            let mut tables = tables();
-            tables.graphs.live.insert(parameters.address, allocation);
-            Ok(())
-        }
-        _ => Err(UNKNOWN),
-    }
-}
-
-/// Takes an allocation's memory back; the address stays.
-pub(crate) fn free(address: u64) -> Outcome {
-    let live = tables().graphs.live.remove(&address);
-    ask(Request::Free(live.ok_or(INVALID_VALUE)?)).map(drop)
-}
-
-fn exec(handle: u64) -> Result<Vec<Node>, Error> {
-    let tables = tables();
-    let exec = tables.graphs.execs.get(&handle);
-    let nodes = exec.ok_or(INVALID_VALUE)?.iter();
-    Ok(nodes.map(|(_, node)| node.clone()).collect())
-}
-
-/// Changes a node of an executable graph.
-pub(crate) fn change(exec: u64, node: u64, to: Node) -> Outcome {
-    let mut tables = tables();
-    let nodes = tables.graphs.execs.get_mut(&exec).ok_or(INVALID_VALUE)?;
-    let known = nodes.iter_mut().find(|(handle, _)| *handle == node);
-    known.ok_or(INVALID_VALUE)?.1 = to;
-    Ok(())
-}
-
-/// Makes an executable graph do what another graph of the same shape says; its nodes keep their handles. Gives a
-/// `CUgraphExecUpdateResult`.
-fn updated(exec: u64, graph: u64) -> Result<u32, Error> {
-    let nodes = flat(graph)?;
-    let mut tables = tables();
-    let known = tables.graphs.execs.get_mut(&exec).ok_or(INVALID_VALUE)?;
-    if known.len() != nodes.len() {
-        return Ok(TOPOLOGY_CHANGED);
-    }
-    let mut pairs = known.iter().zip(&nodes);
-    if !pairs.all(|((_, from), (_, to))| from.kind() == to.kind()) {
-        return Ok(NODE_TYPE_CHANGED);
-    }
-    for ((_, known), (_, node)) in known.iter_mut().zip(nodes) {
-        *known = node;
-    }
-    Ok(0)
-}
-
-fn update_v1(exec: u64, graph: u64, node: Out<u64>, result: Out<u32>) -> Outcome {
-    let updated = updated(exec, graph)?;
-    node.offer(0);
-    result.offer(updated);
-    match updated {
-        0 => Ok(()),
-        _ => Err(UPDATE_FAILURE),
-    }
-}
-
-/// `CUgraphExecUpdateResultInfo` is the result and two nodes.
-fn update(exec: u64, graph: u64, info: Out<[u64; 3]>) -> Outcome {
-    let mut result = 0;
-    let outcome = update_v1(exec, graph, Out::null(), Out::to(&mut result));
-    info.offer([u64::from(result), 0, 0]);
-    outcome
-}
-
-/// A graph that still has what it allocated last time cannot be launched again. In a stream that is being
-/// captured its work becomes part of another graph.
-fn launch(handle: u64, on: u64) -> Outcome {
-    stream(on)?;
-    let nodes = exec(handle)?;
-    if captured(on)?.is_some() {
-        for node in nodes {
-            let to = captured(on)?.ok_or(INVALID_VALUE)?;
-            add(to, node)?;
-        }
-        return Ok(());
-    }
-    let is_live = |node: &Node| match node {
-        Node::Allocate(known) => tables().graphs.live.contains_key(&known.address),
-        _ => false,
-    };
-    if nodes.iter().any(is_live) {
-        return Err(INVALID_VALUE);
-    }
-    let mut done = Vec::new();
-    for node in &nodes {
-        let step = match node {
-            Node::Allocate(parameters) => back(parameters).map(|()| done.push(parameters.address)),
-            Node::Free(address) => free(*address),
-            Node::Kernel(function) => functions::start(*function),
-            Node::Work(work) => work.run(),
-            Node::Nothing | Node::Child(_) | Node::Conditional(_) => Ok(()),
-        };
-        if let Err(error) = step {
-            done.into_iter().for_each(|address| {
-                let _ = free(address);
-            });
-            return Err(error);
-        }
-    }
-    Ok(())
-}
-
-/// Gets the graph's memory ready.
-fn upload(handle: u64, on: u64) -> Outcome {
-    stream(on)?;
-    let mut backed = Vec::new();
-    let mut outcome = Ok(());
-    for node in exec(handle)? {
-        if let Node::Allocate(parameters) = node {
-            outcome = outcome.and_then(|()| back(&parameters));
-            backed.push(parameters.address);
-        }
-    }
-    backed.into_iter().for_each(|address| {
-        let _ = free(address);
-    });
-    outcome
-}
-
-fn destroy_exec(handle: u64) -> Outcome {
-    let gone = tables().graphs.execs.remove(&handle);
-    gone.map(drop).ok_or(INVALID_VALUE)
 }

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 use apportion_sim_machine::Request;
 
+use crate::context::current;
+use crate::context_events;
 use crate::driver::{ask, create as create_in_machine, driver, tables};
 use crate::error::{INVALID_CONTEXT, INVALID_VALUE, Outcome};
 use crate::export::exports;
@@ -25,6 +27,9 @@ exports! {
     cuGreenCtxDestroy(green: u64) = destroy => "cuGreenCtxDestroy" @ 12040;
     cuGreenCtxStreamCreate(out: Out<u64>, green: u64, flags: u32, priority: i32) = create_stream => "cuGreenCtxStreamCreate" @ 12050;
     cuStreamGetGreenCtx(stream: u64, out: Out<u64>) = of_stream => "cuStreamGetGreenCtx" @ 12040;
+    cuGreenCtxGetId(green: u64, id: Out<u64>) = get_id => "cuGreenCtxGetId" @ 12090;
+    cuGreenCtxRecordEvent(green: u64, event: u64) = record => "cuGreenCtxRecordEvent" @ 12040;
+    cuGreenCtxWaitEvent(green: u64, event: u64) = wait => "cuGreenCtxWaitEvent" @ 12040;
     cuCtxFromGreenCtx(out: Out<u64>, green: u64) = context_of => "cuCtxFromGreenCtx" @ 12040;
 }
 
@@ -63,23 +68,46 @@ fn destroy(green: u64) -> Outcome {
     primary::release(device)
 }
 
-fn context_of(out: Out<u64>, green: u64) -> Outcome {
-    let is_there = tables().greens.contains_key(&green);
-    if is_there {
-        out.put(green)
-    } else {
-        Err(INVALID_CONTEXT)
+fn check(green: u64) -> Outcome {
+    match tables().greens.contains_key(&green) {
+        true => Ok(()),
+        false => Err(INVALID_CONTEXT),
     }
+}
+
+fn context_of(out: Out<u64>, green: u64) -> Outcome {
+    check(green)?;
+    out.put(green)
+}
+
+/// Without one, of the current context if that is one.
+fn get_id(green: u64, id: Out<u64>) -> Outcome {
+    id.check()?;
+    let green = match green {
+        0 => current()?.0,
+        green => green,
+    };
+    check(green)?;
+    id.put(tables().context(green)?.name)
+}
+
+fn record(green: u64, event: u64) -> Outcome {
+    check(green)?;
+    context_events::record(green, event)
+}
+
+fn wait(green: u64, event: u64) -> Outcome {
+    check(green)?;
+    context_events::wait(green, event)
 }
 
 /// A stream of a green context, whatever is current; it never waits for the null stream.
 fn create_stream(out: Out<u64>, green: u64, flags: u32, priority: i32) -> Outcome {
     out.check()?;
-    let is_there = tables().greens.contains_key(&green);
-    match (is_there, flags) {
-        (false, _) => Err(INVALID_CONTEXT),
-        (true, NON_BLOCKING) => out.put(stream::enter(green, flags, priority)),
-        (true, _) => Err(INVALID_VALUE),
+    check(green)?;
+    match flags {
+        NON_BLOCKING => out.put(stream::enter(green, flags, priority)),
+        _ => Err(INVALID_VALUE),
     }
 }
 

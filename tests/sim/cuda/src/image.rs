@@ -1,11 +1,13 @@
 //! Code as programs hand it over: how long it is, what it defines, and how much memory that takes.
 //! Nothing is compiled; of PTX the names of kernels and the sizes of variables are read, of a cubin the
-//! sizes of the sections that a card holds, and of a bundle its cubin for the newest card, unpacked
+//! sizes of the sections that a card holds and the symbols, and of a bundle its cubin for the newest card, unpacked
 //! if LZ4 packed it.
 
 use std::ffi::CStr;
 
 use crate::pointer::In;
+
+mod cubin;
 
 /// What an image defines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub(crate) struct Image {
     pub(crate) kernels: Vec<String>,
     /// The names and sizes of the variables, as far as they can be read.
     pub(crate) variables: Vec<(String, u64)>,
+    /// The names of texture and surface references, which only text declares.
+    pub(crate) references: Vec<String>,
 }
 
 /// The first words of a bundle of images and of the structure that points to one.
@@ -28,8 +32,6 @@ const CUBIN: u32 = 0x464c_457f;
 const LZ4: u64 = 0x2000;
 const COMPRESSED: u64 = 0xa000;
 const TEXT: u16 = 1;
-/// `SHF_ALLOC`.
-const LOADED: u64 = 2;
 
 impl Image {
     /// Reads what a program gives for code: a binary that says its length, else text that ends with a
@@ -39,24 +41,33 @@ impl Image {
         match word {
             BUNDLE => bundle(code),
             WRAPPER => bundle(In::from_address(code.cast::<u64>().at(1).ok()?)),
-            CUBIN => Some(Self::of_bytes(cubin_bytes(code)?.0)),
+            CUBIN => Some(Self {
+                code_of_bundle: 0,
+                ..cubin::read(code)?
+            }),
             _ => Some(Self::of_text(&code.text().ok()?.to_string_lossy())),
         }
     }
 
-    fn of_bytes(bytes: u64) -> Self {
+    /// What is not looked into.
+    pub(crate) fn of_bytes(bytes: u64) -> Self {
         Self {
             bytes,
             ..Self::default()
         }
     }
 
-    /// A part of a bundle: all bytes, and those of its code.
-    fn bundled((bytes, code_of_bundle): (u64, u64)) -> Self {
-        Self {
-            code_of_bundle,
-            ..Self::of_bytes(bytes)
-        }
+    /// This and another image as one, as a linker makes it.
+    pub(crate) fn joined(mut self, other: Self) -> Self {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.kernels.extend(other.kernels);
+        self.variables.extend(other.variables);
+        self
+    }
+
+    /// The same as a cubin.
+    pub(crate) fn to_cubin(&self) -> Vec<u8> {
+        cubin::write(self)
     }
 
     /// Reads a file's content.
@@ -75,7 +86,8 @@ impl Image {
         }
     }
 
-    fn of_text(text: &str) -> Self {
+    /// Reads PTX.
+    pub(crate) fn of_text(text: &str) -> Self {
         let mut image = Self {
             bytes: text.len() as u64,
             ..Self::default()
@@ -86,6 +98,7 @@ impl Image {
             } else if (line.contains(".global") || line.contains(".const"))
                 && ![".extern", ".param"].iter().any(|word| line.contains(word))
             {
+                image.references.extend(reference(line));
                 image.variables.extend(variable(line));
             }
         }
@@ -118,10 +131,13 @@ fn bundle(code: In<u8>) -> Option<Image> {
                 .collect();
             let mut whole = vec![0; usize::try_from(head.cast::<u64>().at(7).ok()?).ok()?];
             lz4_flex::block::decompress_into(&packed?, &mut whole).ok()?;
-            Image::bundled(cubin_bytes(In::to(whole.first()?))?)
+            cubin::read(In::to(whole.first()?))?
         } else if flags & COMPRESSED != 0 {
             let bytes = head.cast::<u64>().at(7).ok()?;
-            Image::bundled((bytes, bytes))
+            Image {
+                code_of_bundle: bytes,
+                ..Image::of_bytes(bytes)
+            }
         } else if kind == TEXT {
             Image::of_text(
                 &In::<u8>::from_address(content)
@@ -130,7 +146,7 @@ fn bundle(code: In<u8>) -> Option<Image> {
                     .to_string_lossy(),
             )
         } else {
-            Image::bundled(cubin_bytes(In::from_address(content))?)
+            cubin::read(In::from_address(content))?
         };
         let rank = (kind != TEXT, head.cast::<u32>().at(7).ok()?);
         if best.as_ref().is_none_or(|(known, _)| *known < rank) {
@@ -141,31 +157,6 @@ fn bundle(code: In<u8>) -> Option<Image> {
     Some(best.unwrap_or_default().1)
 }
 
-/// The sections of a cubin that are in the card's memory: those that are loaded, but not those which say
-/// how much on-chip memory a kernel has. Gives the bytes of all sections and of those that are code.
-fn cubin_bytes(code: In<u8>) -> Option<(u64, u64)> {
-    let base = code.address();
-    let table = base + code.cast::<u64>().at(5).ok()?;
-    let (count, named) = (
-        code.cast::<u16>().at(30).ok()?,
-        code.cast::<u16>().at(31).ok()?,
-    );
-    let section = |at: u16| In::<u64>::from_address(table + 64 * u64::from(at));
-    let names = base + section(named).at(3).ok()?;
-    let (mut bytes, mut instructions) = (0, 0);
-    for at in 0..count {
-        let name = section(at).cast::<u32>().get().ok()?;
-        let name = In::<u8>::from_address(names + u64::from(name));
-        let name = name.text().ok()?.to_bytes();
-        if section(at).at(1).ok()? & LOADED != 0 && !name.starts_with(b".nv.shared") {
-            let size = section(at).at(4).ok()?;
-            bytes += size;
-            instructions += if name.starts_with(b".text") { size } else { 0 };
-        }
-    }
-    Some((bytes, instructions))
-}
-
 fn identifier(text: &str) -> Option<String> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || "_$%".contains(letter);
     let name: String = text
@@ -174,6 +165,13 @@ fn identifier(text: &str) -> Option<String> {
         .take_while(|letter| is_part(*letter))
         .collect();
     (!name.is_empty()).then_some(name)
+}
+
+/// Reads `.global .texref name`.
+fn reference(line: &str) -> Option<String> {
+    let kinds = [".texref", ".surfref"];
+    let (_, rest) = kinds.iter().find_map(|kind| line.split_once(kind))?;
+    identifier(rest)
 }
 
 /// Reads `.visible .global .align 4 .b8 name[1024] = …`.
@@ -229,21 +227,21 @@ mod tests {
         assert_eq!(image.device_bytes(), PTX.len() as u64 + 4096 + 8);
     }
 
-    /// A cubin with one section of variables, of this size.
+    /// A cubin with one variable, of this size.
     fn cubin(bytes: u64) -> Vec<u8> {
-        let mut words = [0_u64; 8 + 16];
-        words[0] = u64::from(CUBIN);
-        words[5] = 64;
-        words[7] = 2 << 32;
-        words[8 + 3] = 64 + 2 * 64;
-        words[16 + 1] = 3;
-        words[16 + 4] = bytes;
-        let names = [0; 8];
-        words
-            .iter()
-            .flat_map(|word| word.to_le_bytes())
-            .chain(names)
-            .collect()
+        let variables = vec![("data".to_owned(), bytes)];
+        let image = Image {
+            variables,
+            ..Image::default()
+        };
+        image.to_cubin()
+    }
+
+    #[test]
+    fn text_names_its_references() {
+        let image = Image::of_text(".global .texref pixels;\n.global .surfref canvas;");
+        assert_eq!(image.references, ["pixels", "canvas"]);
+        assert_eq!(image.variables, []);
     }
 
     #[test]

@@ -8,23 +8,30 @@
 //! handler below.
 
 mod array;
+mod batches;
 mod between;
 mod capture;
 mod captured_work;
 mod conditionals;
 mod context;
+mod context_events;
 mod copy;
 mod copy_rows;
+mod coredump;
 mod device;
 mod device_attributes;
+mod dot;
 mod driver;
 mod edges;
 mod error;
 mod event;
+mod event_nodes;
 mod event_sharing;
+mod executables;
 mod export;
 mod fill;
 mod functions;
+mod graph_ids;
 mod graph_memory;
 mod graphs;
 mod green;
@@ -32,7 +39,9 @@ mod host;
 mod image;
 mod keeping;
 mod kernel_nodes;
+mod legacy_launches;
 mod libraries;
+mod linking;
 mod location;
 mod logs;
 mod lookup;
@@ -40,22 +49,31 @@ mod managed;
 mod mapping;
 mod memory;
 mod memory_file;
+mod memory_ops;
 mod mipmaps;
 mod modules;
 mod multicast;
 mod needs;
+mod node_parameters;
+mod notifications;
 mod number;
 mod occupancy;
 mod pointer;
 mod pointer_attributes;
 mod pools;
 mod primary;
+mod profiler;
 mod resources;
 mod shape;
+mod sparse;
 mod stream;
 mod tables;
 mod tensor_maps;
+mod texture_refs;
+mod textures;
 mod tiles;
+mod unsupported;
+mod user_objects;
 mod virtual_memory;
 mod visible;
 mod work_nodes;
@@ -64,41 +82,59 @@ mod work_nodes;
 fn tables_of_rows() -> impl Iterator<Item = &'static [export::Row]> {
     [
         array::ROWS,
+        batches::ROWS,
         between::ROWS,
         capture::ROWS,
         conditionals::ROWS,
         context::ROWS,
+        context_events::ROWS,
         copy::ROWS,
         copy_rows::ROWS,
+        coredump::ROWS,
         device::ROWS,
+        dot::ROWS,
         driver::ROWS,
         edges::ROWS,
         error::ROWS,
         event::ROWS,
+        event_nodes::ROWS,
         event_sharing::ROWS,
+        executables::ROWS,
         fill::ROWS,
         functions::ROWS,
+        graph_ids::ROWS,
         graph_memory::ROWS,
         graphs::ROWS,
         green::ROWS,
         host::ROWS,
         kernel_nodes::ROWS,
+        legacy_launches::ROWS,
         libraries::ROWS,
+        linking::ROWS,
         logs::ROWS,
         lookup::ROWS,
         managed::ROWS,
         memory::ROWS,
+        memory_ops::ROWS,
         mipmaps::ROWS,
         modules::ROWS,
         multicast::ROWS,
+        node_parameters::ROWS,
+        notifications::ROWS,
         occupancy::ROWS,
         pointer_attributes::ROWS,
         pools::ROWS,
         primary::ROWS,
+        profiler::ROWS,
         resources::ROWS,
+        sparse::ROWS,
         stream::ROWS,
         tensor_maps::ROWS,
+        texture_refs::ROWS,
+        textures::ROWS,
         tiles::ROWS,
+        unsupported::ROWS,
+        user_objects::ROWS,
         virtual_memory::ROWS,
         work_nodes::ROWS,
     ]

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::driver::tables;
 use crate::error::{INVALID_VALUE, Outcome};
 use crate::export::exports;
-use crate::pointer::Out;
+use crate::pointer::{Out, Text};
 
 /// The callbacks that are registered, by handle.
 static REGISTERED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
@@ -15,6 +15,7 @@ exports! {
     cuLogsRegisterCallback(function: u64, data: u64, out: Out<u64>) = register => "cuLogsRegisterCallback" @ 12090, anytime;
     cuLogsUnregisterCallback(callback: u64) = unregister => "cuLogsUnregisterCallback" @ 12090, anytime;
     cuLogsCurrent(iterator: Out<u32>, flags: u32) = current => "cuLogsCurrent" @ 12090, anytime;
+    cuLogsDumpToFile(iterator: Out<u32>, path: Text, flags: u32) = dump_to_file => "cuLogsDumpToFile" @ 12090, anytime;
     cuLogsDumpToMemory(iterator: Out<u32>, text: Out<u8>, bytes: Out<usize>, flags: u32) = dump => "cuLogsDumpToMemory" @ 12090, anytime;
 }
 
@@ -42,6 +43,15 @@ fn current(iterator: Out<u32>, flags: u32) -> Outcome {
         return Err(INVALID_VALUE);
     }
     iterator.put(0)
+}
+
+/// The file is empty.
+fn dump_to_file(_iterator: Out<u32>, path: Text, flags: u32) -> Outcome {
+    let path = path.get()?;
+    if flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    std::fs::write(path, "").map_err(|_| INVALID_VALUE)
 }
 
 /// The text ends with a zero byte, which is all of it.

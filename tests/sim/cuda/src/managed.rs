@@ -25,7 +25,8 @@ exports! {
     cuMemRangeGetAttributes(data: In<Out<i32>>, rooms: In<usize>, attributes: In<u32>, count: usize, address: u64, bytes: usize) = get_attributes => "cuMemRangeGetAttributes" @ 8000;
 }
 
-fn check(address: u64, bytes: usize) -> Outcome {
+/// Whether all of it is managed memory.
+pub(crate) fn check(address: u64, bytes: usize) -> Outcome {
     let tables = tables();
     let (_, range) = tables.range_of(address)?;
     let is_managed = matches!(range.kind, Kind::Managed { .. });
@@ -61,7 +62,7 @@ fn prefetch_v1(address: u64, bytes: usize, device: i32, on: u64) -> Outcome {
     check(address, bytes)
 }
 
-fn prefetch(address: u64, bytes: usize, place: Place, flags: u32, on: u64) -> Outcome {
+pub(crate) fn prefetch(address: u64, bytes: usize, place: Place, flags: u32, on: u64) -> Outcome {
     place.location()?;
     if flags != 0 {
         return Err(INVALID_VALUE);

@@ -5,8 +5,8 @@ use apportion_sim_machine::{Reply, Request};
 use crate::context::current;
 use crate::driver::{ask, driver, tables};
 use crate::error::{Error, INVALID_VALUE, OUT_OF_MEMORY, Outcome, UNKNOWN};
+use crate::executables;
 use crate::export::exports;
-use crate::graphs;
 use crate::mapping;
 use crate::pointer::Out;
 use crate::tables::{Kind, Range};
@@ -166,7 +166,7 @@ fn free(address: u64) -> Outcome {
             tables().touch_pools();
             Ok(())
         }
-        Kind::Graph => graphs::free(address),
+        Kind::Graph => executables::free(address),
         Kind::Host { .. }
         | Kind::Registered { .. }
         | Kind::Variable

@@ -27,6 +27,13 @@ pub(crate) struct Mipmap {
     device: i32,
 }
 
+impl Mipmap {
+    /// The handles of its levels, largest first.
+    pub(crate) fn levels(&self) -> &[u64] {
+        &self.levels
+    }
+}
+
 exports! {
     cuMipmappedArrayCreate(out: Out<u64>, descriptor: In<Wide3D>, levels: u32) = create => "cuMipmappedArrayCreate" @ 5000;
     cuMipmappedArrayGetLevel(out: Out<u64>, mipmap: u64, level: u32) = get_level => "cuMipmappedArrayGetLevel" @ 5000;

@@ -1,9 +1,9 @@
 //! Modules: code that is loaded into a context. A module takes memory of the card; its kernels are
 //! there under any name that is asked for.
 //!
-//! Under lazy loading, which is the default, a bundle takes the memory of its variables and not of its code:
-//! drivers load that function by function, and the few functions that a program runs are small beside
-//! its context. Under eager loading all of it is taken at once.
+//! Under lazy loading, which is the default, a bundle takes the memory of its variables when it is loaded, and that
+//! of its code when the first of its functions is launched. Drivers load code function by function; how long each is
+//! is not known here, so all of the module's comes at once. Under eager loading nothing is left for later.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -29,6 +29,8 @@ pub(crate) struct Module {
     context: u64,
     name: u64,
     image: Image,
+    /// Code that is not in the card's memory yet.
+    unloaded: u64,
     /// Where variables are, from the first time that a program asks for one.
     variables: HashMap<String, u64>,
 }
@@ -61,12 +63,13 @@ fn is_eager() -> bool {
 /// Loads an image into the current context.
 pub(crate) fn load_image(image: Image) -> Result<u64, Error> {
     let (_, context) = current()?;
+    let unloaded = match is_eager() {
+        true => 0,
+        false => image.code_of_bundle,
+    };
     let request = Request::ModuleLoad {
         context: context.name,
-        bytes: match is_eager() {
-            true => image.device_bytes(),
-            false => image.device_bytes() - image.code_of_bundle,
-        },
+        bytes: image.device_bytes() - unloaded,
     };
     let name = create(request)?;
     let mut tables = tables();
@@ -75,6 +78,7 @@ pub(crate) fn load_image(image: Image) -> Result<u64, Error> {
         context: context.name,
         name,
         image,
+        unloaded,
         variables: HashMap::new(),
     };
     tables.modules.insert(handle, module);
@@ -98,6 +102,44 @@ pub(crate) fn kernels(handle: u64) -> Result<Vec<String>, Error> {
         .image
         .kernels
         .clone())
+}
+
+/// Whether a module declares a texture or surface reference of this name.
+pub(crate) fn declares(handle: u64, name: &str) -> Result<bool, Error> {
+    let tables = tables();
+    let module = tables.modules.get(&handle).ok_or(INVALID_HANDLE)?;
+    Ok(module.image.references.iter().any(|known| known == name))
+}
+
+/// Whether all of a module is in the card's memory.
+pub(crate) fn is_loaded(handle: u64) -> Result<bool, Error> {
+    let tables = tables();
+    let module = tables.modules.get(&handle).ok_or(INVALID_HANDLE)?;
+    Ok(module.unloaded == 0)
+}
+
+/// Brings a module's code into the card's memory, if it is not there.
+pub(crate) fn load_code(handle: u64) -> Outcome {
+    let (unloaded, request) = {
+        let mut tables = tables();
+        let module = tables.modules.get_mut(&handle).ok_or(INVALID_HANDLE)?;
+        let request = Request::ModuleGrow {
+            context: module.context,
+            module: module.name,
+            bytes: module.image.device_bytes(),
+        };
+        (std::mem::take(&mut module.unloaded), request)
+    };
+    if unloaded == 0 {
+        return Ok(());
+    }
+    let grown = ask(request);
+    if grown.is_err()
+        && let Some(module) = tables().modules.get_mut(&handle)
+    {
+        module.unloaded = unloaded;
+    }
+    grown.map(drop)
 }
 
 /// Unloads a module, its functions included. That its context is gone already is no error.

@@ -34,6 +34,11 @@ impl<T: Copy> Out<T> {
         Self(std::ptr::null_mut())
     }
 
+    /// A part of what a pointer of the program points to.
+    pub(crate) fn at(address: u64) -> Self {
+        Self(std::ptr::with_exposed_provenance_mut(address as usize))
+    }
+
     /// The same pointer, where the type depends on another argument.
     pub(crate) fn cast<U: Copy>(self) -> Out<U> {
         Out(self.0.cast())

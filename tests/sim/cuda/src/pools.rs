@@ -7,6 +7,7 @@ use apportion_sim_machine::{PoolAttribute, Reply, Request};
 use crate::capture::captured;
 use crate::driver::{ask, create as create_in_machine, driver, tables};
 use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
+use crate::executables;
 use crate::export::exports;
 use crate::graphs;
 use crate::location::{Access, Place, READ_WRITE};
@@ -359,7 +360,7 @@ fn free(address: u64, on: u64) -> Outcome {
         return graphs::release(to, address).map(drop);
     }
     if range.kind == Kind::Graph {
-        return graphs::free(address);
+        return executables::free(address);
     }
     let Kind::Pooled { allocation, .. } = range.kind else {
         return Err(INVALID_VALUE);

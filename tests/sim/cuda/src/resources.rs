@@ -43,17 +43,35 @@ pub(crate) struct Description {
 /// The descriptions of a process, which live as long as it.
 pub(crate) type Descriptions = HashMap<u64, Description>;
 
+/// `CU_DEV_SM_RESOURCE_GROUP_PARAMS`: what a program wants of one part.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Wish {
+    multiprocessors: u32,
+    together: u32,
+    rather_together: u32,
+    flags: u32,
+    rest: [u32; 12],
+}
+
 /// `CU_DEV_RESOURCE_TYPE_SM`, the only type here.
 const MULTIPROCESSORS: u32 = 1;
 /// `CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING`.
 const IGNORE_COSCHEDULING: u32 = 1;
 /// That and `CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE`.
 const ALL_FLAGS: u32 = 3;
+/// `CU_DEV_SM_RESOURCE_GROUP_BACKFILL`; parts by locality are not simulated.
+const BACKFILL: u32 = 1;
+/// Multiprocessors come in pairs, and at most so many are scheduled together.
+const PAIR: u32 = 2;
+const MOST_TOGETHER: u32 = 32;
 
 exports! {
     cuDeviceGetDevResource(device: i32, resource: Out<Resource>, kind: u32) = of_device => "cuDeviceGetDevResource" @ 12040;
     cuCtxGetDevResource(context: u64, resource: Out<Resource>, kind: u32) = of_context => "cuCtxGetDevResource" @ 12040;
     cuGreenCtxGetDevResource(green: u64, resource: Out<Resource>, kind: u32) = of_green => "cuGreenCtxGetDevResource" @ 12040;
+    cuStreamGetDevResource(stream: u64, resource: Out<Resource>, kind: u32) = of_stream => "cuStreamGetDevResource" @ 13010 | cuStreamGetDevResource_ptsz @ 13010;
+    cuDevSmResourceSplit(groups: Out<Resource>, count: u32, input: In<Resource>, remainder: Out<Resource>, flags: u32, wishes: Out<Wish>) = split_by_wishes => "cuDevSmResourceSplit" @ 13010;
     cuDevSmResourceSplitByCount(groups: Out<Resource>, count: Out<u32>, input: In<Resource>, remainder: Out<Resource>, flags: u32, least: u32) = split => "cuDevSmResourceSplitByCount" @ 12040;
     cuDevResourceGenerateDesc(out: Out<u64>, resources: In<Resource>, count: u32) = describe => "cuDevResourceGenerateDesc" @ 12040;
 }
@@ -168,6 +186,78 @@ fn split(
     let left = input.multiprocessors - made * each;
     remainder.offer(Resource::new(input.device, serial, left)?);
     count.put(made)
+}
+
+fn of_stream(handle: u64, out: Out<Resource>, kind: u32) -> Outcome {
+    out.check()?;
+    of_context(crate::stream::known(handle)?.context(), out, kind)
+}
+
+impl Wish {
+    /// How many multiprocessors the part gets of so many. Zero asks for as many as there are.
+    fn granted(&self, device: i32, left: u32) -> Result<u32, Error> {
+        let together = match self.together {
+            0 => parts(device, 0)?.1.max(PAIR),
+            together => together,
+        };
+        let wanted = self.multiprocessors;
+        let is_even = wanted.is_multiple_of(PAIR) && together.is_multiple_of(PAIR);
+        let fits = self.flags == BACKFILL || wanted.is_multiple_of(together);
+        if !is_even || !fits || together > MOST_TOGETHER || self.flags & !BACKFILL != 0 {
+            return Err(INVALID_VALUE);
+        }
+        match wanted {
+            0 => Ok(left - left % together),
+            wanted if wanted <= left => Ok(wanted),
+            _ => Err(INVALID_RESOURCE_CONFIGURATION),
+        }
+    }
+}
+
+/// Makes parts by a list of wishes, in its order, and writes into it what was found for those that ask for as many as
+/// there are. Without a place for the parts it does only that.
+fn split_by_wishes(
+    groups: Out<Resource>,
+    count: u32,
+    input: In<Resource>,
+    remainder: Out<Resource>,
+    flags: u32,
+    wishes: Out<Wish>,
+) -> Outcome {
+    wishes.check()?;
+    let input = input.get()?.checked()?;
+    if flags != 0 || count == 0 {
+        return Err(INVALID_VALUE);
+    }
+    if input.split != 0 {
+        return Err(INVALID_RESOURCE_CONFIGURATION);
+    }
+    let asked = In::<Wish>::from_address(wishes.address());
+    let mut left = input.multiprocessors;
+    let mut granted = Vec::new();
+    for at in 0..count as usize {
+        let wish = asked.at(at)?;
+        let part = wish.granted(input.device, left)?;
+        if groups.check().is_ok() && part == 0 {
+            return Err(INVALID_RESOURCE_CONFIGURATION);
+        }
+        left -= part;
+        granted.push((wish, part));
+    }
+    let serial = tables().fresh();
+    for (at, (wish, multiprocessors)) in granted.into_iter().enumerate() {
+        if groups.check().is_ok() {
+            let part = Resource::new(input.device, serial, multiprocessors)?;
+            groups.put_at(at, part)?;
+        }
+        let found = Wish {
+            multiprocessors,
+            ..wish
+        };
+        wishes.put_at(at, found)?;
+    }
+    remainder.offer(Resource::new(input.device, serial, left)?);
+    Ok(())
 }
 
 /// Several resources are described together if they come from one split.

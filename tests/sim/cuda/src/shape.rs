@@ -48,6 +48,16 @@ impl Wide3D {
         }
     }
 
+    /// The bytes of an element, which is one number or several.
+    pub(crate) fn element_bytes(self) -> Result<u64, Error> {
+        Ok(channel_bytes(self.format)? * u64::from(self.channels))
+    }
+
+    /// Whether its memory is mapped tile by tile.
+    pub(crate) fn is_sparse(self) -> bool {
+        self.flags & SPARSE != 0
+    }
+
     /// It gets its memory, if any, by mapping.
     pub(crate) fn is_empty(self) -> bool {
         self.flags & (SPARSE | DEFERRED) != 0
@@ -77,7 +87,7 @@ const DEFERRED: u32 = 0x80;
 const FLAGS: u32 = 0x1ff;
 
 /// Bytes of one channel, by `CUarray_format`.
-fn channel_bytes(format: u32) -> Result<u64, Error> {
+pub(crate) fn channel_bytes(format: u32) -> Result<u64, Error> {
     match format {
         0x01 | 0x08 => Ok(1),
         0x02 | 0x09 | 0x10 => Ok(2),
@@ -96,7 +106,7 @@ pub(crate) fn measure(descriptor: &Wide3D) -> Result<(u64, u64, u64), Error> {
     if ![1, 2, 4].contains(&descriptor.channels) {
         return Err(INVALID_VALUE);
     }
-    let element = channel_bytes(descriptor.format)? * u64::from(descriptor.channels);
+    let element = descriptor.element_bytes()?;
     let pitch = (descriptor.width as u64)
         .checked_mul(element)
         .ok_or(OUT_OF_MEMORY)?;

@@ -4,15 +4,14 @@
 use std::collections::HashMap;
 
 use crate::capture::{self, rules};
-use crate::captured_work;
+use crate::captured_work::{Work, on_stream};
 use crate::context::current;
 use crate::driver::{self, tables};
 use crate::edges::LOSSY_QUERY;
-use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Outcome};
+use crate::error::{Error, INVALID_HANDLE, INVALID_VALUE, Outcome};
 use crate::event;
 use crate::export::exports;
 use crate::green::green_of;
-use crate::mapping;
 use crate::pointer::{In, Out};
 
 /// The streams of a process by handle.
@@ -31,6 +30,14 @@ pub(crate) struct Stream {
 type StreamCallback = Option<unsafe extern "C" fn(stream: u64, status: i32, data: u64)>;
 /// `CUhostFn`.
 pub(crate) type HostFunction = Option<unsafe extern "C" fn(data: u64)>;
+
+/// `CUDA_HOST_NODE_PARAMS`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct HostCall {
+    function: HostFunction,
+    data: u64,
+}
 
 /// `CU_STREAM_LEGACY`: what the null stream is, where a thread has none of its own.
 const LEGACY: u64 = 1;
@@ -65,14 +72,6 @@ exports! {
     cuStreamCopyAttributes(to: u64, from: u64) = copy_attributes => "cuStreamCopyAttributes" @ 11000 | cuStreamCopyAttributes_ptsz @ 11000;
     cuStreamGetAttribute(stream: u64, attribute: u32, value: Out<u32>) = get_attribute => "cuStreamGetAttribute" @ 11000 | cuStreamGetAttribute_ptsz @ 11000;
     cuStreamSetAttribute(stream: u64, attribute: u32, value: In<u32>) = set_attribute => "cuStreamSetAttribute" @ 11000 | cuStreamSetAttribute_ptsz @ 11000;
-    cuStreamWaitValue32(stream: u64, address: u64, value: u32, flags: u32) = wait_value => "cuStreamWaitValue32" @ 8000 | cuStreamWaitValue32_ptsz @ 8000;
-    cuStreamWaitValue32_v2(stream: u64, address: u64, value: u32, flags: u32) = wait_value => "cuStreamWaitValue32" @ 11070 | cuStreamWaitValue32_v2_ptsz @ 11070;
-    cuStreamWaitValue64(stream: u64, address: u64, value: u64, flags: u32) = wait_value => "cuStreamWaitValue64" @ 9000 | cuStreamWaitValue64_ptsz @ 9000;
-    cuStreamWaitValue64_v2(stream: u64, address: u64, value: u64, flags: u32) = wait_value => "cuStreamWaitValue64" @ 11070 | cuStreamWaitValue64_v2_ptsz @ 11070;
-    cuStreamWriteValue32(stream: u64, address: u64, value: u32, flags: u32) = write_value_32 => "cuStreamWriteValue32" @ 8000 | cuStreamWriteValue32_ptsz @ 8000;
-    cuStreamWriteValue32_v2(stream: u64, address: u64, value: u32, flags: u32) = write_value_32 => "cuStreamWriteValue32" @ 11070 | cuStreamWriteValue32_v2_ptsz @ 11070;
-    cuStreamWriteValue64(stream: u64, address: u64, value: u64, flags: u32) = write_value_64 => "cuStreamWriteValue64" @ 9000 | cuStreamWriteValue64_ptsz @ 9000;
-    cuStreamWriteValue64_v2(stream: u64, address: u64, value: u64, flags: u32) = write_value_64 => "cuStreamWriteValue64" @ 11070 | cuStreamWriteValue64_v2_ptsz @ 11070;
 }
 
 impl Stream {
@@ -89,6 +88,23 @@ impl Stream {
     /// Whether the null stream waits for it, and it for that.
     pub(crate) fn is_blocking(self) -> bool {
         self.flags & NON_BLOCKING == 0
+    }
+}
+
+impl HostCall {
+    /// What can be the work of a stream or a node.
+    pub(crate) fn checked(self) -> Result<Self, Error> {
+        self.function.ok_or(INVALID_VALUE)?;
+        Ok(self)
+    }
+
+    /// Calls the function.
+    pub(crate) fn perform(&self) -> Outcome {
+        let function = self.function.ok_or(INVALID_VALUE)?;
+        // SAFETY: the caller gives a function to be called with this data whenever the stream, or the graph
+        // that it is in, gets there.
+        unsafe { function(self.data) };
+        Ok(())
     }
 }
 
@@ -272,13 +288,8 @@ fn add_callback(handle: u64, callback: StreamCallback, data: u64, flags: u32) ->
 }
 
 fn launch_host_v1(handle: u64, function: HostFunction, data: u64) -> Outcome {
-    let function = function.ok_or(INVALID_VALUE)?;
-    captured_work::on_stream(handle, captured_work::HOST, move || {
-        // SAFETY: the caller gives a function to be called with this data whenever the stream, or the graph
-        // that it is captured into, gets there.
-        unsafe { function(data) };
-        Ok(())
-    })
+    let call = HostCall { function, data };
+    on_stream(handle, Work::Host(call.checked()?))
 }
 
 fn launch_host(handle: u64, function: HostFunction, data: u64, _mode: u32) -> Outcome {
@@ -314,28 +325,4 @@ fn set_attribute(handle: u64, attribute: u32, value: In<u32>) -> Outcome {
     } else {
         Err(INVALID_VALUE)
     }
-}
-
-/// Nobody can write the value while the caller waits for itself, so waiting is not offered; neither
-/// do the device attributes promise it.
-fn wait_value<T>(handle: u64, _address: u64, _value: T, _flags: u32) -> Outcome {
-    stream(handle)?;
-    Err(NOT_SUPPORTED)
-}
-
-fn write_value_32(handle: u64, address: u64, value: u32, _flags: u32) -> Outcome {
-    write_value(handle, address, &value.to_le_bytes())
-}
-
-fn write_value_64(handle: u64, address: u64, value: u64, _flags: u32) -> Outcome {
-    write_value(handle, address, &value.to_le_bytes())
-}
-
-fn write_value(handle: u64, address: u64, bytes: &[u8]) -> Outcome {
-    stream(handle)?;
-    if !tables().covers(address, bytes.len() as u64) {
-        return Err(INVALID_VALUE);
-    }
-    mapping::fill(address, bytes, 1);
-    Ok(())
 }

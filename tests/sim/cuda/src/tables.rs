@@ -6,19 +6,27 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::array::Arrays;
 use crate::capture::Captures;
+use crate::coredump::CoreDumps;
 use crate::error::{CONTEXT_IS_DESTROYED, Error, INVALID_CONTEXT, INVALID_VALUE};
 use crate::event::Events;
+use crate::executables::Executables;
 use crate::functions::Functions;
 use crate::graphs::Graphs;
 use crate::green::Greens;
+use crate::legacy_launches::Blocks;
 use crate::libraries::Libraries;
+use crate::linking::Links;
 use crate::mipmaps::Mipmaps;
 use crate::modules::Modules;
 use crate::multicast::Multicasts;
+use crate::notifications::Notifications;
 use crate::pools::Pools;
 use crate::resources::Descriptions;
 use crate::stream::Streams;
+use crate::texture_refs::References;
+use crate::textures::Textures;
 use crate::tiles::Tiles;
+use crate::user_objects::UserObjects;
 use crate::virtual_memory::VirtualMemory;
 
 /// All tables of a process.
@@ -34,18 +42,26 @@ pub(crate) struct Tables {
     pub(crate) ranges: BTreeMap<u64, Range>,
     pub(crate) arrays: Arrays,
     pub(crate) events: Events,
+    pub(crate) executables: Executables,
     pub(crate) captures: Captures,
+    pub(crate) core_dumps: CoreDumps,
     pub(crate) functions: Functions,
     pub(crate) graphs: Graphs,
     pub(crate) descriptions: Descriptions,
     pub(crate) greens: Greens,
+    pub(crate) blocks_of: Blocks,
     pub(crate) libraries: Libraries,
+    pub(crate) links: Links,
     pub(crate) mipmaps: Mipmaps,
     pub(crate) modules: Modules,
     pub(crate) multicasts: Multicasts,
+    pub(crate) notifications: Notifications,
     pub(crate) pools: Pools,
+    pub(crate) references: References,
     pub(crate) streams: Streams,
+    pub(crate) textures: Textures,
     pub(crate) tiles: Tiles,
+    pub(crate) user_objects: UserObjects,
     pub(crate) virtual_memory: VirtualMemory,
     blocks: HashMap<u64, Block>,
     /// Whether any pool has been used since the last synchronisation.
@@ -131,6 +147,11 @@ struct Block {
 /// Handles look like pointers to things of this size and are never pointers.
 const HANDLE_STRIDE: u64 = 0x40;
 const FIRST_HANDLE: u64 = 0x5100_0000_0000;
+
+/// A number that only this handle has.
+pub(crate) const fn number_of(handle: u64) -> u64 {
+    handle.wrapping_sub(FIRST_HANDLE) / HANDLE_STRIDE
+}
 
 impl Tables {
     /// A handle, or a serial number, that has never been given.

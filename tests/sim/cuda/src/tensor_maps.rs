@@ -18,9 +18,68 @@ const MAX_STRIDE: u64 = 1 << 40;
 const MAX_BOX: u32 = 256;
 const MAX_ELEMENT_STRIDE: u32 = 8;
 
+/// Maps that read columns of pixels are of three dimensions or more, with at most so many channels and pixels.
+const COLUMN_RANKS: std::ops::RangeInclusive<u32> = 3..=5;
+const MAX_CHANNELS: u32 = 256;
+const MAX_PIXELS: u32 = 1024;
+
 exports! {
     cuTensorMapEncodeTiled(map: Out<Map>, kind: i32, rank: u32, address: u64, dimensions: In<u64>, strides: In<u64>, sides: In<u32>, steps: In<u32>, interleave: i32, swizzle: i32, promotion: i32, fill: i32) = tiled => "cuTensorMapEncodeTiled" @ 12000;
+    cuTensorMapEncodeIm2col(map: Out<Map>, kind: i32, rank: u32, address: u64, dimensions: In<u64>, strides: In<u64>, lower: In<i32>, upper: In<i32>, channels: u32, pixels: u32, steps: In<u32>, interleave: i32, swizzle: i32, promotion: i32, fill: i32) = columns => "cuTensorMapEncodeIm2col" @ 12000;
+    cuTensorMapEncodeIm2colWide(map: Out<Map>, kind: i32, rank: u32, address: u64, dimensions: In<u64>, strides: In<u64>, lower: i32, upper: i32, channels: u32, pixels: u32, steps: In<u32>, interleave: i32, mode: i32, swizzle: i32, promotion: i32, fill: i32) = wide_columns => "cuTensorMapEncodeIm2colWide" @ 12080;
     cuTensorMapReplaceAddress(map: Out<Map>, address: u64) = replace_address => "cuTensorMapReplaceAddress" @ 12000;
+}
+
+/// What maps of all kinds have.
+struct Tensor {
+    kind: i32,
+    rank: u32,
+    address: u64,
+    dimensions: In<u64>,
+    strides: In<u64>,
+    steps: In<u32>,
+    interleave: i32,
+    swizzle: i32,
+}
+
+impl Tensor {
+    fn encoded(&self) -> Result<Map, Error> {
+        let (kind, rank, interleave) = (self.kind, self.rank, self.interleave);
+        allow(RANKS.contains(&rank) && (interleave == 0 || rank >= 3))?;
+        allow(self.address.is_multiple_of(GRAIN) && kind >= 0)?;
+        let mut made: Map = [0; 16];
+        made[ADDRESS] = self.address;
+        made[1] = u64::from(rank) | u64::from(kind.unsigned_abs()) << 32;
+        let swizzle = u64::from(self.swizzle.unsigned_abs());
+        made[2] = u64::from(interleave.unsigned_abs()) | swizzle << 32;
+        for axis in 0..rank as usize {
+            let dimension = self.dimensions.at(axis)?;
+            allow(dimension > 0 && dimension <= MAX_DIMENSION)?;
+            allow((1..=MAX_ELEMENT_STRIDE).contains(&self.steps.at(axis)?))?;
+            made[3 + axis] = dimension;
+        }
+        // The innermost dimension has no stride of its own.
+        for axis in 1..rank as usize {
+            let stride = self.strides.at(axis - 1)?;
+            allow(stride.is_multiple_of(GRAIN) && stride < MAX_STRIDE)?;
+            made[8 + axis] = stride;
+        }
+        Ok(made)
+    }
+
+    /// A map of columns, whose corners are given for all dimensions but the first and the last.
+    fn columns(&self, corners: &[i32], channels: u32, pixels: u32) -> Result<Map, Error> {
+        allow(COLUMN_RANKS.contains(&self.rank))?;
+        allow(channels <= MAX_CHANNELS && pixels <= MAX_PIXELS)?;
+        let reach: i32 = match self.rank {
+            3 => 1 << 15,
+            4 => 1 << 7,
+            _ => 1 << 4,
+        };
+        let mut corners = corners.iter();
+        allow(corners.all(|corner| (-reach..reach).contains(corner)))?;
+        self.encoded()
+    }
 }
 
 #[expect(clippy::too_many_arguments, reason = "the C function has them")]
@@ -39,26 +98,90 @@ fn tiled(
     _fill: i32,
 ) -> Outcome {
     check_place(map)?;
-    allow(RANKS.contains(&rank) && (interleave == 0 || rank >= 3))?;
-    allow(address.is_multiple_of(GRAIN) && kind >= 0)?;
-    let mut made: Map = [0; 16];
-    made[ADDRESS] = address;
-    made[1] = u64::from(rank) | u64::from(kind.unsigned_abs()) << 32;
-    made[2] = u64::from(interleave.unsigned_abs()) | u64::from(swizzle.unsigned_abs()) << 32;
+    let tensor = Tensor {
+        kind,
+        rank,
+        address,
+        dimensions,
+        strides,
+        steps,
+        interleave,
+        swizzle,
+    };
+    let made = tensor.encoded()?;
     for axis in 0..rank as usize {
-        let dimension = dimensions.at(axis)?;
-        allow(dimension > 0 && dimension <= MAX_DIMENSION)?;
         allow((1..=MAX_BOX).contains(&sides.at(axis)?))?;
-        allow((1..=MAX_ELEMENT_STRIDE).contains(&steps.at(axis)?))?;
-        made[3 + axis] = dimension;
-    }
-    // The innermost dimension has no stride of its own.
-    for axis in 1..rank as usize {
-        let stride = strides.at(axis - 1)?;
-        allow(stride.is_multiple_of(GRAIN) && stride < MAX_STRIDE)?;
-        made[8 + axis] = stride;
     }
     map.put(made)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the C function has them")]
+fn columns(
+    map: Out<Map>,
+    kind: i32,
+    rank: u32,
+    address: u64,
+    dimensions: In<u64>,
+    strides: In<u64>,
+    lower: In<i32>,
+    upper: In<i32>,
+    channels: u32,
+    pixels: u32,
+    steps: In<u32>,
+    interleave: i32,
+    swizzle: i32,
+    _promotion: i32,
+    _fill: i32,
+) -> Outcome {
+    check_place(map)?;
+    allow(COLUMN_RANKS.contains(&rank))?;
+    let axes = rank as usize - 2;
+    let corners = (0..axes).flat_map(|axis| [lower.at(axis), upper.at(axis)]);
+    let corners: Vec<i32> = corners.collect::<Result<_, Error>>()?;
+    let tensor = Tensor {
+        kind,
+        rank,
+        address,
+        dimensions,
+        strides,
+        steps,
+        interleave,
+        swizzle,
+    };
+    map.put(tensor.columns(&corners, channels, pixels)?)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the C function has them")]
+fn wide_columns(
+    map: Out<Map>,
+    kind: i32,
+    rank: u32,
+    address: u64,
+    dimensions: In<u64>,
+    strides: In<u64>,
+    lower: i32,
+    upper: i32,
+    channels: u32,
+    pixels: u32,
+    steps: In<u32>,
+    interleave: i32,
+    _mode: i32,
+    swizzle: i32,
+    _promotion: i32,
+    _fill: i32,
+) -> Outcome {
+    check_place(map)?;
+    let tensor = Tensor {
+        kind,
+        rank,
+        address,
+        dimensions,
+        strides,
+        steps,
+        interleave,
+        swizzle,
+    };
+    map.put(tensor.columns(&[lower, upper], channels, pixels)?)
 }
 
 fn replace_address(map: Out<Map>, address: u64) -> Outcome {

@@ -110,6 +110,29 @@ impl Machine {
         Ok(Reply::Created(module))
     }
 
+    pub(crate) fn grow_module(
+        &mut self,
+        pid: Pid,
+        context: u64,
+        module: u64,
+        bytes: u64,
+    ) -> Result<Reply, Refusal> {
+        let owner = self.context(pid, context)?;
+        let (card, before) = (owner.card, owner.code_bytes());
+        let held = owner.modules.get_mut(&module);
+        let held = held.ok_or(Refusal::InvalidValue)?;
+        let had = std::mem::replace(held, bytes.max(1));
+        // A module that was small and is not any more leaves the blocks that small ones share.
+        let after = owner.code_bytes();
+        if after <= before {
+            self.cards[card].give(pid, before - after);
+        } else if let Err(refusal) = self.take_or_trim(pid, card, after - before) {
+            self.context(pid, context)?.modules.insert(module, had);
+            return Err(refusal);
+        }
+        Ok(Reply::Done)
+    }
+
     pub(crate) fn unload_module(
         &mut self,
         pid: Pid,

@@ -98,6 +98,11 @@ impl Machine {
                 bytes,
             } => self.limit_context(pid, context, limit, bytes),
             Request::ModuleLoad { context, bytes } => self.load_module(pid, context, bytes),
+            Request::ModuleGrow {
+                context,
+                module,
+                bytes,
+            } => self.grow_module(pid, context, module, bytes),
             Request::ModuleUnload { context, module } => self.unload_module(pid, context, module),
             Request::Allocate { context, bytes } => self.allocate(pid, context, bytes),
             Request::Free(allocation) => self.free(pid, allocation),

@@ -54,6 +54,27 @@ fn refuses_what_the_card_does_not_have_and_changes_nothing() {
 }
 
 #[test]
+fn code_that_is_loaded_later_counts_with_its_module() {
+    let mut machine = machine(1);
+    let context = created(&mut machine, 1, Request::PrimaryRetain(0));
+    let before = machine.cards[0].used();
+    let module = created(&mut machine, 1, Request::ModuleLoad { context, bytes: 0 });
+    let grow = |bytes| Request::ModuleGrow {
+        context,
+        module,
+        bytes,
+    };
+    machine.apply(1, grow(5 * MIB));
+    assert_eq!(machine.cards[0].used(), before + 6 * MIB);
+    let too_much = machine.cards[0].free() + 8 * MIB;
+    let reply = machine.apply(1, grow(too_much)).reply;
+    assert_eq!(reply, Reply::Refused(Refusal::OutOfMemory));
+    assert_eq!(machine.cards[0].used(), before + 6 * MIB, "nothing changed");
+    machine.apply(1, Request::ModuleUnload { context, module });
+    assert_eq!(machine.cards[0].used(), before);
+}
+
+#[test]
 fn a_freed_stream_ordered_allocation_stays_reserved_until_a_synchronisation() {
     let mut machine = machine(1);
     let pool = created(&mut machine, 1, Request::DefaultPool(0));
@@ -252,6 +273,11 @@ fn requests() -> impl Strategy<Value = Request> {
             bytes
         }),
         (id(), bytes()).prop_map(|(context, bytes)| Request::ModuleLoad { context, bytes }),
+        (id(), id(), bytes()).prop_map(|(context, module, bytes)| Request::ModuleGrow {
+            context,
+            module,
+            bytes
+        }),
         (id(), id()).prop_map(|(context, module)| Request::ModuleUnload { context, module }),
         (id(), bytes()).prop_map(|(context, bytes)| allocate(context, bytes)),
         id().prop_map(Request::Free),

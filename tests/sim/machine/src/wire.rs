@@ -53,6 +53,15 @@ pub enum Request {
         /// Code and variables, in bytes.
         bytes: u64,
     },
+    /// Brings more of a module's code into the card's memory.
+    ModuleGrow {
+        /// The context that it was loaded into.
+        context: u64,
+        /// The module.
+        module: u64,
+        /// Code and variables, in bytes, as there are now.
+        bytes: u64,
+    },
     /// Unloads it.
     ModuleUnload {
         /// The context that it was loaded into.

@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_int, c_uint, c_ulong, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
     nvmlBAR1Memory_t, nvmlConfComputeMemSizeInfo_t, nvmlDeviceAddressingMode_t, nvmlEventData_t,
-    nvmlFieldValue_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlPciInfoExt_t,
-    nvmlProcessDetailList_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t,
+    nvmlFieldValue_t, nvmlGpmSupport_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t,
+    nvmlPciInfoExt_t, nvmlProcessDetailList_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t,
     nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlSystemDriverBranchInfo_t, nvmlTemperature_t,
     nvmlUUID_t, nvmlUtilization_t,
 };
@@ -18,7 +18,9 @@ use crate::identity::{PciInfoV1, PciInfoV2};
 use crate::limits::{self, GetLimits, SetLimits};
 use crate::rows::{calls, texts, unsupported, values};
 use crate::status::Status;
-use crate::{fields, health, identity, links, memory, modes, processes, session, system, topology};
+use crate::{
+    absent, fields, health, identity, links, memory, modes, processes, session, system, topology,
+};
 
 calls! {
     nvmlInit() = session::init;
@@ -34,6 +36,16 @@ calls! {
         = system::driver_branch;
     nvmlSystemGetProcessName(pid: c_uint, text: Foreign<c_char>, length: c_uint)
         = system::process_name;
+    nvmlSystemGetTopologyGpuSet(
+        processor: c_uint, count: Foreign<c_uint>, list: Foreign<Device>,
+    ) = topology::near_processor;
+    nvmlSystemGetHicVersion(count: Foreign<c_uint>, list: Foreign<u8>) = absent::no_hosts;
+    nvmlGetExcludedDeviceCount(count: Foreign<c_uint>) = absent::none;
+    nvmlGetBlacklistDeviceCount(count: Foreign<c_uint>) = absent::none;
+    nvmlGetExcludedDeviceInfoByIndex(index: c_uint, info: Foreign<u8>) = absent::no_excluded;
+    nvmlGetBlacklistDeviceInfoByIndex(index: c_uint, info: Foreign<u8>) = absent::no_excluded;
+    nvmlGpmQueryDeviceSupport(device: Device, support: Foreign<nvmlGpmSupport_t>)
+        = absent::no_counters;
     nvmlUnitGetCount(count: Foreign<c_uint>) = system::unit_count;
 
     nvmlDeviceGetCount(count: Foreign<c_uint>) = identity::count;
@@ -391,4 +403,8 @@ unsupported! {
     nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
     nvmlDeviceWorkloadPowerProfileGetProfilesInfo
     nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
+    nvmlGpmMigSampleGet
+    nvmlGpmQueryIfStreamingEnabled
+    nvmlGpmSampleGet
+    nvmlGpmSetStreamingEnabled
 }

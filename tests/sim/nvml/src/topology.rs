@@ -104,6 +104,17 @@ pub(crate) fn nearest(
     }
 }
 
+/// `nvmlSystemGetTopologyGpuSet`: every processor is near all cards.
+pub(crate) fn near_processor(
+    _processor: c_uint,
+    count: Foreign<c_uint>,
+    list: Foreign<Device>,
+) -> Result<(), Status> {
+    let cards = u32::try_from(session::snapshot()?.cards.len()).map_err(|_| Status::Unknown)?;
+    let all: Result<Vec<Device>, Status> = (0..cards).map(Device::at).collect();
+    list.put_list(count, &all?)
+}
+
 fn others(own: u32, count: usize) -> Result<Vec<Device>, Status> {
     let count = u32::try_from(count).map_err(|_| Status::Unknown)?;
     (0..count)

@@ -117,16 +117,28 @@ fn check_unsafe() -> Outcome {
 
 /// A whole context cannot be waited for while any stream of it is being captured.
 fn check_context() -> Outcome {
-    let Ok((context, _)) = crate::context::current() else {
-        return Ok(());
+    match crate::context::current() {
+        Ok((context, _)) => check_contexts(|other| other == context),
+        Err(_) => Ok(()),
+    }
+}
+
+/// The same for contexts that belong together.
+pub(crate) fn check_contexts(is_one: impl Fn(u64) -> bool) -> Outcome {
+    let origins: Vec<(u64, Option<u64>)> = {
+        let tables = tables();
+        let origins = tables.captures.captures.values().map(|of| of.origin);
+        let context = |stream| tables.streams.get(&stream).map(|of| of.context());
+        origins.map(|stream| (stream, context(stream))).collect()
     };
+    // A default stream belongs to whatever context is current, so it may be one of these.
+    let broken = origins.into_iter();
+    let broken = broken.filter(|(_, context)| context.is_none_or(&is_one));
+    let broken: Vec<u64> = broken.map(|(stream, _)| stream).collect();
     let mut tables = tables();
-    let tables = &mut *tables;
-    let streams = &tables.streams;
-    let is_here = |stream: u64| streams.get(&stream).is_none_or(|of| of.is_in(context));
     let found = tables
         .captures
-        .invalidate(|capture| is_here(capture.origin));
+        .invalidate(|capture| broken.contains(&capture.origin));
     refused(found, UNSUPPORTED)
 }
 
@@ -175,13 +187,23 @@ pub(crate) fn check_wait(on: u64) -> Outcome {
 
 /// The same of an event that was recorded in a capture.
 pub(crate) fn check_event(recorded: Option<Recorded>) -> Outcome {
+    refused(breaks(recorded), CAPTURED_EVENT)
+}
+
+/// The same where a whole context is to wait for it.
+pub(crate) fn check_unsupported(recorded: Option<Recorded>) -> Outcome {
+    refused(breaks(recorded), UNSUPPORTED)
+}
+
+/// Whether an event was recorded in a capture, which is broken then.
+fn breaks(recorded: Option<Recorded>) -> bool {
     let Some(Recorded { capture, .. }) = recorded else {
-        return Ok(());
+        return false;
     };
     if let Some(capture) = tables().captures.captures.get_mut(&capture) {
         capture.status = Status::Invalidated;
     }
-    Err(CAPTURED_EVENT)
+    true
 }
 
 fn refused(is_forbidden: bool, error: Error) -> Outcome {

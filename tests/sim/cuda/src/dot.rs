@@ -1,0 +1,75 @@
+//! `cuGraphDebugDotPrint`: a graph as a text in the language of Graphviz.
+
+use std::fmt::Write as _;
+
+use crate::captured_work::Work;
+use crate::driver::tables;
+use crate::error::{Error, INVALID_VALUE, OPERATING_SYSTEM, Outcome};
+use crate::export::exports;
+use crate::graphs::{self, Node};
+use crate::pointer::Text;
+use crate::tables::number_of;
+
+/// All of `CUgraphDebugDot_flags`. They ask for more detail than there is.
+const FLAGS: u32 = 0x3ffff;
+
+exports! {
+    cuGraphDebugDotPrint(graph: u64, path: Text, flags: u32) = print => "cuGraphDebugDotPrint" @ 11030;
+}
+
+fn label(node: &Node) -> String {
+    match node {
+        Node::Kernel(kernel) => format!("KERNEL\\n{}", kernel.name()),
+        Node::Work(Work::Copy(_)) => "MEMCPY".to_owned(),
+        Node::Work(Work::Fill(_)) => "MEMSET".to_owned(),
+        Node::Work(Work::Host(_)) => "HOST".to_owned(),
+        Node::Child(_) => "CHILD GRAPH".to_owned(),
+        Node::Nothing => "EMPTY".to_owned(),
+        Node::Wait(_) => "EVENT WAIT".to_owned(),
+        Node::Record(_) => "EVENT RECORD".to_owned(),
+        Node::Allocate(_) => "MEM ALLOC".to_owned(),
+        Node::Free(_) => "MEM FREE".to_owned(),
+        Node::Operations(_) => "BATCH MEM OP".to_owned(),
+        Node::Conditional(_) => "CONDITIONAL".to_owned(),
+    }
+}
+
+/// A graph of its own, with those in it behind it.
+fn describe(graph: u64, text: &mut String) -> Result<(), Error> {
+    let name = number_of(graph);
+    let _ = writeln!(text, "subgraph cluster_{name} {{\nlabel=\"graph_{name}\"");
+    let mut inside = Vec::new();
+    for handle in graphs::nodes_of(graph)? {
+        let node = graphs::node(handle)?;
+        let (at, what) = (number_of(handle), label(&node));
+        let _ = writeln!(text, "\"graph_{name}_node_{at}\"[label=\"{at}\\n{what}\"]");
+        match node {
+            Node::Child(child) => inside.push(child),
+            Node::Conditional(bodies) => inside.extend(bodies.iter()),
+            _ => {}
+        }
+    }
+    let edges = tables().graphs.edges_mut(graph)?.clone();
+    for edge in edges {
+        let (from, to) = (number_of(edge.from), number_of(edge.to));
+        let _ = writeln!(
+            text,
+            "\"graph_{name}_node_{from}\" -> \"graph_{name}_node_{to}\""
+        );
+    }
+    text.push_str("}\n");
+    inside
+        .into_iter()
+        .try_for_each(|graph| describe(graph, text))
+}
+
+fn print(graph: u64, path: Text, flags: u32) -> Outcome {
+    let path = path.get()?;
+    if flags & !FLAGS != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let mut text = "digraph dot {\n".to_owned();
+    describe(graph, &mut text)?;
+    text.push_str("}\n");
+    std::fs::write(path, text).map_err(|_| OPERATING_SYSTEM)
+}

@@ -1,0 +1,77 @@
+//! Nodes that record an event or wait for one.
+//!
+//! What a stream was asked for is done when a call returns, so a wait is over when it begins; recording notes the
+//! moment of the launch.
+
+use crate::edges::Insertion;
+use crate::error::{INVALID_VALUE, Outcome};
+use crate::event;
+use crate::executables;
+use crate::export::exports;
+use crate::graphs::{self, Node};
+use crate::pointer::{In, Out};
+
+exports! {
+    cuGraphAddEventRecordNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, event: u64) = add_record => "cuGraphAddEventRecordNode" @ 11010;
+    cuGraphAddEventWaitNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, event: u64) = add_wait => "cuGraphAddEventWaitNode" @ 11010;
+    cuGraphEventRecordNodeGetEvent(node: u64, event: Out<u64>) = get_recorded => "cuGraphEventRecordNodeGetEvent" @ 11010;
+    cuGraphEventRecordNodeSetEvent(node: u64, event: u64) = set_recorded => "cuGraphEventRecordNodeSetEvent" @ 11010;
+    cuGraphEventWaitNodeGetEvent(node: u64, event: Out<u64>) = get_awaited => "cuGraphEventWaitNodeGetEvent" @ 11010;
+    cuGraphEventWaitNodeSetEvent(node: u64, event: u64) = set_awaited => "cuGraphEventWaitNodeSetEvent" @ 11010;
+    cuGraphExecEventRecordNodeSetEvent(exec: u64, node: u64, event: u64) = change_recorded => "cuGraphExecEventRecordNodeSetEvent" @ 11010;
+    cuGraphExecEventWaitNodeSetEvent(exec: u64, node: u64, event: u64) = change_awaited => "cuGraphExecEventWaitNodeSetEvent" @ 11010;
+}
+
+fn add(
+    out: Out<u64>,
+    graph: u64,
+    after: In<u64>,
+    count: usize,
+    (event, node): (u64, Node),
+) -> Outcome {
+    out.check()?;
+    event::check(event)?;
+    out.put(graphs::add(Insertion::after(graph, after, count)?, node)?)
+}
+
+fn add_record(out: Out<u64>, graph: u64, after: In<u64>, count: usize, event: u64) -> Outcome {
+    add(out, graph, after, count, (event, Node::Record(event)))
+}
+
+fn add_wait(out: Out<u64>, graph: u64, after: In<u64>, count: usize, event: u64) -> Outcome {
+    add(out, graph, after, count, (event, Node::Wait(event)))
+}
+
+fn get_recorded(node: u64, event: Out<u64>) -> Outcome {
+    match graphs::node(node)? {
+        Node::Record(known) => event.put(known),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+fn get_awaited(node: u64, event: Out<u64>) -> Outcome {
+    match graphs::node(node)? {
+        Node::Wait(known) => event.put(known),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+fn set_recorded(node: u64, event: u64) -> Outcome {
+    event::check(event)?;
+    graphs::set(node, Node::Record(event))
+}
+
+fn set_awaited(node: u64, event: u64) -> Outcome {
+    event::check(event)?;
+    graphs::set(node, Node::Wait(event))
+}
+
+fn change_recorded(exec: u64, node: u64, event: u64) -> Outcome {
+    event::check(event)?;
+    executables::change(exec, node, Node::Record(event))
+}
+
+fn change_awaited(exec: u64, node: u64, event: u64) -> Outcome {
+    event::check(event)?;
+    executables::change(exec, node, Node::Wait(event))
+}

@@ -1,0 +1,380 @@
+//! Executable graphs: made, launched, updated.
+//!
+//! Memory of a graph is its device's: a launch takes it from a pool that only graphs use, and what is freed
+//! stays there until it is trimmed. Where a launch needs more than lies free there in one piece, the pool
+//! is trimmed first, as the real driver puts the same memory under other addresses.
+
+use std::collections::HashMap;
+
+use apportion_sim_machine::{PoolAttribute, Reply, Request};
+
+use crate::capture::captured;
+use crate::driver::{ask, tables};
+use crate::edges;
+use crate::error::{Error, INVALID_VALUE, Outcome, UNKNOWN};
+use crate::event;
+use crate::export::exports;
+use crate::graph_memory::{pool_of, value};
+use crate::graphs::{self, Node, Parameters};
+use crate::memory_ops;
+use crate::pointer::{In, Out};
+use crate::stream::stream;
+use crate::user_objects;
+
+/// The executable graphs of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Executables {
+    by_handle: HashMap<u64, Executable>,
+    /// What graphs have allocated and nobody freed, by address.
+    live: HashMap<u64, u64>,
+}
+
+/// A graph that can be launched.
+#[derive(Debug)]
+struct Executable {
+    steps: Vec<Step>,
+    flags: u64,
+    /// Its references to user objects.
+    objects: HashMap<u64, u32>,
+}
+
+/// A node of the graph that it was made of, in the order in which they are launched.
+#[derive(Debug, Clone)]
+struct Step {
+    handle: u64,
+    node: Node,
+    is_enabled: bool,
+}
+
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH` and `_UPLOAD`.
+const AUTO_FREE: u64 = 1;
+const UPLOAD: u64 = 2;
+/// Those and the flags for launches by devices and for priorities of nodes.
+const FLAGS: u64 = 0xf;
+/// `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE`, and two of `CUgraphExecUpdateResult`.
+const UPDATE_FAILURE: Error = Error(910);
+const TOPOLOGY_CHANGED: u32 = 2;
+const NODE_TYPE_CHANGED: u32 = 3;
+/// The last `CUgraphNodeType` that can be switched off: kernels, copies and fills are the first three.
+const LAST_SWITCHED: u32 = 2;
+
+exports! {
+    cuGraphInstantiate(out: Out<u64>, graph: u64, node: Out<u64>, log: Out<u8>, bytes: usize) = instantiate_v1 => "cuGraphInstantiate" @ 10000;
+    cuGraphInstantiate_v2(out: Out<u64>, graph: u64, node: Out<u64>, log: Out<u8>, bytes: usize) = instantiate_v1 => "cuGraphInstantiate" @ 11000;
+    cuGraphInstantiateWithFlags(out: Out<u64>, graph: u64, flags: u64) = instantiate => "cuGraphInstantiateWithFlags" @ 11040;
+    cuGraphInstantiateWithParams(out: Out<u64>, graph: u64, parameters: In<u64>) = instantiate_with => "cuGraphInstantiateWithParams" @ 12000 | cuGraphInstantiateWithParams_ptsz @ 12000;
+    cuGraphUpload(exec: u64, stream: u64) = upload => "cuGraphUpload" @ 11010 | cuGraphUpload_ptsz @ 11010;
+    cuGraphLaunch(exec: u64, stream: u64) = launch => "cuGraphLaunch" @ 10000 | cuGraphLaunch_ptsz @ 10000;
+    cuGraphExecUpdate(exec: u64, graph: u64, node: Out<u64>, result: Out<u32>) = update_v1 => "cuGraphExecUpdate" @ 10020;
+    cuGraphExecUpdate_v2(exec: u64, graph: u64, info: Out<[u64; 3]>) = update => "cuGraphExecUpdate" @ 12000;
+    cuGraphExecChildGraphNodeSetParams(exec: u64, node: u64, graph: u64) = change_child => "cuGraphExecChildGraphNodeSetParams" @ 11010;
+    cuGraphExecGetFlags(exec: u64, flags: Out<u64>) = get_flags => "cuGraphExecGetFlags" @ 12000;
+    cuGraphNodeSetEnabled(exec: u64, node: u64, is_enabled: u32) = set_enabled => "cuGraphNodeSetEnabled" @ 11060;
+    cuGraphNodeGetEnabled(exec: u64, node: u64, is_enabled: Out<u32>) = get_enabled => "cuGraphNodeGetEnabled" @ 11060;
+    cuGraphExecDestroy(exec: u64) = destroy => "cuGraphExecDestroy" @ 10000;
+}
+
+impl Executables {
+    fn get(&self, handle: u64) -> Result<&Executable, Error> {
+        self.by_handle.get(&handle).ok_or(INVALID_VALUE)
+    }
+
+    fn get_mut(&mut self, handle: u64) -> Result<&mut Executable, Error> {
+        self.by_handle.get_mut(&handle).ok_or(INVALID_VALUE)
+    }
+}
+
+impl Executable {
+    fn step_mut(&mut self, node: u64) -> Result<&mut Step, Error> {
+        let mut steps = self.steps.iter_mut();
+        steps.find(|step| step.handle == node).ok_or(INVALID_VALUE)
+    }
+}
+
+/// Whether there is such an executable graph.
+pub(crate) fn check(exec: u64) -> Outcome {
+    tables().executables.get(exec).map(drop)
+}
+
+/// The nodes of a graph in an order that keeps to its edges.
+fn order(graph: u64) -> Result<Vec<u64>, Error> {
+    let nodes = graphs::nodes_of(graph)?;
+    let mut tables = tables();
+    let edges = tables.graphs.edges_mut(graph)?;
+    edges::ordered(&nodes, edges).ok_or(INVALID_VALUE)
+}
+
+/// All nodes in an order that keeps to the edges, with those of the graphs in it.
+fn flat(graph: u64) -> Result<Vec<Step>, Error> {
+    let mut all = Vec::new();
+    for handle in order(graph)? {
+        match graphs::node(handle)? {
+            Node::Child(child) => all.extend(flat(child)?),
+            Node::Conditional(bodies) => {
+                for body in bodies.iter() {
+                    all.extend(flat(*body)?);
+                }
+            }
+            node => all.push(Step {
+                handle,
+                node,
+                is_enabled: true,
+            }),
+        }
+    }
+    Ok(all)
+}
+
+fn instantiate(out: Out<u64>, graph: u64, flags: u64) -> Outcome {
+    out.check()?;
+    if flags & !FLAGS != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let steps = flat(graph)?;
+    // What is still being captured is not complete.
+    if tables().captures.go_to(graph) {
+        return Err(INVALID_VALUE);
+    }
+    let objects = user_objects::retained_for(graph)?;
+    let mut tables = tables();
+    let handle = tables.fresh();
+    let made = Executable {
+        steps,
+        flags,
+        objects,
+    };
+    tables.executables.by_handle.insert(handle, made);
+    out.put(handle)
+}
+
+fn instantiate_v1(out: Out<u64>, graph: u64, _: Out<u64>, _: Out<u8>, _: usize) -> Outcome {
+    instantiate(out, graph, 0)
+}
+
+/// `CUDA_GRAPH_INSTANTIATE_PARAMS`: flags, of which one asks for an upload, and the stream for it.
+fn instantiate_with(out: Out<u64>, graph: u64, parameters: In<u64>) -> Outcome {
+    instantiate(out, graph, parameters.get()?)?;
+    if parameters.get()? & UPLOAD == 0 {
+        return Ok(());
+    }
+    let made = out.read()?;
+    let uploaded = upload(made, parameters.at(1)?);
+    if uploaded.is_err() {
+        destroy(made)?;
+    }
+    uploaded
+}
+
+/// The flag for an upload says nothing of the graph that came of it.
+fn get_flags(exec: u64, flags: Out<u64>) -> Outcome {
+    flags.check()?;
+    let known = tables().executables.get(exec)?.flags;
+    flags.put(known & !UPLOAD)
+}
+
+/// Gets an allocation its memory.
+fn back(parameters: &Parameters) -> Outcome {
+    let (address, bytes, device) = parameters.allocated()?;
+    let pool = pool_of(device)?;
+    let reserved = value(pool, PoolAttribute::Reserved)?;
+    if reserved - value(pool, PoolAttribute::Used)? < bytes {
+        ask(Request::PoolTrim { pool, keep: 0 })?;
+    }
+    match ask(Request::PoolAllocate { pool, bytes })? {
+        Reply::Allocated { allocation, .. } => {
+            tables().executables.live.insert(address, allocation);
+            Ok(())
+        }
+        _ => Err(UNKNOWN),
+    }
+}
+
+/// Takes an allocation's memory back; the address stays.
+pub(crate) fn free(address: u64) -> Outcome {
+    let live = tables().executables.live.remove(&address);
+    ask(Request::Free(live.ok_or(INVALID_VALUE)?)).map(drop)
+}
+
+fn is_live(node: &Node) -> Option<u64> {
+    let Node::Allocate(known) = node else {
+        return None;
+    };
+    let (address, ..) = known.allocated().ok()?;
+    let is_live = tables().executables.live.contains_key(&address);
+    is_live.then_some(address)
+}
+
+fn steps_of(handle: u64) -> Result<(Vec<Step>, u64), Error> {
+    let tables = tables();
+    let exec = tables.executables.get(handle)?;
+    Ok((exec.steps.clone(), exec.flags))
+}
+
+/// Changes a node, which stays of its kind.
+pub(crate) fn change(exec: u64, node: u64, to: Node) -> Outcome {
+    let mut tables = tables();
+    let step = tables.executables.get_mut(exec)?.step_mut(node)?;
+    if step.node.kind() != to.kind() {
+        return Err(INVALID_VALUE);
+    }
+    step.node = to;
+    Ok(())
+}
+
+/// Makes steps do what those of another graph of the same shape do; they keep their handles. Gives a
+/// `CUgraphExecUpdateResult`.
+fn replace(known: &mut [Step], new: Vec<Step>) -> u32 {
+    if known.len() != new.len() {
+        return TOPOLOGY_CHANGED;
+    }
+    let mut pairs = known.iter().zip(&new);
+    if !pairs.all(|(from, to)| from.node.kind() == to.node.kind()) {
+        return NODE_TYPE_CHANGED;
+    }
+    for (known, new) in known.iter_mut().zip(new) {
+        known.node = new.node;
+    }
+    0
+}
+
+fn update_v1(exec: u64, graph: u64, node: Out<u64>, result: Out<u32>) -> Outcome {
+    let new = flat(graph)?;
+    let updated = replace(&mut tables().executables.get_mut(exec)?.steps, new);
+    node.offer(0);
+    result.offer(updated);
+    match updated {
+        0 => Ok(()),
+        _ => Err(UPDATE_FAILURE),
+    }
+}
+
+/// `CUgraphExecUpdateResultInfo` is the result and two nodes.
+fn update(exec: u64, graph: u64, info: Out<[u64; 3]>) -> Outcome {
+    let mut result = 0;
+    let outcome = update_v1(exec, graph, Out::null(), Out::to(&mut result));
+    info.offer([u64::from(result), 0, 0]);
+    outcome
+}
+
+/// Changes the steps that a graph in a node became.
+pub(crate) fn change_child(exec: u64, node: u64, graph: u64) -> Outcome {
+    let Node::Child(child) = graphs::node(node)? else {
+        return Err(INVALID_VALUE);
+    };
+    let (own, new) = (flat(child)?, flat(graph)?);
+    let mut tables = tables();
+    let steps = &mut tables.executables.get_mut(exec)?.steps;
+    let Some(first) = own.first() else {
+        return if new.is_empty() {
+            Ok(())
+        } else {
+            Err(INVALID_VALUE)
+        };
+    };
+    let start = steps.iter().position(|step| step.handle == first.handle);
+    let start = start.ok_or(INVALID_VALUE)?;
+    let part = steps
+        .get_mut(start..start + own.len())
+        .ok_or(INVALID_VALUE)?;
+    match replace(part, new) {
+        0 => Ok(()),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// A node that is switched off does nothing; its parameters stay.
+fn set_enabled(exec: u64, node: u64, is_enabled: u32) -> Outcome {
+    let mut tables = tables();
+    let step = tables.executables.get_mut(exec)?.step_mut(node)?;
+    if step.node.kind() > LAST_SWITCHED {
+        return Err(INVALID_VALUE);
+    }
+    step.is_enabled = is_enabled != 0;
+    Ok(())
+}
+
+fn get_enabled(exec: u64, node: u64, is_enabled: Out<u32>) -> Outcome {
+    is_enabled.check()?;
+    let mut tables = tables();
+    let step = tables.executables.get_mut(exec)?.step_mut(node)?;
+    if step.node.kind() > LAST_SWITCHED {
+        return Err(INVALID_VALUE);
+    }
+    is_enabled.put(u32::from(step.is_enabled))
+}
+
+/// Does what a node says; gives the address of what it has allocated.
+fn perform(node: &Node) -> Result<Option<u64>, Error> {
+    match node {
+        Node::Allocate(parameters) => {
+            back(parameters)?;
+            return Ok(Some(parameters.allocated()?.0));
+        }
+        Node::Free(address) => free(*address),
+        Node::Kernel(kernel) => kernel.start(),
+        Node::Work(work) => work.run(),
+        Node::Record(event) => event::record_now(*event),
+        Node::Operations(operations) => memory_ops::perform(operations),
+        Node::Nothing | Node::Wait(_) | Node::Child(_) | Node::Conditional(_) => Ok(()),
+    }
+    .map(|()| None)
+}
+
+/// A graph that still has what it allocated last time cannot be launched again, unless it was made to free that
+/// then. In a stream that is being captured its work becomes part of another graph.
+fn launch(handle: u64, on: u64) -> Outcome {
+    stream(on)?;
+    let (mut steps, flags) = steps_of(handle)?;
+    steps.retain(|step| step.is_enabled);
+    if captured(on)?.is_some() {
+        for step in steps {
+            let to = captured(on)?.ok_or(INVALID_VALUE)?;
+            graphs::add(to, step.node)?;
+        }
+        return Ok(());
+    }
+    for address in steps.iter().filter_map(|step| is_live(&step.node)) {
+        match flags & AUTO_FREE {
+            0 => return Err(INVALID_VALUE),
+            _ => free(address)?,
+        }
+    }
+    let mut made = Vec::new();
+    for step in &steps {
+        match perform(&step.node) {
+            Ok(address) => made.extend(address),
+            Err(error) => {
+                made.into_iter().for_each(|address| {
+                    let _ = free(address);
+                });
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gets the graph's memory ready.
+fn upload(handle: u64, on: u64) -> Outcome {
+    stream(on)?;
+    let mut backed = Vec::new();
+    let mut outcome = Ok(());
+    for step in steps_of(handle)?.0 {
+        if let Node::Allocate(parameters) = step.node
+            && is_live(&step.node).is_none()
+        {
+            outcome = outcome.and_then(|()| back(&parameters));
+            backed.push(parameters.allocated()?.0);
+        }
+    }
+    backed.into_iter().for_each(|address| {
+        let _ = free(address);
+    });
+    outcome
+}
+
+/// What it allocated and nobody freed lives on.
+fn destroy(handle: u64) -> Outcome {
+    let gone = tables().executables.by_handle.remove(&handle);
+    user_objects::release_all(gone.ok_or(INVALID_VALUE)?.objects)
+}

@@ -1,0 +1,225 @@
+//! Single words of memory that a stream writes and waits for, one by one or in batches, on a stream or as a node of a
+//! graph.
+//!
+//! A stream here does its work before a call returns, so it cannot wait for what another thread will write: what is
+//! awaited is there already, or the wait is not supported. No device attribute promises more.
+
+use std::sync::Arc;
+
+use crate::capture::captured;
+use crate::driver::tables;
+use crate::edges::Insertion;
+use crate::error::{Error, INVALID_VALUE, NOT_SUPPORTED, Outcome};
+use crate::export::exports;
+use crate::graphs::{self, Node};
+use crate::mapping;
+use crate::pointer::{In, Out};
+use crate::stream::stream;
+
+/// `CUstreamBatchMemOpParams`: the operation, an address, a value, flags, and two words that nobody reads.
+pub(crate) type Operation = [u64; 6];
+
+/// `CUDA_BATCH_MEM_OP_NODE_PARAMS`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Batch {
+    context: u64,
+    count: u32,
+    operations: u64,
+    flags: u32,
+}
+
+/// `CUstreamBatchMemOpType`.
+const WAIT_32: u32 = 1;
+const WRITE_32: u32 = 2;
+const FLUSH_REMOTE_WRITES: u32 = 3;
+const WAIT_64: u32 = 4;
+const WRITE_64: u32 = 5;
+const BARRIER: u32 = 6;
+/// `CU_STREAM_WAIT_VALUE_*`, without the flag that asks for a flush.
+const AT_LEAST: u32 = 0;
+const EQUAL: u32 = 1;
+const AND: u32 = 2;
+const NOR: u32 = 3;
+const CONDITION: u32 = 3;
+/// A batch has at most so many operations.
+const MOST: u32 = 256;
+
+exports! {
+    cuStreamWaitValue32(stream: u64, address: u64, value: u32, flags: u32) = wait_32 => "cuStreamWaitValue32" @ 8000 | cuStreamWaitValue32_ptsz @ 8000;
+    cuStreamWaitValue32_v2(stream: u64, address: u64, value: u32, flags: u32) = wait_32 => "cuStreamWaitValue32" @ 11070 | cuStreamWaitValue32_v2_ptsz @ 11070;
+    cuStreamWaitValue64(stream: u64, address: u64, value: u64, flags: u32) = wait_64 => "cuStreamWaitValue64" @ 9000 | cuStreamWaitValue64_ptsz @ 9000;
+    cuStreamWaitValue64_v2(stream: u64, address: u64, value: u64, flags: u32) = wait_64 => "cuStreamWaitValue64" @ 11070 | cuStreamWaitValue64_v2_ptsz @ 11070;
+    cuStreamWriteValue32(stream: u64, address: u64, value: u32, flags: u32) = write_32 => "cuStreamWriteValue32" @ 8000 | cuStreamWriteValue32_ptsz @ 8000;
+    cuStreamWriteValue32_v2(stream: u64, address: u64, value: u32, flags: u32) = write_32 => "cuStreamWriteValue32" @ 11070 | cuStreamWriteValue32_v2_ptsz @ 11070;
+    cuStreamWriteValue64(stream: u64, address: u64, value: u64, flags: u32) = write_64 => "cuStreamWriteValue64" @ 9000 | cuStreamWriteValue64_ptsz @ 9000;
+    cuStreamWriteValue64_v2(stream: u64, address: u64, value: u64, flags: u32) = write_64 => "cuStreamWriteValue64" @ 11070 | cuStreamWriteValue64_v2_ptsz @ 11070;
+    cuStreamBatchMemOp(stream: u64, count: u32, operations: In<Operation>, flags: u32) = batch => "cuStreamBatchMemOp" @ 8000 | cuStreamBatchMemOp_ptsz @ 8000;
+    cuStreamBatchMemOp_v2(stream: u64, count: u32, operations: In<Operation>, flags: u32) = batch => "cuStreamBatchMemOp" @ 11070 | cuStreamBatchMemOp_v2_ptsz @ 11070;
+    cuGraphAddBatchMemOpNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, batch: In<Batch>) = add => "cuGraphAddBatchMemOpNode" @ 11070;
+    cuGraphBatchMemOpNodeGetParams(node: u64, batch: Out<Batch>) = get => "cuGraphBatchMemOpNodeGetParams" @ 11070;
+    cuGraphBatchMemOpNodeSetParams(node: u64, batch: In<Batch>) = set => "cuGraphBatchMemOpNodeSetParams" @ 11070;
+    cuGraphExecBatchMemOpNodeSetParams(exec: u64, node: u64, batch: In<Batch>) = change => "cuGraphExecBatchMemOpNodeSetParams" @ 11070;
+}
+
+/// Does one after the other.
+pub(crate) fn perform(operations: &[Operation]) -> Outcome {
+    operations.iter().try_for_each(one)
+}
+
+fn one([kind, address, value, flags, ..]: &Operation) -> Outcome {
+    match *kind as u32 {
+        WRITE_32 => write(*address, &(*value as u32).to_le_bytes()),
+        WRITE_64 => write(*address, &value.to_le_bytes()),
+        WAIT_32 => wait(*address, *value as u32, *flags as u32),
+        WAIT_64 => wait(*address, *value, *flags as u32),
+        FLUSH_REMOTE_WRITES | BARRIER => Ok(()),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+fn write(address: u64, bytes: &[u8]) -> Outcome {
+    if !tables().covers(address, bytes.len() as u64) {
+        return Err(INVALID_VALUE);
+    }
+    mapping::fill(address, bytes, 1);
+    Ok(())
+}
+
+/// A number that is compared as it is, and as the sign of a difference.
+trait Word: Copy {
+    fn is_met(self, wanted: Self, condition: u32) -> bool;
+}
+
+macro_rules! word {
+    ($word:ty) => {
+        impl Word for $word {
+            fn is_met(self, wanted: Self, condition: u32) -> bool {
+                match condition {
+                    AT_LEAST => self.wrapping_sub(wanted).cast_signed() >= 0,
+                    EQUAL => self == wanted,
+                    AND => self & wanted != 0,
+                    NOR => !(self | wanted) != 0,
+                    _ => false,
+                }
+            }
+        }
+    };
+}
+
+word!(u32);
+word!(u64);
+
+fn wait<T: Word>(address: u64, wanted: T, flags: u32) -> Outcome {
+    if !tables().covers(address, size_of::<T>() as u64) {
+        return Err(INVALID_VALUE);
+    }
+    let there = In::<T>::from_address(address).get()?;
+    match there.is_met(wanted, flags & CONDITION) {
+        true => Ok(()),
+        false => Err(NOT_SUPPORTED),
+    }
+}
+
+/// Does them, or makes a node of them where the stream is being captured.
+fn on_stream(on: u64, operations: &[Operation]) -> Outcome {
+    stream(on)?;
+    match captured(on)? {
+        Some(to) => graphs::add(to, Node::Operations(operations.into())).map(drop),
+        None => perform(operations),
+    }
+}
+
+fn single(on: u64, kind: u32, address: u64, value: u64, flags: u32) -> Outcome {
+    let operation = [u64::from(kind), address, value, u64::from(flags), 0, 0];
+    on_stream(on, &[operation])
+}
+
+fn wait_32(on: u64, address: u64, value: u32, flags: u32) -> Outcome {
+    single(on, WAIT_32, address, u64::from(value), flags)
+}
+
+fn wait_64(on: u64, address: u64, value: u64, flags: u32) -> Outcome {
+    single(on, WAIT_64, address, value, flags)
+}
+
+fn write_32(on: u64, address: u64, value: u32, flags: u32) -> Outcome {
+    single(on, WRITE_32, address, u64::from(value), flags)
+}
+
+fn write_64(on: u64, address: u64, value: u64, flags: u32) -> Outcome {
+    single(on, WRITE_64, address, value, flags)
+}
+
+fn all(operations: In<Operation>, count: u32, flags: u32) -> Result<Arc<[Operation]>, Error> {
+    if flags != 0 || count > MOST {
+        return Err(INVALID_VALUE);
+    }
+    (0..count as usize).map(|at| operations.at(at)).collect()
+}
+
+fn batch(on: u64, count: u32, operations: In<Operation>, flags: u32) -> Outcome {
+    on_stream(on, &all(operations, count, flags)?)
+}
+
+impl Batch {
+    /// The node that does this.
+    pub(crate) fn node(self) -> Result<Node, Error> {
+        let operations = In::from_address(self.operations);
+        all(operations, self.count, self.flags).map(Node::Operations)
+    }
+
+    /// What a node does, whose operations stay where they are for as long as it does that.
+    pub(crate) fn of(operations: &[Operation]) -> Self {
+        Self {
+            context: 0,
+            count: u32::try_from(operations.len()).unwrap_or(u32::MAX),
+            operations: operations.as_ptr().expose_provenance() as u64,
+            flags: 0,
+        }
+    }
+}
+
+fn add(out: Out<u64>, graph: u64, after: In<u64>, count: usize, batch: In<Batch>) -> Outcome {
+    out.check()?;
+    let to = Insertion::after(graph, after, count)?;
+    out.put(graphs::add(to, batch.get()?.node()?)?)
+}
+
+fn get(node: u64, batch: Out<Batch>) -> Outcome {
+    match graphs::node(node)? {
+        Node::Operations(operations) => batch.put(Batch::of(&operations)),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+fn set(node: u64, batch: In<Batch>) -> Outcome {
+    graphs::set(node, batch.get()?.node()?)
+}
+
+fn change(exec: u64, node: u64, batch: In<Batch>) -> Outcome {
+    crate::executables::change(exec, node, batch.get()?.node()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_over_when_its_condition_is_met() {
+        for (there, wanted, condition, is_met) in [
+            (5_u32, 5, AT_LEAST, true),
+            (4, 5, AT_LEAST, false),
+            // Counters may have gone round.
+            (1, u32::MAX, AT_LEAST, true),
+            (5, 5, EQUAL, true),
+            (6, 5, EQUAL, false),
+            (6, 2, AND, true),
+            (6, 1, AND, false),
+            (0, 0, NOR, true),
+            (u32::MAX, 0, NOR, false),
+        ] {
+            assert_eq!(there.is_met(wanted, condition), is_met, "{there} {wanted}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Nodes of every kind by one structure: `CUgraphNodeParams` is a kind, and behind it what that kind goes on with.
+
+use crate::captured_work::Work;
+use crate::conditionals::Conditional;
+use crate::copy_rows::Wide3D;
+use crate::edges::{EdgeData, Insertion};
+use crate::error::{Error, INVALID_VALUE, NOT_SUPPORTED, Outcome};
+use crate::event;
+use crate::executables;
+use crate::export::exports;
+use crate::fill::Fill;
+use crate::graphs::{self, Node};
+use crate::kernel_nodes::{self, Parameters as KernelParameters};
+use crate::memory_ops::Batch;
+use crate::pointer::{In, Out};
+use crate::stream::HostCall;
+
+/// `CUgraphNodeParams`, in words.
+type Words = [u64; 32];
+
+/// Where what a kind goes on with begins.
+const REST: u64 = 16;
+
+/// `CUgraphNodeType`.
+const KERNEL: u32 = 0;
+const COPY: u32 = 1;
+const FILL: u32 = 2;
+const HOST: u32 = 3;
+const GRAPH: u32 = 4;
+const EMPTY: u32 = 5;
+const WAIT: u32 = 6;
+const RECORD: u32 = 7;
+const ALLOCATION: u32 = 10;
+const FREE: u32 = 11;
+const OPERATIONS: u32 = 12;
+const CONDITIONAL: u32 = 13;
+
+/// `CUDA_MEMCPY_NODE_PARAMS`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct CopyParameters {
+    flags: i32,
+    reserved: i32,
+    context: u64,
+    copy: Wide3D,
+}
+
+exports! {
+    cuGraphAddNode(out: Out<u64>, graph: u64, after: In<u64>, count: usize, parameters: Out<Words>) = add => "cuGraphAddNode" @ 12020;
+    cuGraphAddNode_v2(out: Out<u64>, graph: u64, after: In<u64>, data: In<EdgeData>, count: usize, parameters: Out<Words>) = add_after => "cuGraphAddNode" @ 12030;
+    cuGraphNodeGetParams(node: u64, parameters: Out<Words>) = get => "cuGraphNodeGetParams" @ 13020;
+    cuGraphNodeSetParams(node: u64, parameters: In<Words>) = set => "cuGraphNodeSetParams" @ 12020;
+    cuGraphNodeSetParams_v2(node: u64, parameters: In<Words>) = set => "cuGraphNodeSetParams" @ 13040;
+    cuGraphExecNodeSetParams(exec: u64, node: u64, parameters: In<Words>) = change => "cuGraphExecNodeSetParams" @ 12020;
+}
+
+/// What comes behind the kind, as the structure that it is.
+fn rest<T: Copy>(parameters: In<Words>) -> In<T> {
+    In::from_address(parameters.address() + REST)
+}
+
+fn kind_of(parameters: In<Words>) -> Result<u32, Error> {
+    parameters.cast::<u32>().get()
+}
+
+/// What a node does that has neither memory nor graphs in it. Nothing is expected of the bytes behind what its kind
+/// has, which a program need not have.
+fn plain(parameters: In<Words>) -> Result<Node, Error> {
+    match kind_of(parameters)? {
+        KERNEL => rest::<KernelParameters>(parameters)
+            .get()?
+            .kernel()
+            .map(Node::Kernel),
+        COPY => {
+            let copy = rest::<CopyParameters>(parameters).get()?.copy;
+            Ok(Node::Work(Work::Copy(copy)))
+        }
+        FILL => {
+            let fill = rest::<Fill>(parameters).get()?.checked()?;
+            Ok(Node::Work(Work::Fill(fill)))
+        }
+        HOST => {
+            let call = rest::<HostCall>(parameters).get()?.checked()?;
+            Ok(Node::Work(Work::Host(call)))
+        }
+        EMPTY => Ok(Node::Nothing),
+        WAIT => known_event(parameters).map(Node::Wait),
+        RECORD => known_event(parameters).map(Node::Record),
+        OPERATIONS => rest::<Batch>(parameters).get()?.node(),
+        ALLOCATION | FREE | GRAPH | CONDITIONAL => Err(NOT_SUPPORTED),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+fn known_event(parameters: In<Words>) -> Result<u64, Error> {
+    let event = rest::<u64>(parameters).get()?;
+    event::check(event)?;
+    Ok(event)
+}
+
+fn add(out: Out<u64>, graph: u64, after: In<u64>, count: usize, parameters: Out<Words>) -> Outcome {
+    add_after(out, graph, after, In::null(), count, parameters)
+}
+
+/// An allocation's address and a condition's graphs are written back.
+fn add_after(
+    out: Out<u64>,
+    graph: u64,
+    after: In<u64>,
+    data: In<EdgeData>,
+    count: usize,
+    parameters: Out<Words>,
+) -> Outcome {
+    out.check()?;
+    parameters.check()?;
+    let given = In::from_address(parameters.address());
+    let to = Insertion::with_data(graph, after, data, count)?;
+    let node = match kind_of(given)? {
+        GRAPH => graphs::add(to, graphs::child(rest::<u64>(given).get()?)?)?,
+        ALLOCATION => {
+            let place = Out::at(parameters.address() + REST);
+            graphs::add_asked(to, place)?
+        }
+        FREE => graphs::release(to, rest::<u64>(given).get()?)?,
+        CONDITIONAL => {
+            let (node, made) = rest::<Conditional>(given).get()?.node()?;
+            Out::at(parameters.address() + REST).put(made)?;
+            graphs::add(to, node)?
+        }
+        _ => graphs::add(to, plain(given)?)?,
+    };
+    out.put(node)
+}
+
+fn get(node: u64, parameters: Out<Words>) -> Outcome {
+    parameters.check()?;
+    let node = graphs::node(node)?;
+    let mut words = [0; 32];
+    words[0] = u64::from(node.kind());
+    parameters.put(words)?;
+    let place = parameters.address() + REST;
+    match node {
+        Node::Kernel(kernel) => Out::at(place).put(kernel.parameters()),
+        Node::Work(Work::Copy(copy)) => Out::at(place).put(CopyParameters {
+            flags: 0,
+            reserved: 0,
+            context: 0,
+            copy,
+        }),
+        Node::Work(Work::Fill(fill)) => Out::at(place).put(fill),
+        Node::Work(Work::Host(call)) => Out::at(place).put(call),
+        Node::Child(handle) | Node::Wait(handle) | Node::Record(handle) | Node::Free(handle) => {
+            Out::at(place).put(handle)
+        }
+        Node::Allocate(allocation) => Out::at(place).put(allocation),
+        Node::Operations(operations) => Out::at(place).put(Batch::of(&operations)),
+        Node::Conditional(bodies) => Out::at(place).put(Conditional::of(&bodies)),
+        Node::Nothing => Ok(()),
+    }
+}
+
+/// A graph in a node is copied; memory and conditions stay as they are.
+fn set(node: u64, parameters: In<Words>) -> Outcome {
+    match plain(parameters)? {
+        Node::Kernel(kernel) => kernel_nodes::set_to(node, kernel),
+        to => graphs::set(node, to),
+    }
+}
+
+fn change(exec: u64, node: u64, parameters: In<Words>) -> Outcome {
+    if kind_of(parameters)? == GRAPH {
+        return executables::change_child(exec, node, rest::<u64>(parameters).get()?);
+    }
+    match plain(parameters)? {
+        Node::Kernel(kernel) => kernel_nodes::change_to(exec, node, kernel),
+        to => executables::change(exec, node, to),
+    }
+}
