@@ -105,12 +105,33 @@ fn code_never_exceeds_the_limit() {
         "fatbin",
         "packed",
         "with",
+        "linked",
         "file",
         "library",
         "libraryfile",
     ] {
         at_the_limit(&host, &mut victim, verb);
     }
+}
+
+/// Code of a bundle is loaded when the first of its kernels is launched, which announces nothing: the driver takes it,
+/// and the agent counts it.
+#[test]
+fn code_that_is_loaded_late_counts_when_it_is_used() {
+    const CODE: u64 = 64 * MIB;
+    let host = Host::new();
+    let mut victim = started(&host);
+    let module = victim.step(&format!("code {CODE}")).value();
+    assert!(host.used() <= CONTEXT + 2 * MIB, "nothing was used yet");
+    for _ in 0..2 {
+        victim.step(&format!("use {module}")).ok();
+        assert_eq!(host.used(), CONTEXT + CODE, "it is loaded once");
+    }
+    eventually(PATIENCE, "the agent counts it", || {
+        free(&mut victim) == FREE - CODE
+    });
+    victim.step(&format!("free {module}")).ok();
+    assert_eq!(host.used(), CONTEXT);
 }
 
 #[test]
@@ -126,7 +147,37 @@ fn heaps_and_buffers_never_exceed_the_limit() {
 fn memory_of_graphs_never_exceeds_the_limit() {
     let host = Host::new();
     let mut victim = started(&host);
-    at_the_limit(&host, &mut victim, "graph");
+    for verb in ["graph", "graphauto", "captureauto"] {
+        at_the_limit(&host, &mut victim, verb);
+    }
+}
+
+/// What a launch left allocated is freed by the next one, which so finds its memory, also where the driver has given
+/// back all else.
+#[test]
+fn a_graph_that_frees_at_its_launches_needs_its_memory_once() {
+    let host = Host::new();
+    let mut victim = started(&host);
+    for verb in ["graphauto", "captureauto"] {
+        let kept = victim.step(&format!("{verb} 1024M")).value();
+        for _ in 0..3 {
+            victim.step(&format!("relaunch {kept}")).ok();
+            assert_eq!(free(&mut victim), FREE - 1024 * MIB, "{verb}");
+        }
+        let filled = victim.step("alloc 512M").value();
+        // What is asked for in vain makes the driver give back what it only keeps.
+        victim.step("alloc 512M").refused();
+        victim.step(&format!("relaunch {kept}")).ok();
+        assert_eq!(free(&mut victim), FREE - 1536 * MIB, "{verb}");
+        victim.step(&format!("freekept {kept}")).ok();
+        victim.step("alloc 1000M").ok();
+        victim.step(&format!("relaunch {kept}")).refused();
+        assert_eq!(host.used(), CONTEXT + 1512 * MIB, "{verb}");
+        victim.step("reset").ok();
+        victim.step("start").ok();
+        let _ = filled;
+    }
+    assert!(host.high_water() <= LIMIT);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::memory::UNTOUCHED;
 use crate::objects::Object;
-use crate::script::{Outcome, Victim, Words};
+use crate::script::{Outcome, Victim, Words, result};
 
 /// `CU_LIMIT_*` by the names of the steps.
 const LIMITS: [(&str, u32); 3] = [("stack", 0), ("printf", 1), ("heap", 2)];
@@ -11,10 +11,13 @@ impl Victim {
     /// A step that loads code or sets a limit; `None` for other verbs.
     pub(crate) fn code_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
         let done = match verb {
-            "ptx" | "cubin" | "fatbin" | "packed" | "with" | "file" | "library" | "libraryfile" => {
+            "ptx" | "cubin" | "fatbin" | "packed" | "with" | "file" | "library" | "libraryfile"
+            | "code" => {
                 let bytes = words.bytes() as u64;
                 self.load(verb, bytes)
             }
+            "linked" => self.link(words.bytes() as u64),
+            "use" => self.use_code(words.number()),
             "stack" | "printf" | "heap" => self.set_limit(verb, words.bytes()),
             _ => return None,
         };
@@ -25,6 +28,7 @@ impl Victim {
         let image = match verb {
             "cubin" | "library" => cubin(bytes),
             "fatbin" | "file" => bundle(&[cubin(bytes), cubin(16)]),
+            "code" => bundle(&[section(b".text.first", 6, bytes)]),
             "packed" => packed(&cubin(bytes)),
             _ => text(bytes),
         };
@@ -39,7 +43,7 @@ impl Victim {
         let code = match verb {
             "ptx" | "cubin" => driver.cuModuleLoadData(out, image),
             "with" => driver.cuModuleLoadDataEx(out, image, 0, 0, 0),
-            "fatbin" | "packed" => driver.cuModuleLoadFatBinary(out, image),
+            "fatbin" | "packed" | "code" => driver.cuModuleLoadFatBinary(out, image),
             "file" => driver.cuModuleLoad(out, path),
             "library" => driver.cuLibraryLoadData(out, image, 0, 0, 0, 0, 0, 0),
             _ => driver.cuLibraryLoadFromFile(out, path, 0, 0, 0, 0, 0, 0),
@@ -49,6 +53,40 @@ impl Victim {
             _ => Object::Module(handle),
         };
         Ok(self.kept(code, handle as u64, object))
+    }
+
+    /// Links an image with one variable with one without, and loads what comes of it.
+    fn link(&mut self, bytes: u64) -> Result<Outcome, i32> {
+        const PTX: u32 = 1;
+        let parts = [text(bytes), text(4)];
+        let driver = self.driver()?;
+        let (mut link, mut cubin, mut length) = (0, 0, 0);
+        result(driver.cuLinkCreate_v2(0, 0, 0, Some(&mut link)))?;
+        for part in &parts {
+            let (at, bytes) = (part.as_ptr(), part.len());
+            result(driver.cuLinkAddData_v2(link, PTX, at, bytes, 0, 0, 0, 0))?;
+        }
+        result(driver.cuLinkComplete(link, Some(&mut cubin), Some(&mut length)))?;
+        let mut module = UNTOUCHED as usize;
+        let image = std::ptr::with_exposed_provenance(cubin);
+        let code = driver.cuModuleLoadData(Some(&mut module), image);
+        result(driver.cuLinkDestroy(link))?;
+        Ok(self.kept(code, module as u64, Object::Module(module)))
+    }
+
+    /// Launches a kernel of a module, whose code the driver may load now.
+    fn use_code(&mut self, number: u64) -> Result<Outcome, i32> {
+        let Object::Module(module) = self.objects.get(number) else {
+            return Err(-1);
+        };
+        let (driver, mut function) = (self.driver()?, 0);
+        let name = c"first".to_bytes_with_nul().as_ptr();
+        result(driver.cuModuleGetFunction(Some(&mut function), module, name))?;
+        let code = driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0);
+        Ok(match code {
+            0 => Outcome::of(0),
+            _ => Outcome::with(code, [1]),
+        })
     }
 
     fn set_limit(&mut self, verb: &str, value: usize) -> Result<Outcome, i32> {
@@ -76,7 +114,13 @@ pub(crate) fn text(bytes: u64) -> Vec<u8> {
 
 /// A cubin with one section of variables without content.
 fn cubin(bytes: u64) -> Vec<u8> {
-    const NAMES: &[u8; 16] = b"\0.nv.global\0\0\0\0\0";
+    section(b".nv.global", 3, bytes)
+}
+
+/// A cubin with one section of this name and with these flags, without content.
+fn section(name: &[u8], flags: u8, bytes: u64) -> Vec<u8> {
+    let mut text = [0; 16];
+    text[1..=name.len()].copy_from_slice(name);
     let mut head = [0; 64];
     head[..4].copy_from_slice(b"\x7fELF");
     // The machine, where the sections are, how long each head is and how many there are.
@@ -87,9 +131,9 @@ fn cubin(bytes: u64) -> Vec<u8> {
     let (mut names, mut variables) = ([0; 64], [0; 64]);
     names[24] = 64;
     variables[0] = 1;
-    variables[8] = 3;
+    variables[8] = flags;
     variables[32..40].copy_from_slice(&bytes.to_le_bytes());
-    [&head[..], NAMES, &names, &variables].concat()
+    [&head[..], &text, &names, &variables].concat()
 }
 
 /// A bundle of one cubin, packed by LZ4.

@@ -74,6 +74,15 @@ pub(crate) struct LaunchConfig {
     rest: [usize; 3],
 }
 
+/// `CUDA_LAUNCH_PARAMS`, for one thread.
+#[repr(C)]
+pub(crate) struct LaunchOne {
+    function: usize,
+    shape: [u32; 7],
+    stream: usize,
+    parameters: usize,
+}
+
 /// A grid of one block of one thread, without shared memory.
 const ONE_THREAD: [u32; 7] = [1, 1, 1, 1, 1, 1, 0];
 
@@ -83,6 +92,17 @@ impl KernelNode {
             function,
             shape: ONE_THREAD,
             rest: [0; 4],
+        }
+    }
+}
+
+impl LaunchOne {
+    pub(crate) fn of(function: usize, stream: usize) -> Self {
+        Self {
+            function,
+            shape: ONE_THREAD,
+            stream,
+            parameters: 0,
         }
     }
 }

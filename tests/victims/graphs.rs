@@ -10,7 +10,9 @@ impl Victim {
     /// A step that concerns graphs; `None` for other verbs.
     pub(crate) fn graph_step(&mut self, verb: &str, words: &mut Words) -> Option<Outcome> {
         let done = match verb {
-            "graph" | "upload" | "capture" | "uploaded" => self.graph(verb, words.bytes()),
+            "graph" | "upload" | "capture" | "uploaded" | "graphauto" | "captureauto" => {
+                self.graph(verb, words.bytes())
+            }
             "relaunch" => self.relaunch(words.number(), 0),
             "relaunchaside" => self.relaunch_aside(words.number()),
             "freekept" => self.free_kept(words.number()),
@@ -19,20 +21,26 @@ impl Victim {
         Some(done.unwrap_or_else(Outcome::of))
     }
 
-    /// `graph` keeps what it allocates; the others free it in the graph, which `upload` only uploads and
-    /// `uploaded` has uploaded as it is made. A graph that was refused is destroyed.
+    /// `graph` keeps what it allocates, and so do `graphauto` and `captureauto`, which free it when they are launched
+    /// again; the others free it in the graph, which `upload` only uploads and `uploaded` has uploaded as it is made. A
+    /// graph that was refused is destroyed.
     fn graph(&mut self, verb: &str, bytes: usize) -> Result<Outcome, i32> {
         let device = self.device;
         let driver = self.driver()?;
+        let is_automatic = verb.ends_with("auto");
+        let keeps = is_automatic || verb == "graph";
         let (graph, address) = match verb {
-            "capture" => captured(driver, bytes)?,
-            _ => made(driver, device, bytes, verb != "graph")?,
+            "capture" | "captureauto" => captured(driver, bytes, keeps)?,
+            _ => made(driver, device, bytes, !keeps)?,
         };
         let mut exec = 0;
         let with_upload = Some(&mut [2, 0, 0, 0]);
         let made = match verb {
             "uploaded" => driver.cuGraphInstantiateWithParams(Some(&mut exec), graph, with_upload),
-            _ => driver.cuGraphInstantiateWithFlags(Some(&mut exec), graph, 0),
+            _ => {
+                let flags = u64::from(is_automatic);
+                driver.cuGraphInstantiateWithFlags(Some(&mut exec), graph, flags)
+            }
         };
         let code = match verb {
             "uploaded" => made,
@@ -46,7 +54,7 @@ impl Victim {
             result(driver.cuGraphDestroy(graph))?;
             return Ok(Outcome::with(code, [1]));
         }
-        let kept = if verb == "graph" { address } else { 0 };
+        let kept = if keeps { address } else { 0 };
         Ok(self.kept(0, exec as u64, Object::Graph(exec, graph, kept)))
     }
 
@@ -103,12 +111,15 @@ fn made(driver: &Driver, device: i32, bytes: usize, frees: bool) -> Result<(usiz
     Ok((graph, allocation.address))
 }
 
-fn captured(driver: &Driver, bytes: usize) -> Result<(usize, u64), i32> {
+fn captured(driver: &Driver, bytes: usize, keeps: bool) -> Result<(usize, u64), i32> {
     let (mut stream, mut graph, mut address) = (0, 0, UNTOUCHED);
     result(driver.cuStreamCreate(Some(&mut stream), 1))?;
     result(driver.cuStreamBeginCapture_v2(stream, 0))?;
-    let asked = result(driver.cuMemAllocAsync(Some(&mut address), bytes, stream))
-        .and_then(|()| result(driver.cuMemFreeAsync(address, stream)));
+    let asked = result(driver.cuMemAllocAsync(Some(&mut address), bytes, stream));
+    let asked = asked.and_then(|()| match keeps {
+        true => Ok(()),
+        false => result(driver.cuMemFreeAsync(address, stream)),
+    });
     let ended = result(driver.cuStreamEndCapture(stream, Some(&mut graph)));
     result(driver.cuStreamDestroy_v2(stream))?;
     asked.and(ended).map(|()| (graph, address))

@@ -1,7 +1,7 @@
 //! The steps that launch: kernels whose names say what they need, in every way that there is.
 
 use crate::code::text;
-use crate::driver::{Driver, KernelNode, LaunchConfig};
+use crate::driver::{Driver, KernelNode, LaunchConfig, LaunchOne};
 use crate::script::{Outcome, Victim, Words, result};
 
 /// What the driver says of a block that is too large.
@@ -44,6 +44,18 @@ impl Victim {
             }
             "spillcooperative" => {
                 result(driver.cuLaunchCooperativeKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0))
+            }
+            "spillmany" => {
+                let one = LaunchOne::of(function, 0);
+                result(driver.cuLaunchCooperativeKernelMultiDevice(&one, 1, 0))
+            }
+            "spillonce" | "spillgrid" | "spillgridasync" => {
+                result(driver.cuFuncSetBlockShape(function, 1, 1, 1))?;
+                result(match verb {
+                    "spillonce" => driver.cuLaunch(function),
+                    "spillgrid" => driver.cuLaunchGrid(function, 1, 1),
+                    _ => driver.cuLaunchGridAsync(function, 1, 1, 0),
+                })
             }
             "spillwrong" => match plain(driver, function, u32::MAX, 0) {
                 Err(INVALID_VALUE) => Ok(()),

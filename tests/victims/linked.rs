@@ -20,7 +20,7 @@ mod linked {
     use std::ffi::{c_int, c_void};
 
     use crate::driver::{Access, AllocationNode, AllocationProperties, ArrayShape};
-    use crate::driver::{ArrayMap, IpcHandle, KernelNode, LaunchConfig, PoolProperties};
+    use crate::driver::{ArrayMap, IpcHandle, KernelNode, LaunchConfig, LaunchOne, PoolProperties};
 
     macro_rules! functions {
         ($($name:ident($($arg:ident: $type:ty),*) = $base:literal @ $version:literal;)*) => {

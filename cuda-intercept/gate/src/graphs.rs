@@ -11,6 +11,9 @@
 //! memory, and cannot when they run at once, or while one of them still has what it allocated. So a later launch
 //! asks for what does not fit into the pool beside that: what other graphs allocated and nobody freed, and what
 //! graphs allocate that were launched into other streams and may still run.
+//!
+//! A graph may be made to free, when it is launched again, what its last launch left allocated. Trimming leaves it that
+//! memory, so as long as it has all that it allocates, a launch is a later one, trimmed or not.
 
 use crate::Card;
 use crate::linear::worst_case;
@@ -70,6 +73,8 @@ pub struct Graphs {
     allocations: Map<u64, Allocation>,
     /// Which graph frees which address.
     frees: Map<(u64, u64), ()>,
+    /// Graphs that free at a launch what the one before left allocated.
+    freeing: Map<u64, ()>,
     /// What may be running.
     pub flights: Flights,
     /// Nodes with bodies, of all graphs.
@@ -105,6 +110,19 @@ impl Graphs {
     /// Notes that an executable graph frees an address.
     pub fn add_free(&mut self, exec: u64, address: u64) {
         self.frees.enter((exec, address), ());
+    }
+
+    /// Notes that an executable graph frees at a launch what its last one left allocated.
+    pub fn frees_at_launch(&mut self, exec: u64) {
+        self.freeing.enter(exec, ());
+    }
+
+    /// Whether all that an executable graph allocates on a card is still allocated, and will be used again by a launch.
+    #[must_use]
+    pub fn has_all(&self, exec: u64, card: Card) -> bool {
+        let all = self.allocations.iter().map(|(_, allocation)| allocation);
+        let mut own = all.filter(|of| of.exec == exec && of.card == card);
+        self.freeing.get(exec).is_some() && own.all(|of| of.is_live)
     }
 
     /// Whether there is another graph that allocates on a card.
@@ -174,6 +192,7 @@ impl Graphs {
     pub fn destroyed(&mut self, exec: u64) {
         while self.needs.remove_where(|(of, _), _| of == exec).is_some() {}
         while self.frees.remove_where(|(of, _), ()| of == exec).is_some() {}
+        self.freeing.remove(exec);
         self.allocations
             .retain(|all| all.exec != exec || all.is_live);
         // Another graph may get the handle.
@@ -231,6 +250,27 @@ mod tests {
         graphs.freed(0x1000);
         assert_eq!(graphs.live_beside(8, 0), 0);
         assert!(graphs.has_others(8, 0) && !graphs.has_others(8, 1));
+    }
+
+    #[test]
+    fn a_graph_that_frees_at_its_launches_has_what_it_left() {
+        let mut graphs = Graphs::default();
+        for address in [0x1000, 0x2000] {
+            graphs.add(7, (0, 0), (address, MIB));
+        }
+        graphs.launched(7);
+        assert!(!graphs.has_all(7, 0), "it frees nothing by itself");
+        graphs.frees_at_launch(7);
+        graphs.trimmed(0);
+        assert!(graphs.has_all(7, 0));
+        graphs.freed(0x1000);
+        assert!(!graphs.has_all(7, 0), "what is freed may be trimmed");
+        graphs.launched(7);
+        assert!(graphs.has_all(7, 0));
+        graphs.destroyed(7);
+        graphs.add(7, (0, 0), (0x3000, MIB));
+        graphs.launched(7);
+        assert!(!graphs.has_all(7, 0), "another has its handle");
     }
 
     #[test]

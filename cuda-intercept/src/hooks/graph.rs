@@ -36,7 +36,8 @@ pub(super) const CHILD: u32 = 4;
 const ALLOCATION: u32 = 10;
 /// `CU_GRAPH_NODE_TYPE_MEM_FREE`.
 const FREE: u32 = 11;
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH` and `_UPLOAD`.
+const AUTO_FREE: u64 = 1;
 const UPLOAD: u64 = 2;
 /// Graphs that lie deeper in others are not looked at.
 const DEEPEST: u32 = 16;
@@ -121,8 +122,8 @@ fn nodes_of(graph: Opaque) -> Option<Vec<Opaque>> {
     (status == Some(SUCCESS)).then_some(nodes)
 }
 
-/// Counts what was instantiated.
-fn instantiated(status: Status, exec: *const Opaque, graph: Opaque) -> Status {
+/// Counts what was instantiated with these flags.
+fn instantiated(status: Status, exec: *const Opaque, graph: Opaque, flags: u64) -> Status {
     if status == SUCCESS
         && let Some(process) = process::limited()
         // SAFETY: the driver accepted the pointer and wrote the graph.
@@ -131,6 +132,9 @@ fn instantiated(status: Status, exec: *const Opaque, graph: Opaque) -> Status {
         // One of before had the handle, if its end was not seen.
         process.books.lock().graphs.destroyed(*exec as u64);
         count(process, *exec as u64, graph, 0);
+        if flags & AUTO_FREE != 0 && ANY.load(Relaxed) {
+            process.books.lock().graphs.frees_at_launch(*exec as u64);
+        }
     }
     status
 }
@@ -147,7 +151,8 @@ pub(crate) unsafe fn instantiate(
         return OUT_OF_MEMORY;
     }
     // SAFETY: the arguments are the caller's own.
-    instantiated(unsafe { real(exec, graph, node, log, bytes) }, exec, graph)
+    let status = unsafe { real(exec, graph, node, log, bytes) };
+    instantiated(status, exec, graph, 0)
 }
 
 pub(crate) unsafe fn instantiate_with_flags(
@@ -160,7 +165,8 @@ pub(crate) unsafe fn instantiate_with_flags(
         return OUT_OF_MEMORY;
     }
     // SAFETY: the arguments are the caller's own.
-    instantiated(unsafe { real(exec, graph, flags) }, exec, graph)
+    let status = unsafe { real(exec, graph, flags) };
+    instantiated(status, exec, graph, flags)
 }
 
 /// May upload the graph at once. Then it is counted, and charged, before it has a handle, under one that no
@@ -178,9 +184,10 @@ pub(crate) unsafe fn instantiate_with_parameters(
     }
     // SAFETY: the flags are the first of the parameters, which the caller passes as to the driver.
     let flags = unsafe { parameters.cast::<u64>().as_ref() };
-    let uploads = flags.is_some_and(|flags| flags & UPLOAD != 0);
+    let flags = flags.copied().unwrap_or(0);
+    let uploads = flags & UPLOAD != 0;
     let Some(process) = process::limited().filter(|_| uploads && !exec.is_null()) else {
-        return instantiated(ask(), exec, graph);
+        return instantiated(ask(), exec, graph, flags);
     };
     let coming = graph as u64 ^ 1;
     count(process, coming, graph, 0);
@@ -189,7 +196,7 @@ pub(crate) unsafe fn instantiate_with_parameters(
     process.books.lock().graphs.destroyed(coming);
     // SAFETY: the driver accepted the pointer and wrote the graph.
     let made = unsafe { exec.as_ref() }.filter(|_| status == SUCCESS);
-    instantiated(status, exec, graph);
+    instantiated(status, exec, graph, flags);
     if let Some(made) = made {
         process.books.lock().graphs.launched(*made as u64);
     }
@@ -250,7 +257,8 @@ impl Begun {
     /// Charges for the growth of a pool, if it is to be expected.
     fn charge(process: &Process, need: Need, exec: u64, stream: Stream) -> Option<Self> {
         let (more, flight) = again(process, need, exec, stream);
-        let growth = match need.is_resident {
+        let has_all = process.books.lock().graphs.has_all(exec, need.card);
+        let growth = match need.is_resident || has_all {
             true => more,
             false => need.growth,
         };
