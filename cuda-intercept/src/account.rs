@@ -2,7 +2,6 @@
 
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
 
 use apportion_abi::account::{
     Api, Charge, LimitsMap, OpenError, Owner, Registration, Usage, UsageMap,
@@ -13,6 +12,7 @@ use apportion_gate::Reserve;
 
 use crate::{errno, spin::Spin};
 
+mod dead;
 mod lifeline;
 pub(crate) mod marks;
 mod members;
@@ -21,7 +21,8 @@ mod path;
 mod peers;
 mod shared;
 
-use lifeline::{Lifeline, Lifelines};
+use dead::{DEEP_LOOK, LOOK};
+use lifeline::Lifeline;
 use pace::Pace;
 use path::PathBuffer;
 pub(crate) use shared::Joined;
@@ -37,11 +38,6 @@ pub(crate) enum Standing {
     /// One that we cannot read, so nothing may be taken.
     Closed,
 }
-
-/// How many milliseconds a question may be behind with processes that nobody waited for.
-const LOOK: u64 = 10;
-/// How many milliseconds pass between full looks.
-const DEEP_LOOK: u64 = 1000;
 
 /// The two files, mapped, and our slot in them.
 #[derive(Debug)]
@@ -220,54 +216,6 @@ impl Account {
     /// Counts a refusal that the program gets to see.
     pub(crate) fn deny(&self, card: usize, api: Api, bytes: u64) {
         self.usage.usage().deny(card, api, Bytes(bytes));
-    }
-
-    /// Takes processes that are gone out of the account, for a charge that would fail otherwise. True if that freed
-    /// anything.
-    ///
-    /// Who has a lifeline is taken to live, but for a full look once in a while: a child that was forked in the very
-    /// moment in which a lifeline was made keeps it.
-    pub(crate) fn retire_the_dead(&self) -> bool {
-        let _kept = errno::Kept::now();
-        let usage = self.usage.usage();
-        let own = self.slot.lock().owner;
-        let mut others = usage
-            .processes()
-            .filter(|other| Some(other.owner) != own)
-            .peekable();
-        if others.peek().is_none() {
-            return false;
-        }
-        let lifelines = match self.deep_looks.is_due() {
-            true => {
-                self.hold_lifeline();
-                None
-            }
-            false => self.path.get().and_then(Lifelines::open),
-        };
-        let is_held = |owner: Owner| {
-            let lifelines = lifelines.as_ref();
-            lifelines.is_some_and(|lifelines| lifelines.is_held(owner.number()))
-        };
-        let here = peers::namespace();
-        let dead = others.filter(|other| {
-            peers::is_from(other.registration, here)
-                && !is_held(other.owner)
-                && peers::is_dead(other.registration, here)
-        });
-        let freed = dead.map(|process| usage.retire(process.owner));
-        freed.sum::<Bytes>() > Bytes::ZERO
-    }
-
-    /// The same for a question, which costs the same whoever is in the account: at most once in [`LOOK`]
-    /// milliseconds, and when a child of this process has ended and was waited for.
-    pub(crate) fn retire_the_dead_in_time(&self) {
-        let children = pace::children();
-        let has_lost = self.children.load(Relaxed) != children;
-        if self.looks.is_due() || has_lost {
-            self.children.store(children, Relaxed);
-            let _ = self.retire_the_dead();
-        }
     }
 
     /// The card as every query shows it. `total` and `free` are what the driver says of the whole.

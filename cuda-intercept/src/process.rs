@@ -219,9 +219,11 @@ impl Process {
         let Some(account) = self.account() else {
             return true;
         };
-        let granted = account.charge(card, bytes)
-            || (account.retire_the_dead() && account.charge(card, bytes))
-            || (crate::hooks::pool::trim_all(self, card) && account.charge(card, bytes));
+        let fits = || account.charge(card, bytes);
+        let fits_after_the_dead = || account.retire_for(card, bytes) && fits();
+        let granted = fits()
+            || fits_after_the_dead()
+            || (crate::hooks::pool::trim_all(self, card) && (fits() || fits_after_the_dead()));
         if !granted {
             account.deny(card, api, bytes);
         }

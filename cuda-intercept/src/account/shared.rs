@@ -35,8 +35,11 @@ impl Account {
         };
         let ask = || usage.join(owner, key, |card| self.limits.cards().get(card));
         let joined = match ask() {
-            Join::Refused if self.retire_the_dead() => ask(),
-            decided => decided,
+            Join::Refused => {
+                self.retire_the_dead();
+                ask()
+            }
+            decided @ (Join::Joined(_) | Join::Unknown) => decided,
         };
         match joined {
             Join::Joined(share) => Joined::Held(share.words()),

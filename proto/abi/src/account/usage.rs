@@ -237,6 +237,16 @@ impl<'a> Usage<'a> {
             })
     }
 
+    /// Whether a process may count on a card: its slot claims something there, or there is memory that several hold,
+    /// which may count for any of them once others are gone.
+    #[must_use]
+    pub fn may_count(&self, owner: Owner, card: usize) -> bool {
+        let claim = self.claim_word(owner.slot, card);
+        let claimed = claim.map_or(0, |claim| bytes_of(claim.claimed.load(Acquire)));
+        let shares = self.cards.get(card).map(|card| card.shares.load(Acquire));
+        claimed > 0 || shares.unwrap_or_default() > 0
+    }
+
     /// The largest claim of a process on a card since the last call; starts the next period at what it
     /// claims now. For the agent only.
     #[must_use]

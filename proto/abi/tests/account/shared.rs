@@ -75,3 +75,16 @@ fn who_joins_after_the_maker_left_needs_room() {
     assert_eq!(join(&account, maker, 5), Join::Refused);
     assert_eq!(account.claimed(), 60);
 }
+
+#[test]
+fn who_may_count_on_a_card_is_who_claims_there_or_anyone_while_memory_is_shared() {
+    let account = account(2);
+    let usage = account.usage.usage();
+    let [one, two] = [11, 12].map(|pid| account.enter(pid));
+    assert_eq!(account.charge(one, 1), Charge::Granted);
+    let counting = || [one, two].map(|owner| [0, 1].map(|card| usage.may_count(owner, card)));
+    assert_eq!(counting(), [[true, false], [false, false]]);
+    let _ = usage.offer(one, 0, 5, Bytes::from_mib(1)).unwrap();
+    assert_eq!(counting(), [[true, false], [true, false]]);
+    assert!(!usage.may_count(one, 2), "there is no such card");
+}
