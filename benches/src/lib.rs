@@ -10,6 +10,7 @@
 )]
 #![expect(missing_docs, reason = "cuda.h documents each of them")]
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,6 +20,11 @@ const UUID: [u8; 16] = *b"apportion-null-0";
 const MEMORY: usize = 1 << 40;
 /// The next address to give.
 static NEXT: AtomicU64 = AtomicU64::new(0x7000_0000_0000);
+
+thread_local! {
+    /// The capture mode of a thread.
+    static MODE: Cell<u32> = const { Cell::new(0) };
+}
 
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
@@ -97,6 +103,15 @@ exports! {
     cuCtxCreate_v2(context: *mut usize, _flags: u32, _device: i32) => unsafe { give(context, 0x1001) };
     cuCtxDestroy_v2(_context: usize) => SUCCESS;
     cuStreamSynchronize(_stream: usize) => SUCCESS;
+    cuThreadExchangeStreamCaptureMode(mode: *mut u32) => {
+        if mode.is_null() {
+            return INVALID_VALUE;
+        }
+        // SAFETY: not NULL, and otherwise valid by the caller's promise.
+        let mode = unsafe { &mut *mode };
+        MODE.with(|now| *mode = now.replace(*mode));
+        SUCCESS
+    };
     // SAFETY: the caller's promise.
     cuStreamGetCtx(_stream: usize, context: *mut usize) => unsafe { give(context, 0x1000) };
     // SAFETY: the caller's promise.

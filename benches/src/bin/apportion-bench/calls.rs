@@ -63,7 +63,13 @@ const ROWS: &[Row] = &[
         what: "a refused allocation, 64 processes",
         work: Work::Refused,
         others: 63,
-        budget: 40_000.0,
+        budget: 2000.0,
+    },
+    Row {
+        what: "the same of what one process alone would get",
+        work: Work::RefusedBeside,
+        others: 63,
+        budget: 25_000.0,
     },
     Row {
         what: "launch",
@@ -85,6 +91,9 @@ const ROWS: &[Row] = &[
     },
 ];
 
+/// What is asked beside the program's own call, in nanoseconds: the two changes of the capture mode.
+const GUARD: f64 = 20.0;
+
 /// Prints every pair on both drivers.
 pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
     heading("One call, on a driver that does nothing: the difference is the hook");
@@ -95,7 +104,24 @@ pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
     for row in ROWS {
         pair(setting, row, Driver::Simulated, rounds)?.print(row.what, None);
     }
+    heading(
+        "One question of a hook in the relaxed capture mode, against a driver that has no modes",
+    );
+    guard(setting, rounds)?.print("cuStreamSynchronize with a pool", Some(GUARD));
     Ok(())
+}
+
+/// Both are measured with the library, which changes the mode where the driver knows modes.
+fn guard(setting: &Setting, rounds: usize) -> Result<Pair> {
+    let mut pair = Pair::default();
+    let middle = |driver| -> Result<f64> {
+        Ok(Spread::of(setting.samples(Work::Wait, driver, true)?).middle)
+    };
+    for _ in 0..rounds {
+        pair.without.push(middle(Driver::Modeless)?);
+        pair.with.push(middle(Driver::Null)?);
+    }
+    Ok(pair)
 }
 
 /// Measures in turns, so that what disturbs the machine disturbs both.

@@ -42,6 +42,7 @@ functions! {
     context_create = "cuCtxCreate_v2" (context: &mut usize, flags: u32, device: i32);
     context_destroy = "cuCtxDestroy_v2" (context: usize);
     synchronise = "cuCtxSynchronize" ();
+    wait = "cuStreamSynchronize" (stream: usize);
     memory_info = "cuMemGetInfo_v2" (free: &mut usize, total: &mut usize);
     alloc = "cuMemAlloc_v2" (address: &mut u64, bytes: usize);
     free = "cuMemFree_v2" (address: u64);
@@ -115,6 +116,11 @@ impl Cuda {
     /// Waits for what was launched.
     pub(crate) fn synchronize(&self) -> i32 {
         (self.synchronise)()
+    }
+
+    /// Waits for the default stream.
+    pub(crate) fn wait_for_stream(&self) -> i32 {
+        (self.wait)(0)
     }
 
     /// Allocates; where.

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use apportion_abi::place::{
-    ENV_ACCOUNT, ENV_SIM_SOCKET, PRELOAD_LIBRARY, SIM_DAEMON, SIM_LIBRARIES, SIM_SOCKET,
+    ENV_ACCOUNT, ENV_SIM_SOCKET, PRELOAD_LIBRARY, SIM_DAEMON, SIM_LIBRARIES, SIM_RUNTIMES,
+    SIM_SOCKET,
 };
 use tempfile::TempDir;
 
@@ -22,6 +23,8 @@ use crate::worker::{Answer, Work};
 pub(crate) enum Driver {
     /// Returns at once.
     Null,
+    /// The same without the modes of stream capture, like drivers before CUDA 10.1.
+    Modeless,
     /// The simulated machine.
     Simulated,
 }
@@ -34,7 +37,14 @@ pub(crate) struct Setting {
     daemon: Child,
 }
 
+/// Those that have an account each.
 const DRIVERS: [Driver; 2] = [Driver::Null, Driver::Simulated];
+/// What a driver without modes lacks, and a name that nobody asks for, of the same length and the same hash (33 times
+/// what came before, and the character), so that the library's own table of symbols still holds.
+const EXCHANGE: (&[u8], &[u8]) = (
+    b"cuThreadExchangeStreamCaptureMode",
+    b"cuThreadExchangeStreamCaptureNNde",
+);
 
 impl Setting {
     /// Finds the staged tree and starts a simulated machine.
@@ -56,6 +66,9 @@ impl Setting {
         let null = profile.join("deps/libapportion_null_driver.so");
         ensure!(null.exists(), "{} is not there", null.display());
         std::fs::create_dir(folder.path().join("null"))?;
+        std::fs::create_dir(folder.path().join("modeless"))?;
+        let modeless = without_modes(&std::fs::read(&null)?)?;
+        std::fs::write(folder.path().join("modeless/libcuda.so.1"), modeless)?;
         symlink(null, folder.path().join("null/libcuda.so.1"))?;
         let daemon = Command::new(libraries.join(SIM_DAEMON))
             .arg("--socket")
@@ -105,7 +118,7 @@ impl Setting {
 
     fn account(&self, driver: Driver) -> PathBuf {
         self.folder.path().join(match driver {
-            Driver::Null => "account-null",
+            Driver::Null | Driver::Modeless => "account-null",
             Driver::Simulated => "account-simulated",
         })
     }
@@ -113,6 +126,7 @@ impl Setting {
     fn driver_folder(&self, driver: Driver) -> PathBuf {
         match driver {
             Driver::Null => self.folder.path().join("null"),
+            Driver::Modeless => self.folder.path().join("modeless"),
             Driver::Simulated => self.libraries.join(SIM_LIBRARIES),
         }
     }
@@ -131,6 +145,26 @@ impl Setting {
                 .env(ENV_ACCOUNT, self.account(driver));
         }
         command
+    }
+
+    /// `program` as `apportion run --sim` starts it: with the simulated runtimes, and with or without the library.
+    pub(crate) fn command_with_runtimes(
+        &self,
+        program: &Path,
+        has_runtimes: bool,
+    ) -> Result<Command> {
+        let mut command = self.command(program, Driver::Simulated, true);
+        let folder = self.driver_folder(Driver::Simulated);
+        let runtimes = SIM_RUNTIMES.map(|name| folder.join(name));
+        for runtime in &runtimes {
+            ensure!(runtime.exists(), "{} is not there", runtime.display());
+        }
+        let library = self.libraries.join(PRELOAD_LIBRARY);
+        if has_runtimes {
+            let all = [library].into_iter().chain(runtimes);
+            command.env("LD_PRELOAD", env::join_paths(all)?);
+        }
+        Ok(command)
     }
 
     /// A worker that runs as soon as its input ends.
@@ -168,6 +202,28 @@ impl Setting {
             }
         }
     }
+}
+
+/// The driver that does nothing, with a function of another name in place of the one that changes modes.
+fn without_modes(driver: &[u8]) -> Result<Vec<u8>> {
+    let (name, other) = EXCHANGE;
+    let mut driver = driver.to_vec();
+    let mut places = Vec::new();
+    for (place, bytes) in driver.windows(name.len()).enumerate() {
+        if bytes == name {
+            places.push(place);
+        }
+    }
+    ensure!(
+        !places.is_empty(),
+        "the driver that does nothing has no capture modes"
+    );
+    for place in places {
+        let end = place + name.len();
+        let at = driver.get_mut(place..end).context("it was found there")?;
+        at.copy_from_slice(other);
+    }
+    Ok(driver)
 }
 
 /// Processes that end when this is dropped.

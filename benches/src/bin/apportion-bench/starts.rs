@@ -1,7 +1,7 @@
 //! What the start of a process costs more: one that never uses CUDA, and one that does for the first time.
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
@@ -10,6 +10,8 @@ use crate::setting::{Driver, Setting};
 use crate::table::{Pair, heading};
 use crate::worker::Work;
 
+/// A program that does nothing.
+const NOTHING: &str = "/bin/true";
 /// Processes of each kind in a round.
 const STARTS: usize = 60;
 const FIRST_USES: usize = 6;
@@ -23,6 +25,15 @@ pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
         pair.with.push(nothing(setting, true)?);
     }
     pair.print("/bin/true", Some(100e3));
+    let mut pair = Pair::default();
+    for _ in 0..rounds * STARTS {
+        let start = |has_runtimes| -> Result<f64> {
+            took(setting.command_with_runtimes(Path::new(NOTHING), has_runtimes)?)
+        };
+        pair.without.push(start(false)?);
+        pair.with.push(start(true)?);
+    }
+    pair.print("the same, the simulated runtimes besides", Some(500e3));
     for (what, driver, budget) in [
         (
             "first use, driver that does nothing",
@@ -45,10 +56,13 @@ pub(crate) fn compare(setting: &Setting, rounds: usize) -> Result<()> {
 
 /// Nanoseconds from before the start of a program that does nothing to after its end.
 fn nothing(setting: &Setting, hooked: bool) -> Result<f64> {
-    let mut command = setting.command(Path::new("/bin/true"), Driver::Null, hooked);
+    took(setting.command(Path::new(NOTHING), Driver::Null, hooked))
+}
+
+fn took(mut command: Command) -> Result<f64> {
     let start = Instant::now();
     let status = command.stdin(Stdio::null()).status()?;
     let took = start.elapsed();
-    ensure!(status.success(), "/bin/true ended with {status}");
+    ensure!(status.success(), "{NOTHING} ended with {status}");
     Ok(took.as_secs_f64() * 1e9)
 }

@@ -29,6 +29,10 @@ pub(crate) enum Work {
     MemoryInfo,
     /// Asking for more than the limit, which is less than the card
     Refused,
+    /// Asking for all but a little of the limit, which others have a little more of
+    RefusedBeside,
+    /// Waiting for a stream whose memory pool is charged
+    Wait,
     /// Holding something, and saying so, until the input ends
     Stay,
     /// Launching a kernel that does nothing
@@ -78,6 +82,10 @@ const BATCH: Duration = Duration::from_micros(200);
 pub(crate) const KIB: usize = 1 << 10;
 /// Above the limit of the account and below the size of its card.
 const TOO_MUCH: usize = 768 << 30;
+/// The limit, less half of what [`OTHERS_HOLD`] comes to in 63 processes.
+const TOO_MUCH_BESIDE: usize = (512 << 30) - (63 << 20);
+/// What a process that stays in the account holds.
+const OTHERS_HOLD: usize = 2 << 20;
 /// How many other allocations a process holds.
 pub(crate) const OTHERS: usize = 10_000;
 /// How many threads contend in one process.
@@ -108,9 +116,15 @@ pub(crate) fn measure(work: Work) -> Result<()> {
         }
         Work::AllocAsync => samples(&cuda, || cuda.alloc_and_free_async(4 * KIB))?,
         Work::Refused => samples(&cuda, || cuda.alloc_too_much(TOO_MUCH))?,
+        Work::RefusedBeside => samples(&cuda, || cuda.alloc_too_much(TOO_MUCH_BESIDE))?,
+        Work::Wait => {
+            cuda.enter()?;
+            must("an allocation", cuda.alloc_and_free_async(4 * KIB))?;
+            samples(&cuda, || cuda.wait_for_stream())?
+        }
         Work::Stay => {
             cuda.enter()?;
-            must("an allocation", cuda.keep(4 * KIB))?;
+            must("an allocation", cuda.keep(OTHERS_HOLD))?;
             println!("in");
             std::io::stdin().read_to_end(&mut Vec::new())?;
             return Ok(());
