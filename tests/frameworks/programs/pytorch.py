@@ -10,8 +10,7 @@ from checks import CARD, MIB, PIECE, check, end, equal, figure, fill, fills_twic
 
 import torch
 
-# With this allocator PyTorch has no pools of memory, and its graphs need a pool that a capture can allocate from,
-# which the simulated driver refuses.
+# With this allocator PyTorch has no pools of memory, and the memory of its graphs is in no pool whose size it knows.
 ASYNC = torch.cuda.get_allocator_backend() == "cudaMallocAsync"
 OutOfMemory = torch.cuda.OutOfMemoryError
 
