@@ -3,6 +3,7 @@
 //! One row per function gives its symbol and its signature in `cuda.h` or `nvml.h`. Outputs are
 //! `Option<&mut T>`, which is a pointer that may be NULL, so that a case says `None` where it means
 //! NULL. A function that the library lacks answers [`Code::ABSENT`].
+#![expect(clippy::too_many_arguments, reason = "the driver's own signatures")]
 
 use std::ffi::{c_char, c_void};
 
