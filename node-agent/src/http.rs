@@ -32,7 +32,7 @@ const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to listen for metrics at {address}")]
+#[error("failed to listen on {address} for metrics")]
 pub(crate) struct ListenError {
     address: SocketAddr,
     source: std::io::Error,
@@ -53,7 +53,7 @@ pub(crate) async fn open(
         .map(|address| address.to_string())
         .unwrap_or_default();
     durable::replace(file, address.as_bytes())
-        .map_err(|error| Failure::running(&error, "the agent must be able to write its folder"))?;
+        .map_err(|error| Failure::running(&error, "the agent needs write access to its folder"))?;
     Ok((listener, address))
 }
 
@@ -129,7 +129,7 @@ fn answer(request: &Request<Incoming>, view: &Arc<View>, scrapes: &Scrapes) -> R
         (&Method::GET, "/readyz") => (
             StatusCode::SERVICE_UNAVAILABLE,
             "text/plain",
-            "the driver does not answer\n".to_owned(),
+            "the NVIDIA driver does not answer\n".to_owned(),
         ),
         _ => (
             StatusCode::NOT_FOUND,

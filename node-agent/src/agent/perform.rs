@@ -12,7 +12,7 @@ impl Agent {
     /// Applies an event that is no request.
     pub(super) fn apply_quietly(&mut self, event: Event) {
         if let Outcome::Failed(problem) = self.apply(event) {
-            error!(problem, "Failed to carry out a decision");
+            error!(problem, "Failed to apply a ledger event");
         }
     }
 
@@ -20,7 +20,7 @@ impl Agent {
     /// cannot be written down, is taken back.
     pub(super) fn apply(&mut self, event: Event) -> Outcome {
         let effects = self.ledger.apply(now(), event);
-        let mut outcome = Outcome::Answered(Err(Refusal::Malformed("nothing was asked")));
+        let mut outcome = Outcome::Answered(Err(Refusal::Malformed("the request is empty")));
         let has_changed = !effects.is_empty();
         for effect in effects {
             let performed = match effect {
@@ -62,7 +62,10 @@ impl Agent {
             Effect::CloseAccount(id) => self.close_account(&id),
             Effect::Kill(process) => {
                 let is_killed = self.members.exits.kill(process);
-                warn!(pid = process.pid, is_killed, "Offender killed by policy");
+                warn!(
+                    pid = process.pid,
+                    is_killed, "Process killed by offender policy"
+                );
             }
             Effect::Notice(told) => {
                 *self.counts.notices.entry(told.kind).or_default() += 1;
