@@ -47,7 +47,7 @@ pub(crate) struct Service {
 
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to listen at {address}")]
+#[error("failed to listen on {address}")]
 pub struct ListenError {
     address: SocketAddr,
     source: std::io::Error,
@@ -84,14 +84,14 @@ pub(crate) async fn serve_questions(
                     let connection = connection(stream, service);
                     log_early_end(watcher.watch(connection).await);
                 }
-                Ok(Err(problem)) => debug!(%problem, "Handshake failed"),
-                Err(_) => debug!("Handshake took too long"),
+                Ok(Err(problem)) => debug!(%problem, "TLS handshake failed"),
+                Err(_) => debug!("TLS handshake timed out"),
             }
         });
     }
     drop(listener);
     if tokio::time::timeout(GRACE, open.shutdown()).await.is_err() {
-        warn!("Connections were cut that did not end by themselves");
+        warn!("Open connections closed at shutdown");
     }
 }
 
@@ -153,11 +153,11 @@ async fn question(request: Request<Incoming>, service: &Service) -> Response<Str
         return say(
             StatusCode::NOT_FOUND,
             "text/plain",
-            "no such question\n".to_owned(),
+            "no such path\n".to_owned(),
         );
     };
     if request.method() != Method::POST {
-        let what = "questions are posted\n".to_owned();
+        let what = "use POST\n".to_owned();
         return say(StatusCode::METHOD_NOT_ALLOWED, "text/plain", what);
     }
     let body = Limited::new(request.into_body(), LARGEST).collect();
@@ -227,7 +227,7 @@ fn health(request: &Request<Incoming>, service: &Service) -> Response<String> {
         (&Method::GET, "/readyz") => {
             let why = match *service.is_ready.borrow() {
                 Readiness::Waiting => "there is no certificate that the API server trusts yet\n",
-                Readiness::Ready | Readiness::Ending => "ending\n",
+                Readiness::Ready | Readiness::Ending => "stopping\n",
             };
             say(StatusCode::SERVICE_UNAVAILABLE, plain, why.to_owned())
         }
