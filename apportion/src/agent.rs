@@ -29,7 +29,7 @@ pub(crate) use start::connect_or_start;
 const RESERVATION_MS: u64 = 10_000;
 
 /// What to know when the agent does not hear us.
-const HEARS: &str = "the agent hears its own user and root only";
+const HEARS: &str = "the agent accepts only its own user and root";
 
 /// A connection to an agent.
 pub(crate) struct Agent {
@@ -81,7 +81,7 @@ fn not_connected(what: String, error: tonic::transport::Error) -> Unreachable {
             let hint = if is_refused {
                 HEARS
             } else {
-                "`apportion doctor` looks at it"
+                "run `apportion doctor`"
             };
             Unreachable::Failed(Failure::new(what).because(bare).hint(hint))
         }
@@ -101,9 +101,11 @@ pub(crate) async fn connect_to_running(instance: &Instance) -> Result<Agent, Fai
         .map_err(|unreachable| match unreachable {
             Unreachable::Failed(failure) | Unreachable::Silent(failure) => failure,
             Unreachable::Absent => {
-                let what = format!("no agent runs at {}", instance.agent_socket().display());
-                let hint =
-                    "`apportion run` starts one; simulated allocations are addressed with --sim";
+                let what = format!(
+                    "no agent is running at {}",
+                    instance.agent_socket().display()
+                );
+                let hint = "`apportion run` starts one; add --sim for simulated GPUs";
                 Failure::new(what).hint(hint)
             }
         })
@@ -127,7 +129,7 @@ impl Agent {
         let reply = self.deadline.keep(self.client.list(ListRequest {})).await?;
         reply
             .map(tonic::Response::into_inner)
-            .map_err(refused("list its cards"))
+            .map_err(refused("list its GPUs"))
     }
 
     /// The list now and after each change.
@@ -138,7 +140,7 @@ impl Agent {
             .await?;
         reply
             .map(tonic::Response::into_inner)
-            .map_err(refused("watch its cards"))
+            .map_err(refused("watch its GPUs"))
     }
 
     /// Reserves `shares` under `name`. The key makes a repeated call harmless.
@@ -173,7 +175,7 @@ impl Agent {
             .into_inner();
         reply
             .allocation
-            .ok_or_else(|| Failure::new("the agent committed nothing"))
+            .ok_or_else(|| Failure::new("the agent's answer to the commit is empty"))
     }
 
     /// Gives an allocation back.

@@ -40,7 +40,7 @@ impl Ask {
         }
         if let Some(name) = run.name.as_deref().filter(|name| !is_name(name)) {
             mistakes.push(format!(
-                "--name {name:?} is not made of 1 to {NAME_LENGTH} letters, digits and . _ - /"
+                "--name {name:?} must be 1 to {NAME_LENGTH} letters, digits, '.', '_', '-' or '/'"
             ));
         }
         match request {

@@ -49,8 +49,8 @@ pub(crate) fn only(cards: Vec<Card>, wanted: &[CardUuid]) -> Result<Vec<Card>, F
     }
     let is_here = |uuid: &&CardUuid| cards.iter().any(|card| card.uuid == **uuid);
     if let Some(unknown) = wanted.iter().find(|uuid| !is_here(uuid)) {
-        let what = format!("there is no card {unknown} on this machine");
-        return Err(Failure::new(what).hint("`apportion gpus` lists the cards"));
+        let what = format!("this machine has no GPU with the UUID {unknown}");
+        return Err(Failure::new(what).hint("`apportion gpus` lists the GPUs"));
     }
     Ok(cards
         .into_iter()

@@ -68,7 +68,7 @@ const UNHOOKED: &[Column<Unhooked>] = &[
         side: Side::Left,
     },
     Column {
-        title: "WHY IT IS LEFT ALONE",
+        title: "WHY IT IS NOT HOOKED",
         cell: |function| function.reason.to_owned(),
         side: Side::Left,
     },

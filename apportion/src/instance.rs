@@ -39,10 +39,10 @@ impl Instance {
             dir.push(place::DIR_SIM);
         }
         let dir = std::path::absolute(&dir).map_err(|e| {
-            Failure::usage(format!("{} names no folder", place::ENV_DIR)).because(e)
+            Failure::usage(format!("{} is not a folder", place::ENV_DIR)).because(e)
         })?;
         let lib = place::lib_dir().ok_or_else(|| {
-            let hint = format!("name the folder in {}", place::ENV_LIB_DIR);
+            let hint = format!("set {} to the folder of its libraries", place::ENV_LIB_DIR);
             Failure::new("cannot tell where Apportion is installed").hint(hint)
         })?;
         let driver_socket =
@@ -82,13 +82,13 @@ impl Instance {
     /// Makes the folder, if it is not there, and checks that it is ours alone.
     pub(crate) fn prepare(&self) -> Result<(), Failure> {
         let failed = |what: &str| Failure::new(format!("{what} {}", self.dir.display()));
-        let hint = || format!("name a folder of your own in {}", place::ENV_DIR);
+        let hint = || format!("set {} to a folder that you own", place::ENV_DIR);
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder
             .create(&self.dir)
-            .map_err(|e| failed("failed to make").because(e).hint(hint()))?;
-        let found = fs::metadata(&self.dir).map_err(|e| failed("failed to see").because(e))?;
+            .map_err(|e| failed("failed to create").because(e).hint(hint()))?;
+        let found = fs::metadata(&self.dir).map_err(|e| failed("failed to read").because(e))?;
         if found.uid() != Uid::effective().as_raw() {
             return Err(failed("another user owns").hint(hint()));
         }
@@ -112,7 +112,7 @@ impl Instance {
             return Ok(file);
         }
         let hint = format!(
-            "install Apportion anew, or name its libraries in {}",
+            "reinstall Apportion, or set {} to the folder of its libraries",
             place::ENV_LIB_DIR
         );
         Err(Failure::new(format!("{} is missing", file.display())).hint(hint))
@@ -126,8 +126,7 @@ impl Instance {
         if program.exists() {
             return Ok(program);
         }
-        Err(Failure::new(format!("{} is missing", program.display()))
-            .hint("install Apportion anew"))
+        Err(Failure::new(format!("{} is missing", program.display())).hint("reinstall Apportion"))
     }
 
     /// What programs of this instance need in their environment to find its driver.

@@ -9,10 +9,10 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, 1 failed (or refused: the sentence says who holds what), 64 bad usage.
-`run` and `sim` end as the command that they became.";
+Exit codes: 0 success; 1 failure or refusal (the message says who holds the memory); 64 bad usage.
+`run` and `sim` exit with the status of the command that they run.";
 
-/// Shares NVIDIA GPUs between programs, and makes the shares hold.
+/// Share NVIDIA GPUs between programs and enforce the memory limit of each.
 #[derive(Debug, Parser)]
 #[command(name = "apportion", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
 pub(crate) struct Options {
@@ -25,7 +25,7 @@ pub(crate) struct Options {
 /// Which agent is asked, and how long it may take to answer.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Address {
-    /// Use simulated cards instead of the machine's (also where APPORTION_SIM_SOCKET is set).
+    /// Use simulated GPUs (the default where APPORTION_SIM_SOCKET is set).
     #[arg(long, global = true)]
     pub(crate) sim: bool,
     /// How long each call to the agent may take.
@@ -37,19 +37,19 @@ pub(crate) struct Address {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a command with a limit on the GPU memory of all its processes together.
+    /// Run a command under a GPU memory limit that all its processes share.
     Run(Run),
-    /// Run a command on simulated cards, without a limit.
+    /// Run a command on simulated GPUs, without a limit.
     Sim(Sim),
-    /// Show cards and allocations as they change; q ends it.
+    /// Show GPUs and allocations live; press q to quit.
     Top(Top),
-    /// List the cards and what they can still give.
+    /// List the GPUs and the free memory of each.
     Gpus(Format),
-    /// Change the limit of a running allocation.
+    /// Change the memory limit of a running allocation.
     Resize(Resize),
-    /// List the driver functions that a limited program reaches through Apportion.
+    /// List the CUDA and NVML functions that Apportion intercepts.
     Hooks(Hooks),
-    /// Say what is found on this machine, what is missing and what to do.
+    /// Check this machine: what was found, what is missing, what to do.
     Doctor(Doctor),
     /// Let two programs share a GPU and show that each stays within its limit.
     Demo {
@@ -57,15 +57,15 @@ pub(crate) enum Command {
         #[arg(long, short)]
         verbose: bool,
     },
-    /// Print the completions for a shell.
+    /// Print a shell completion script.
     Completions {
         /// The shell.
         shell: Shell,
     },
-    /// Start a program in a session of its own and print its process id.
+    /// Start a program in a new session and print its process id.
     #[command(hide = true)]
     Detach {
-        /// The file that gets its output.
+        /// File for its output.
         #[arg(long)]
         log: std::path::PathBuf,
         /// The program and its arguments.
@@ -79,10 +79,10 @@ pub(crate) enum Command {
 pub(crate) struct Doctor {
     #[command(flatten)]
     pub(crate) format: Format,
-    /// Look at this machine as a node of a cluster, and say which values of the chart to set.
+    /// Check this machine as a Kubernetes node and print the chart values to set.
     #[arg(long)]
     pub(crate) node: bool,
-    /// The node's file system, where it is not this one (/proc/1/root in the agent's pod).
+    /// Root of the node's file system (/proc/1/root in the agent's pod).
     #[arg(long, value_name = "DIR", default_value = "/", requires = "node")]
     pub(crate) root: std::path::PathBuf,
 }
@@ -90,25 +90,25 @@ pub(crate) struct Doctor {
 /// The size of a share and what it is for.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --gpu-memory and --gpu-fraction the command gets whole cards. It sees its cards only \
-(CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are set), each as large as the limit.")]
+Without --gpu-memory and --gpu-fraction the command gets whole GPUs. It sees only its own GPUs \
+(CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are set). The limit is shown as the size of each GPU.")]
 pub(crate) struct Run {
-    /// MiB of each card (2000Mi and 8Gi are read too).
+    /// Memory on each GPU, in MiB or with a unit (2000, 2000Mi, 8Gi).
     #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
     pub(crate) gpu_memory: Option<String>,
-    /// Share of each card, above 0 and below 1.
+    /// Fraction of each GPU's memory, above 0 and below 1.
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub(crate) gpu_fraction: Option<String>,
-    /// Number of cards.
+    /// Number of GPUs.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) gpus: Option<String>,
-    /// Take only this card, by UUID; may be repeated.
+    /// UUID of a GPU to use; can be repeated.
     #[arg(long = "gpu", value_name = "UUID")]
     pub(crate) cards: Vec<String>,
-    /// What `top` and `resize` call it; the command's name and process id by default.
+    /// Name of the allocation, for `top` and `resize` [default: the command's name and process id].
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Print the grant as one line of JSON on standard error before the command starts.
+    /// Print the allocation as one line of JSON on standard error before the command starts.
     #[arg(long)]
     pub(crate) json: bool,
     /// The command and its arguments.
@@ -119,13 +119,13 @@ pub(crate) struct Run {
 /// What the simulated machine looks like; all commands of a user share one.
 #[derive(Debug, Args)]
 pub(crate) struct Sim {
-    /// Number of cards.
+    /// Number of GPUs.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) gpus: Option<String>,
-    /// Memory of each card (24576, 24576Mi, 24Gi).
+    /// Memory of each GPU, in MiB or with a unit (24576, 24576Mi, 24Gi).
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) gpu_memory: Option<String>,
-    /// The driver to resemble.
+    /// Version of the simulated NVIDIA driver.
     #[arg(long, value_parser = ["580", "615"])]
     pub(crate) driver: Option<String>,
     /// The command and its arguments.
@@ -136,10 +136,10 @@ pub(crate) struct Sim {
 /// What to show and how often.
 #[derive(Debug, Args)]
 pub(crate) struct Top {
-    /// Print it once.
+    /// Print once and exit.
     #[arg(long)]
     pub(crate) once: bool,
-    /// Print it once, as JSON.
+    /// Print once as JSON and exit.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -155,7 +155,7 @@ pub(crate) struct Format {
 /// Which functions to list.
 #[derive(Debug, Args)]
 pub(crate) struct Hooks {
-    /// List those that are left alone too, with the reason.
+    /// Also list the functions that are not intercepted, with the reason.
     #[arg(long)]
     pub(crate) all: bool,
     /// Print JSON.
@@ -169,10 +169,10 @@ pub(crate) struct Hooks {
 pub(crate) struct Resize {
     /// The allocation, by name or id.
     pub(crate) name: String,
-    /// New MiB of each of its cards (2000Mi and 8Gi are read too).
+    /// New memory on each of its GPUs, in MiB or with a unit (2000, 2000Mi, 8Gi).
     #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
     pub(crate) gpu_memory: Option<String>,
-    /// New share of each of its cards, above 0 and below 1.
+    /// New fraction of the memory of each of its GPUs, above 0 and below 1.
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub(crate) gpu_fraction: Option<String>,
 }

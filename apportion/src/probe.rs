@@ -63,7 +63,7 @@ pub(crate) fn program(instance: &Instance) -> Result<PathBuf, Failure> {
 
 /// Asks the driver of `instance`.
 pub(crate) fn ask(instance: &Instance) -> Result<Report, Failure> {
-    let failed = || Failure::new("failed to ask the driver");
+    let failed = || Failure::new("failed to query the driver");
     let mut child = Command::new(program(instance)?)
         .arg("cards")
         .envs(instance.driver_env()?)

@@ -27,7 +27,7 @@ impl Program {
         let name = words.first().cloned().unwrap_or_default();
         let missing = |why: &str| {
             let what = format!("cannot run {:?}: {why}", name.to_string_lossy());
-            Failure::new(what).hint("give the command after `--`, as you would type it")
+            Failure::new(what).hint("put the command after `--`, as you would type it in a shell")
         };
         if name.as_encoded_bytes().contains(&b'/') {
             let file = PathBuf::from(&name);

@@ -26,9 +26,9 @@ pub(crate) fn resize(resize: &Resize, address: Address) -> Result<(), Failure> {
             Some(resize_reply::Result::Allocation(now)) => Ok(describe(allocation, &now)),
             Some(resize_reply::Result::Shortfall(shortfall)) => {
                 Err(Failure::new(shortfall.sentence)
-                    .hint("the limit is as it was; `apportion top` shows who holds what"))
+                    .hint("the limit has not changed; `apportion top` shows who holds the memory"))
             }
-            None => Err(Failure::new("the agent gave no answer to the resize")),
+            None => Err(Failure::new("the agent's answer to the resize is empty")),
         }
     })?;
     output::all(&said)
@@ -51,11 +51,11 @@ fn find<'a>(list: &'a ListReply, name: &str) -> Result<&'a Allocation, Failure> 
     match named.as_slice() {
         [allocation] => Ok(allocation),
         [] => Err(Failure::new(format!("there is no allocation {name:?}"))
-            .hint("`apportion top` lists them; simulated ones are addressed with --sim")),
+            .hint("`apportion top` lists allocations; add --sim for simulated GPUs")),
         several => {
             let ids: Vec<_> = several.iter().map(|found| found.id.as_str()).collect();
-            let what = format!("{} allocations are called {name:?}", several.len());
-            Err(Failure::new(what).hint(format!("name one by its id: {}", ids.join(", "))))
+            let what = format!("{} allocations are named {name:?}", several.len());
+            Err(Failure::new(what).hint(format!("use one of their ids: {}", ids.join(", "))))
         }
     }
 }

@@ -23,8 +23,8 @@ pub(crate) fn run(sim: Sim, address: Address) -> Result<(), Failure> {
     let daemon = ensure(&instance, &wanted)?;
     if daemon == Daemon::Found && wanted != Shape::default() {
         eprintln!(
-            "apportion: the simulated cards run already and keep their shape; hint: `apportion gpus --sim` \
-             shows it, and they end 60 seconds after their last program"
+            "apportion: the simulated GPUs are already running, so these options have no effect; hint: `apportion \
+             gpus --sim` shows them; they stop 60 seconds after the last program that uses them"
         );
     }
     Err(program.become_it(env))

@@ -113,7 +113,7 @@ pub(crate) fn ensure(instance: &Instance, shape: &Shape) -> Result<Daemon, Failu
             break;
         }
         if is_gone || Instant::now() > deadline {
-            return Err(daemon.explain("the simulated driver does not serve"));
+            return Err(daemon.explain("the simulated driver did not start"));
         }
         std::thread::sleep(PAUSE);
     }

@@ -44,7 +44,7 @@ enum Event {
 }
 
 async fn live(instance: &Instance) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::new("failed to watch the terminal").because(e);
+    let failed = |e: std::io::Error| Failure::new("failed to handle signals").because(e);
     let mut agent = connect_or_start(instance).await?;
     let mut watch = agent.watch().await?;
     let mut resized = signal(SignalKind::window_change()).map_err(failed)?;
@@ -79,11 +79,14 @@ async fn received(signal: &mut Signal) {
 /// The next list of the stream; what happened in between is in it.
 async fn next_list(watch: &mut Streaming<WatchReply>) -> Result<ListReply, Failure> {
     loop {
-        let reply = watch.message().await.map_err(refused("go on serving"))?;
+        let reply = watch
+            .message()
+            .await
+            .map_err(refused("send the next update"))?;
         match reply.map(|reply| reply.item) {
             Some(Some(Item::List(list))) => return Ok(list),
             Some(Some(Item::Event(_)) | None) => {}
-            None => return Err(Failure::new("the agent left")),
+            None => return Err(Failure::new("the agent stopped")),
         }
     }
 }

@@ -37,7 +37,7 @@ fn heading(list: &ListReply) -> String {
 
 const CARDS: &[Column<Card>] = &[
     Column {
-        title: "CARD",
+        title: "GPU",
         cell: |card| card.index.to_string(),
         side: Side::Left,
     },
@@ -135,7 +135,7 @@ fn columns<'a>() -> [Column<Share<'a>>; 10] {
             side: Side::Left,
         },
         Column {
-            title: "CARD",
+            title: "GPU",
             cell: |share| share.card.clone(),
             side: Side::Left,
         },

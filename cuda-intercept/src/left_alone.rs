@@ -115,14 +115,14 @@ macro_rules! left_alone {
 }
 
 left_alone! {
-    Cuda TakesNothing "starts the driver, names errors, keeps logs and core dumps": "
+    Cuda TakesNothing "initialises the driver, describes errors, handles logs and core dumps": "
         cuInit cuDriverGetVersion cuGetErrorName cuGetErrorString
         cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback
         cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute
         cuCoredumpSetAttributeGlobal cuCoredumpRegisterCompleteCallback
         cuCoredumpRegisterStartCallback cuCoredumpDeregisterCompleteCallback
         cuCoredumpDeregisterStartCallback";
-    Cuda TakesNothing "says what a card is and can do, but not how much memory it has": "
+    Cuda TakesNothing "describes a GPU and its features, but not its memory size": "
         cuDeviceGet cuDeviceGetCount cuDeviceGetName cuDeviceGetUuid cuDeviceGetLuid cuDeviceGetAttribute
         cuDeviceGetProperties cuDeviceComputeCapability cuDeviceGetByPCIBusId cuDeviceGetPCIBusId
         cuDeviceCanAccessPeer cuDeviceGetP2PAttribute cuDeviceGetP2PAtomicCapabilities
@@ -130,7 +130,7 @@ left_alone! {
         cuDeviceGetTexture1DLinearMaxWidth cuDeviceGetNvSciSyncAttributes cuDeviceGetFabricClusterUuid
         cuDeviceGetCliqueCount cuDeviceGetCliqueInfo cuDeviceRegisterAsyncNotification
         cuDeviceUnregisterAsyncNotification cuGLGetDevices cuGLInit cuVDPAUGetDevice cuWGLGetDevice";
-    Cuda TakesNothing "uses or adjusts a context that is charged already": "
+    Cuda TakesNothing "uses or configures a context that is already charged": "
         cuCtxAttach cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetDevResource
         cuCtxGetDevice cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetLimit
         cuCtxGetSharedMemConfig cuCtxGetStreamPriorityRange cuCtxPopCurrent cuCtxPushCurrent
@@ -139,29 +139,29 @@ left_alone! {
         cuDevicePrimaryCtxSetFlags cuCtxFromGreenCtx cuGreenCtxGetDevResource cuGreenCtxGetId
         cuGreenCtxRecordEvent cuGreenCtxWaitEvent cuDevResourceGenerateDesc cuDevSmResourceSplit
         cuDevSmResourceSplitByCount";
-    Cuda TakesNothing "memory of the host": "
+    Cuda TakesNothing "host memory": "
         cuMemAllocHost cuMemFreeHost cuMemHostAlloc cuMemHostRegister cuMemHostUnregister
         cuMemHostGetDevicePointer cuMemHostGetFlags";
-    Cuda TakesNothing "reserves addresses and grants access, without memory behind them": "
+    Cuda TakesNothing "reserves addresses and sets access, without physical memory": "
         cuMemAddressReserve cuMemAddressFree cuMemSetAccess cuMemGetAccess cuMemGetAllocationGranularity
         cuMemGetAllocationPropertiesFromHandle";
-    Cuda TakesNothing "describes memory that is there": "
+    Cuda TakesNothing "describes existing memory": "
         cuMemGetAddressRange cuMemGetLocationInfo cuMemRangeGetAttribute cuMemRangeGetAttributes
         cuPointerGetAttribute cuPointerGetAttributes cuPointerSetAttribute cuArrayGetDescriptor
         cuArray3DGetDescriptor cuArrayGetMemoryRequirements cuArrayGetPlane cuArrayGetSparseProperties
         cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements
         cuMipmappedArrayGetSparseProperties";
-    Cuda TakesNothing "names, shares or tunes a pool, which is charged for what it reserves": "
+    Cuda TakesNothing "reads, shares or configures a pool; the memory that it reserves is charged": "
         cuDeviceGetMemPool cuDeviceSetMemPool cuMemSetMemPool cuMemPoolGetAccess cuMemPoolSetAccess
         cuMemPoolGetAttribute cuMemPoolSetAttribute cuMemPoolExportPointer
         cuMemPoolExportToShareableHandle";
-    Cuda TakesNothing "opens a pool of another process, which that process pays for while it lives": "
+    Cuda TakesNothing "opens a pool of another process, which is charged to that process while it runs": "
         cuMemPoolImportFromShareableHandle cuMemPoolImportPointer";
-    Cuda TakesNothing "moves a whole process to the host and back; it stays charged all the while": "
+    Cuda TakesNothing "moves a whole process to host memory and back; it stays charged": "
         cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState
         cuCheckpointProcessLock cuCheckpointProcessRestore cuCheckpointProcessUnlock
         cuCheckpointOperationComplete";
-    Cuda TakesNothing "copies, fills and unpacks memory that is there": "
+    Cuda TakesNothing "copies, fills or decompresses existing memory": "
         cuMemcpy cuMemcpyAsync cuMemcpyPeer cuMemcpyPeerAsync cuMemcpyHtoD cuMemcpyHtoDAsync cuMemcpyDtoH
         cuMemcpyDtoHAsync cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoA cuMemcpyAtoD cuMemcpyHtoA
         cuMemcpyHtoAAsync cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyAtoA cuMemcpy2D cuMemcpy2DUnaligned
@@ -170,7 +170,7 @@ left_alone! {
         cuFabricCpyBatchAsync cuMemBatchDecompressAsync cuFlushGPUDirectRDMAWrites
         cuMemsetD8 cuMemsetD8Async cuMemsetD16 cuMemsetD16Async cuMemsetD32 cuMemsetD32Async cuMemsetD2D8
         cuMemsetD2D8Async cuMemsetD2D16 cuMemsetD2D16Async cuMemsetD2D32 cuMemsetD2D32Async";
-    Cuda TakesNothing "orders and describes streams and events that are there": "
+    Cuda TakesNothing "uses existing streams and events": "
         cuStreamAddCallback cuStreamBatchMemOp cuStreamCopyAttributes cuStreamDestroy cuStreamGetAttribute
         cuStreamGetCtx cuStreamGetDevResource cuStreamGetDevice cuStreamGetFlags cuStreamGetGreenCtx
         cuStreamGetId cuStreamGetPriority cuStreamQuery cuStreamSetAttribute cuStreamWaitEvent
@@ -179,7 +179,7 @@ left_alone! {
         cuIpcGetEventHandle cuIpcOpenEventHandle cuEventCreateFromEGLSync cuLaunchHostFunc
         cuImportExternalSemaphore cuDestroyExternalSemaphore cuSignalExternalSemaphoresAsync
         cuWaitExternalSemaphoresAsync";
-    Cuda TakesNothing "describes functions, and links code in the host's memory": "
+    Cuda TakesNothing "describes functions, or links code in host memory": "
         cuFuncGetAttribute cuFuncGetModule cuFuncGetName cuFuncGetParamCount cuFuncGetParamInfo
         cuFuncIsLoaded cuFuncSetAttribute cuFuncSetBlockShape cuFuncSetCacheConfig
         cuFuncSetSharedMemConfig cuFuncSetSharedSize cuKernelGetAttribute cuKernelGetLibrary
@@ -191,7 +191,7 @@ left_alone! {
         cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyMaxActiveClusters
         cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
         cuOccupancyMaxPotentialClusterSize";
-    Cuda TakesNothing "describes how arrays and memory are read": "
+    Cuda TakesNothing "describes how arrays and memory are accessed": "
         cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc
         cuTexObjectGetTextureDesc cuSurfObjectCreate cuSurfObjectDestroy cuSurfObjectGetResourceDesc
         cuSurfRefGetArray cuSurfRefSetArray cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress
@@ -204,7 +204,7 @@ left_alone! {
         cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuTensorMapEncodeIm2col
         cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress
         cuTensorMapSetAllocationClass";
-    Cuda TakesNothing "describes work of a graph in the host's memory": "
+    Cuda TakesNothing "describes the work of a graph, in host memory": "
         cuGraphCreate cuGraphClone cuGraphAddDependencies
         cuGraphRemoveDependencies cuGraphAddEmptyNode cuGraphAddHostNode cuGraphAddKernelNode
         cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphAddBatchMemOpNode cuGraphAddEventRecordNode
@@ -231,24 +231,24 @@ left_alone! {
         cuGraphExecMemsetNodeSetParams cuStreamIsCapturing cuStreamGetCaptureInfo
         cuStreamUpdateCaptureDependencies cuStreamBeginCaptureToCig cuStreamEndCaptureToCig
         cuThreadExchangeStreamCaptureMode";
-    Cuda Overhead "may load the code of an image that is charged for its variables, where the driver is lazy": "
+    Cuda Overhead "can load code lazily; the variables of its image are already charged": "
         cuModuleGetFunction cuModuleGetGlobal cuLibraryGetGlobal cuLibraryGetManaged cuLibraryGetModule
         cuLibraryGetUnifiedFunction cuKernelGetFunction cuFuncLoad";
-    Cuda Overhead "takes a little for queues and page tables": "
+    Cuda Overhead "takes a little memory for queues and page tables": "
         cuStreamCreate cuStreamCreateWithPriority cuGreenCtxStreamCreate cuEventCreate
         cuCtxEnablePeerAccess";
-    Cuda TakesNothing "says who takes part in what memory can be bound to, which has none of its own": "
+    Cuda TakesNothing "manages the members of a multicast object or endpoint, which has no memory of its own": "
         cuMulticastAddDevice cuMulticastGetGranularity cuLogicalEndpointAddDevice cuLogicalEndpointCreate
         cuLogicalEndpointExport cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease
         cuLogicalEndpointIdReserve cuLogicalEndpointImport cuLogicalEndpointQuery";
-    Cuda TakesNothing "makes graphs, whose memory is charged when they are launched, and says what they hold": "
+    Cuda TakesNothing "builds or describes graphs, whose memory is charged at launch": "
         cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddChildGraphNode
         cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute cuStreamBeginCapture
         cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph cuStreamEndCapture";
-    Cuda Gap "may bring pages of the host's own memory to a card, as a touch does, where they stay while there is room; managed memory is charged": "
+    Cuda Gap "can move pages of ordinary host memory to a GPU, as an access does; managed memory is charged": "
         cuMemAdvise cuMemPrefetchAsync cuMemPrefetchBatchAsync cuMemDiscardBatchAsync
         cuMemDiscardAndPrefetchBatchAsync cuStreamAttachMemAsync";
-    Cuda Overhead "maps what another interface made, and takes no more than tables; the agent counts what that took": "
+    Cuda Overhead "maps memory that another interface allocated; takes only page tables, and the agent counts the allocation": "
         cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
         cuExternalMemoryGetMappedMipmappedArray cuGraphicsMapResources
         cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
@@ -261,13 +261,13 @@ left_alone! {
         cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerConnect cuEGLStreamConsumerConnectWithFlags
         cuEGLStreamConsumerDisconnect cuEGLStreamConsumerReleaseFrame cuEGLStreamProducerConnect
         cuEGLStreamProducerDisconnect cuEGLStreamProducerPresentFrame cuEGLStreamProducerReturnFrame";
-    Cuda Gap "hands out private tables, whose functions are not hooked": "
+    Cuda Gap "returns private function tables, which are not hooked": "
         cuGetExportTable";
-    Cuda TakesNothing "is exported without a declaration; by its name it starts an interface, or describes memory that is there": "
+    Cuda TakesNothing "exported without a declaration; by its name it initialises an interface or describes existing memory": "
         cuEGLApiInit cuMemGetAttribute";
-    Cuda Overhead "turns a profiler on and off, whose buffers the agent counts": "
+    Cuda Overhead "turns a profiler on and off; the agent counts its buffers": "
         cuProfilerInitialize cuProfilerStart cuProfilerStop";
-    Cuda Overhead "functions and variables of the driver's side of a debugger, which calls and sets them; the agent counts what it takes": "
+    Cuda Overhead "debugger interface of the driver; the agent counts its memory": "
         cudbgApiAttach cudbgApiClientPid cudbgApiClientRevision cudbgApiDetach cudbgApiInit
         cudbgAttachHandlerAvailable cudbgDebuggerCapabilities cudbgDebuggerInitialized
         cudbgDetachSuspendedDevicesMask cudbgEnableIntegratedMemcheck cudbgEnableLaunchBlocking
@@ -277,24 +277,24 @@ left_alone! {
         cudbgReportedDriverApiErrorFuncNameAddr cudbgReportedDriverApiErrorFuncNameSize
         cudbgReportedDriverInternalErrorCode cudbgResumeForAttachDetach cudbgRpcEnabled cudbgSessionId
         cudbgUseExternalDebugger";
-    Nvml Gap "hands out private tables, whose functions are not hooked; nvidia-smi reads the processes of the card there": "
+    Nvml Gap "returns private function tables, which are not hooked; nvidia-smi reads the GPU's processes there": "
         nvmlInternalGetExportTable";
-    Nvml TakesNothing "clocks, errors, counters and wiring of the memory; names of processes": "
+    Nvml TakesNothing "clocks, errors, counters and bus width of the memory; process names": "
         nvmlDeviceGetMemClkMinMaxVfOffset nvmlDeviceGetMemClkVfOffset nvmlDeviceGetMemoryAffinity
         nvmlDeviceGetMemoryBusWidth nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetSupportedMemoryClocks
         nvmlDeviceGetUnrepairableMemoryFlag nvmlDeviceGetFieldValues nvmlDeviceClearFieldValues
         nvmlSystemGetProcessName";
-    Nvml TakesNothing "settings of the whole card and limits of the driver's own, for root to change": "
+    Nvml TakesNothing "settings of the whole GPU and the driver's own limits, which only root can change": "
         nvmlDeviceGetMemoryLimits nvmlDeviceSetMemoryLimits nvmlDeviceSetAccountingMode
         nvmlDeviceSetConfComputeUnprotectedMemSize nvmlDeviceSetMemClkVfOffset
         nvmlDeviceSetMemoryLockedClocks nvmlDeviceResetMemoryLockedClocks";
-    Nvml TakesNothing "says how processes are accounted for, and forgets them, for root to do": "
+    Nvml TakesNothing "accounting settings of processes, which only root can change": "
         nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingMode nvmlDeviceClearAccountingPids
         nvmlVgpuInstanceClearAccountingPids nvmlVgpuInstanceGetAccountingMode";
-    Nvml Gap "shows the processes of virtual machines, which only a host that has them can ask for": "
+    Nvml Gap "shows the processes of virtual machines, on hosts that run them": "
         nvmlDeviceGetVgpuProcessUtilization nvmlDeviceGetVgpuProcessesUtilizationInfo
         nvmlVgpuInstanceGetAccountingPids nvmlVgpuInstanceGetAccountingStats";
-    Nvml Gap "shows the memory of the whole card, of its window or of its parts": "
+    Nvml Gap "shows the memory of the whole GPU, of its BAR1 window or of its partitions": "
         nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetAttributes nvmlDeviceGetConfComputeMemSizeInfo
         nvmlDeviceGetConfComputeProtectedMemoryUsage nvmlVgpuInstanceGetFbUsage nvmlVgpuTypeGetBAR1Info
         nvmlVgpuTypeGetFbReservation nvmlVgpuTypeGetFramebufferSize";

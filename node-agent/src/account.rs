@@ -26,21 +26,21 @@ use crate::reserve::Cost;
 /// Why an account could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AccountError {
-    #[error("failed to make account {path}")]
+    #[error("failed to create account {path}")]
     Folder {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("failed to make {path}")]
+    #[error("failed to create {path}")]
     File {
         path: PathBuf,
         #[source]
         source: OpenError,
     },
     #[error(
-        "account {path} has layout version {version}, this agent reads {LAYOUT_VERSION}; its programs keep the \
-         limits that they have"
+        "account {path} has layout version {version}, this agent reads {LAYOUT_VERSION}; its programs keep their \
+         current limits"
     )]
     Version { path: PathBuf, version: u32 },
 }

@@ -125,7 +125,7 @@ impl Agent {
         let path = instance.path(place::CHECKPOINT);
         let restored = restore::load(&path, &boot_id);
         if restored.is_of_another_boot {
-            info!("The machine was restarted, pods get new accounts");
+            info!("Machine rebooted, accounts removed");
             restore::forget_claims(&instance.path(place::ACCOUNTS));
         }
         let possible = |policy| match (policy, &options.node) {
@@ -239,7 +239,7 @@ impl Agent {
                     }
                     self.tick();
                     if self.is_idle(&contact) {
-                        info!("Nobody needs the agent, it leaves");
+                        info!("Agent idle, stopping");
                         break;
                     }
                 }
@@ -300,10 +300,13 @@ impl Agent {
         }
         match self.instance.listen() {
             Ok(listener) => {
-                warn!("Socket was gone, the agent listens anew");
+                warn!("Socket was removed, listening again");
                 let _ = self.listeners.try_send(listener);
             }
-            Err(problem) => debug!(problem = chain(&problem), "Socket is gone"),
+            Err(problem) => debug!(
+                problem = chain(&problem),
+                "Failed to listen again after the socket was removed"
+            ),
         }
     }
 

@@ -33,12 +33,11 @@ impl Caller {
             Self::Scheduler => return Ok(()),
             Self::Local(Some(peer)) if peer.uid() == own || peer.uid() == 0 => return Ok(()),
             Self::Local(Some(peer)) => {
-                format!(
-                    "user {} may not talk to the agent of user {own}",
-                    peer.uid()
-                )
+                format!("user {} may not use the agent of user {own}", peer.uid())
             }
-            Self::Local(None) => "the kernel does not say who is asking".to_owned(),
+            Self::Local(None) => {
+                "the kernel does not report the user of this connection".to_owned()
+            }
             Self::Stranger(why) => why.clone(),
         };
         Err(Status::permission_denied(refusal))

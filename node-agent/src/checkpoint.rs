@@ -26,7 +26,7 @@ pub(crate) enum CheckpointError {
         #[source]
         source: io::Error,
     },
-    #[error("failed to understand {path}")]
+    #[error("failed to parse {path}")]
     Parse {
         path: PathBuf,
         #[source]
@@ -34,7 +34,7 @@ pub(crate) enum CheckpointError {
     },
     #[error("{path} has version {version}, this agent reads {VERSION}")]
     Version { path: PathBuf, version: u32 },
-    #[error("{path} names a card that is none: {text:?}")]
+    #[error("{path} has an invalid GPU UUID: {text:?}")]
     Card { path: PathBuf, text: String },
     #[error("{path} names an allocation by what is no id: {text:?}")]
     Id { path: PathBuf, text: String },
@@ -304,11 +304,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint.json");
         for (text, part) in [
-            ("", "understand"),
+            ("", "parse"),
             ("{\"version\": 2, \"more\": 1}", "version 2"),
             (
                 "{\"version\": 1, \"boot_id\": \"\", \"epoch\": 1, \"serial\": 1, \"allocations\": [], \"x\": 1}",
-                "understand",
+                "parse",
             ),
         ] {
             fs::write(&path, text).unwrap();

@@ -56,12 +56,11 @@ struct Said {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unsettled {
     #[error(
-        "it is not known whether the container runtime resolves CDI devices; name its socket with --cri-socket, or \
-         say so with --cdi on or off"
+        "CDI support of the container runtime is unknown; name its socket with --cri-socket, or set --cdi to on or off"
     )]
     Unknown,
     #[error(
-        "the container runtime looks for CDI files in {}, and --cdi-dir is {own}; set it to one of these (chart: cdiDir)",
+        "the container runtime reads CDI specs from {}, but --cdi-dir is {own}; set it to one of these (chart: cdiDir)",
         looks_in.join(", ")
     )]
     Elsewhere { own: String, looks_in: Vec<String> },
@@ -74,7 +73,7 @@ pub(crate) async fn settle(options: &Options) -> Facts {
         match look(options).await {
             Ok(facts) => return facts,
             Err(problem) if told.as_ref() != Some(&problem) => {
-                warn!(%problem, "Nothing is offered to the kubelet");
+                warn!(%problem, "GPU slots not offered to the kubelet");
                 told = Some(problem);
             }
             Err(_) => {}
@@ -114,7 +113,10 @@ pub(crate) async fn look(options: &Options) -> Result<Facts, Unsettled> {
         is_nvidia_default,
         ..
     } = said;
-    info!(name, version, has_cdi, is_nvidia_default, "Runtime known");
+    info!(
+        name,
+        version, has_cdi, is_nvidia_default, "Container runtime detected"
+    );
     Ok(Facts {
         has_cdi,
         is_nvidia_default,
@@ -154,7 +156,9 @@ async fn ask(options: &Runtime) -> Option<Said> {
     for socket in paths(options) {
         match tokio::time::timeout(PATIENCE, ask_at(&socket)).await {
             Ok(Some(said)) => return Some(said),
-            Ok(None) | Err(_) => debug!(socket = %socket.display(), "The runtime does not answer"),
+            Ok(None) | Err(_) => {
+                debug!(socket = %socket.display(), "Container runtime not answering")
+            }
         }
     }
     None

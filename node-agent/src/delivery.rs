@@ -34,7 +34,7 @@ const SLOTS: &str = "slots";
 pub(crate) enum DeliveryError {
     #[error(transparent)]
     Install(#[from] InstallError),
-    #[error("there is no folder with the preload library")]
+    #[error("the folder of the preload library was not found")]
     NoLibrary,
     #[error("failed to write {path}")]
     Write {

@@ -44,14 +44,14 @@ pub(crate) enum DriverError {
     },
     #[error("the NVIDIA driver did not answer within {} s", START_TIMEOUT.as_secs())]
     Silent,
-    #[error("the NVIDIA driver {version} says nothing of {what}")]
+    #[error("the NVIDIA driver {version} does not report {what}")]
     Mute {
         version: String,
         what: &'static str,
         #[source]
         source: NvmlError,
     },
-    #[error("the NVIDIA driver {0} has no usable card")]
+    #[error("the NVIDIA driver {0} has no usable GPU")]
     NoCards(String),
 }
 
@@ -202,19 +202,19 @@ fn find(library: &OsString, sizes: &Sizes) -> Result<(Nvml, Found), DriverError>
         }
     };
     let version = nvml.sys_driver_version().map_err(mute("", "its version"))?;
-    let count = nvml.device_count().map_err(mute(&version, "its cards"))?;
+    let count = nvml.device_count().map_err(mute(&version, "its GPUs"))?;
     let mut cards: Vec<FoundCard> = Vec::new();
     for index in 0..count {
         match found_card(&nvml, index, sizes) {
             Ok(Some(card)) => cards.push(card),
-            Ok(None) => warn!(index, "Card in MIG mode is left alone"),
+            Ok(None) => warn!(index, "GPU in MIG mode ignored"),
             Err(source @ NvmlError::FailedToLoadSymbol(_)) => {
                 return Err(mute(
                     &version,
                     "its reserved memory (driver 510 or later is needed)",
                 )(source));
             }
-            Err(error) => warn!(index, %error, "Card is left alone, it cannot be read"),
+            Err(error) => warn!(index, %error, "Failed to read a GPU, ignored"),
         }
     }
     near::look(&nvml, &mut cards);
@@ -266,7 +266,7 @@ fn found_card(nvml: &Nvml, index: u32, sizes: &Sizes) -> Result<Option<FoundCard
 fn configured(uuid: CardUuid, model: &str, sizes: &Sizes) -> Capacity {
     let size = sizes.get(&uuid.to_string()).or_else(|| sizes.get(model));
     if size.is_none() {
-        warn!(%uuid, model, "Card does not say how much memory it has: no share of it is given without --card-memory");
+        warn!(%uuid, model, "GPU does not report its memory size, not shared without --card-memory");
     }
     Capacity {
         total: size.copied().unwrap_or_default(),

@@ -26,13 +26,13 @@ pub(crate) struct Folders {
 /// Why something cannot be put into a slot's folder.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FolderError {
-    #[error("failed to make {path}")]
+    #[error("failed to create {path}")]
     Make {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("failed to make {path}, the same as {of}")]
+    #[error("failed to create {path} like {of}")]
     Same {
         path: PathBuf,
         of: String,

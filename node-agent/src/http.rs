@@ -29,7 +29,7 @@ const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to listen for metrics at {address}")]
+#[error("failed to listen on {address} for metrics")]
 pub(crate) struct ListenError {
     address: SocketAddr,
     source: std::io::Error,
@@ -50,7 +50,7 @@ pub(crate) async fn open(
         .map(|address| address.to_string())
         .unwrap_or_default();
     durable::replace(file, address.as_bytes())
-        .map_err(|error| Failure::running(&error, "the agent must be able to write its folder"))?;
+        .map_err(|error| Failure::running(&error, "the agent needs write access to its folder"))?;
     Ok((listener, address))
 }
 
@@ -110,7 +110,7 @@ fn answer(request: &Request<Incoming>, view: &Arc<View>, scrapes: &Scrapes) -> R
         (&Method::GET, "/readyz") => (
             StatusCode::SERVICE_UNAVAILABLE,
             "text/plain",
-            "the driver does not answer\n".into(),
+            "the NVIDIA driver does not answer\n".into(),
         ),
         _ => (
             StatusCode::NOT_FOUND,

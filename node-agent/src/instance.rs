@@ -16,15 +16,15 @@ use tokio::net::UnixListener;
 /// Why an instance cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InstanceError {
-    #[error("failed to make {path}")]
+    #[error("failed to create {path}")]
     Make {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("another agent serves {0}")]
+    #[error("another agent uses {0}")]
     Taken(PathBuf),
-    #[error("failed to listen at {path}")]
+    #[error("failed to listen on {path}")]
     Listen {
         path: PathBuf,
         #[source]

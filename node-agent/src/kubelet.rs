@@ -119,7 +119,7 @@ pub(crate) fn serve(
             answers,
             local_fit: local_fit.map(Arc::new),
         };
-        info!(resource = RESOURCE_SLOT, "Slots are offered to the kubelet");
+        info!(resource = RESOURCE_SLOT, "GPU slots offered to the kubelet");
         let server = DevicePluginServer::new(plugin);
         slots.keep(server, requests).await;
     });
@@ -136,7 +136,7 @@ async fn settle(
             Ok(answers) => return Some((facts, answers)),
             Err(problem) => warn!(
                 problem = problem.message(),
-                "Nothing is offered to the kubelet"
+                "GPU slots not offered to the kubelet"
             ),
         }
         tokio::time::sleep(SETTLES_AGAIN_IN).await;
@@ -173,7 +173,7 @@ async fn keep_settled(
             Ok(facts) => match learned(facts.clone(), &requests).await {
                 None => return,
                 Some(Ok(renewed)) => {
-                    info!(?facts, "The container runtime is another one");
+                    info!(?facts, "Container runtime changed");
                     known = facts;
                     answers.send_replace(renewed);
                     None
@@ -185,7 +185,10 @@ async fn keep_settled(
         match problem {
             None => sockets = now,
             problem if problem != told => {
-                warn!(problem, "The container runtime was restarted");
+                warn!(
+                    problem,
+                    "Container runtime restarted, previous configuration kept"
+                );
                 told = problem;
             }
             Some(_) => {}

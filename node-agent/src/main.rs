@@ -74,12 +74,8 @@ fn main() -> ExitCode {
             print!("{text}");
             Ok(())
         }
-        Ok(Command::ProbeContext) => probe::hold_contexts().map_err(|error| {
-            Failure::running(
-                error.as_ref(),
-                "this is a child of the agent's, not for people",
-            )
-        }),
+        Ok(Command::ProbeContext) => probe::hold_contexts()
+            .map_err(|error| Failure::running(error.as_ref(), "only the agent runs this command")),
         Ok(Command::Serve(options)) => serve(*options),
         Err(failure) => Err(failure),
     };
@@ -106,14 +102,14 @@ async fn run(options: Options) -> Result<(), Failure> {
     let mut instance = Instance::take(&options.dir).map_err(|error| {
         Failure::running(
             &error,
-            "name another folder with --dir, or stop the agent that serves it",
+            "use another folder with --dir, or stop the agent that uses this one",
         )
     })?;
     let driver =
         Driver::start(options.nvml.clone(), options.card_memory.clone()).map_err(|error| {
             Failure::running(
                 &error,
-                "install the NVIDIA driver, or use simulated cards with --sim",
+                "install the NVIDIA driver, or use simulated GPUs with --sim",
             )
         })?;
     info!(
@@ -134,7 +130,10 @@ async fn run(options: Options) -> Result<(), Failure> {
     let delivery = match &options.kubelet_dir {
         Some(dir) => Some(
             Delivery::prepare(dir, &options, instance.dir()).map_err(|error| {
-                Failure::running(&error, "the agent writes below --kubelet-dir and --cdi-dir")
+                Failure::running(
+                    &error,
+                    "the agent needs write access to --kubelet-dir and --cdi-dir",
+                )
             })?,
         ),
         None => None,
@@ -188,11 +187,11 @@ async fn run(options: Options) -> Result<(), Failure> {
     let served = tokio::spawn(service::serve(service, listening, remote, terms, async {
         drop(left.await)
     }));
-    info!(socket = %socket.display(), metrics = address, "Agent serves");
+    info!(socket = %socket.display(), metrics = address, "Agent started");
 
     agent.run(requested, contact, stop::stopped()?).await;
     drop(left_here);
     let _ = tokio::time::timeout(GRACE, served).await;
-    info!("Agent left, the accounts stay");
+    info!("Agent stopped, accounts kept");
     Ok(())
 }

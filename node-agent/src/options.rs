@@ -43,8 +43,8 @@ const ROWS: &[Row] = &[
         flag: "--dir",
         env: place::ENV_DIR,
         form: "PATH",
-        default: "/run/apportion for root, else $XDG_RUNTIME_DIR/apportion; with --sim its folder sim",
-        help: "the instance's folder: socket, checkpoint, accounts",
+        default: "/run/apportion for root, else $XDG_RUNTIME_DIR/apportion; with --sim its subfolder sim",
+        help: "Folder of the agent's socket, checkpoint and accounts",
         set: |options, text| {
             options.dir = PathBuf::from(text);
             !text.is_empty()
@@ -54,8 +54,8 @@ const ROWS: &[Row] = &[
         flag: "--metrics-address",
         env: "APPORTION_METRICS_ADDRESS",
         form: "IP:PORT or none",
-        default: "127.0.0.1:9408, or another port where that is taken",
-        help: "where /metrics, /healthz and /readyz are served",
+        default: "127.0.0.1:9408, or another port if that one is taken",
+        help: "Address of /metrics, /healthz and /readyz",
         set: |options, text| {
             options.metrics = match (text, text.parse()) {
                 ("none", _) => Metrics::Off,
@@ -70,7 +70,7 @@ const ROWS: &[Row] = &[
         env: "APPORTION_IDLE_EXIT",
         form: "seconds, 0 for never",
         default: "0",
-        help: "leave after so long without an allocation and a request",
+        help: "Exit after this time without an allocation and without a request",
         set: |options, text| {
             let seconds: Option<u32> = text.parse().ok();
             let wait = seconds.filter(|seconds| *seconds > 0);
@@ -81,9 +81,9 @@ const ROWS: &[Row] = &[
     Row {
         flag: "--node-name",
         env: "APPORTION_NODE_NAME",
-        form: "a node of the cluster",
-        default: "none: the API server is left alone",
-        help: "publish the cards' state and events for this node, and read its pods, with the cluster's usual configuration",
+        form: "name of a node",
+        default: "none: the API server is not used",
+        help: "Kubernetes node of this agent: publish its GPUs and events, and read its pods (in-cluster configuration or kubeconfig)",
         set: |options, text| {
             options.node = Some(text.to_owned());
             !text.is_empty()
@@ -94,7 +94,7 @@ const ROWS: &[Row] = &[
         env: "APPORTION_LOG",
         form: "error, warn, info, debug or trace",
         default: "info",
-        help: "how much is logged, on standard error",
+        help: "Log level, on standard error",
         set: |options, text| {
             let level: Option<tracing::Level> = text.parse().ok();
             options.log = level.unwrap_or(tracing::Level::INFO);
@@ -106,7 +106,7 @@ const ROWS: &[Row] = &[
         env: "APPORTION_LOG_FORMAT",
         form: "text or json",
         default: "text",
-        help: "how a line of the log looks",
+        help: "Format of log lines",
         set: |options, text| {
             options.is_json = text == "json";
             matches!(text, "text" | "json")
@@ -237,7 +237,7 @@ pub(crate) fn parse(
             continue;
         }
         let Some(row) = rows().find(|row| row.flag == flag) else {
-            mistakes.push(format!("{argument:?} is no option of this program"));
+            mistakes.push(format!("unknown option {argument:?}"));
             continue;
         };
         match value.or_else(|| rest.next().cloned()) {
@@ -254,7 +254,10 @@ pub(crate) fn parse(
 
 fn enter(row: &Row, options: &mut Options, name: &str, text: &str, mistakes: &mut Vec<String>) {
     if !(row.set)(options, text) {
-        mistakes.push(format!("{name} {text:?} is not of the form: {}", row.form));
+        mistakes.push(format!(
+            "{name} {text:?} is not valid; expected: {}",
+            row.form
+        ));
     }
 }
 
@@ -294,7 +297,7 @@ fn defaults(is_simulated: bool) -> Options {
 
 fn help() -> String {
     let mut text = String::from(
-        "apportion-agent: owns this machine's GPUs, gives shares of them away and makes the shares hold\n\n\
+        "apportion-agent: grants shares of this machine's GPUs and enforces their limits\n\n\
          Usage: apportion-agent [OPTIONS]\n\nOptions:\n",
     );
     for row in rows() {
@@ -306,9 +309,9 @@ fn help() -> String {
         );
     }
     text.push_str(
-        "  --sim\n        the cards are simulated ones (also where APPORTION_SIM_SOCKET is set)\n  \
-         -h, --help\n        print this\n  -V, --version\n        print the version\n\n\
-         Exit status: 0 done, 1 failed while running, 64 bad usage or configuration.\n",
+        "  --sim\n        Use simulated GPUs (the default where APPORTION_SIM_SOCKET is set)\n  \
+         -h, --help\n        Print help\n  -V, --version\n        Print version\n\n\
+         Exit codes: 0 success; 1 failure while running; 64 bad usage or configuration.\n",
     );
     text
 }

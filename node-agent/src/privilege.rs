@@ -27,7 +27,7 @@ const KEPT: [Capability; 4] = [
 pub(crate) enum PrivilegeError {
     #[error("failed to drop capabilities")]
     Drop(#[source] caps::errors::CapsError),
-    #[error("capabilities {0:?} are still there after they were dropped")]
+    #[error("capabilities {0:?} remain after they were dropped")]
     Kept(CapsHashSet),
 }
 

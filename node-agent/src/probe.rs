@@ -57,8 +57,8 @@ impl Probe {
         }
         let mut child = command.spawn()?;
         let found = child.id().zip(child.stdout.take());
-        let (pid, output) = found.ok_or_else(|| io::Error::other("the child ended at once"))?;
-        debug!(%card, pid, "Probing what a context costs");
+        let (pid, output) = found.ok_or_else(|| io::Error::other("the child exited at once"))?;
+        debug!(%card, pid, "Measuring context cost");
         Ok(Self {
             card,
             pid,

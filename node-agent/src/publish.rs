@@ -35,11 +35,14 @@ pub(crate) async fn publish(node: String, shown: Shown, address: Option<String>)
     let client = match client().await {
         Ok(client) => client,
         Err(problem) => {
-            warn!(problem, node, "No cluster to publish to");
+            warn!(
+                problem,
+                node, "Kubernetes client unavailable, GPU state not published"
+            );
             return;
         }
     };
-    info!(node, "Publishing to the cluster");
+    info!(node, "Publishing GPU state to the cluster");
     let events = shown.events.subscribe();
     tokio::join!(
         keep(
@@ -85,10 +88,7 @@ async fn attempt(remote: &mut Remote, pace: &mut Pace, wanted: GpuNodeStatus) {
         Err(_) => "the API server does not answer".to_owned(),
     };
     pace.failed(Instant::now());
-    warn!(
-        problem,
-        "Failed to publish the node's cards, will try again"
-    );
+    warn!(problem, "Failed to publish GPU state, retrying");
 }
 
 /// Tells pods' owners what their pods did.

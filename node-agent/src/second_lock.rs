@@ -141,7 +141,10 @@ impl SecondLock {
                 self.count(&verdict);
             }
         }
-        info!(containers = running.len(), "Runtime told what runs");
+        info!(
+            containers = running.len(),
+            "Running containers listed by the container runtime"
+        );
         let by_id = |asked: Asked| (asked.id.clone(), asked);
         self.containers = running.into_iter().map(by_id).collect();
     }
@@ -177,7 +180,7 @@ fn tell(asked: &Asked, verdict: &Verdict) {
     match verdict {
         Verdict::Admit(_) => {}
         Verdict::Audit(reason) => {
-            warn!(%namespace, %pod, %container, %reason, "Container would be refused by enforcement");
+            warn!(%namespace, %pod, %container, %reason, "Container would be refused, policy is audit");
         }
         Verdict::Refuse(reason) => {
             warn!(%namespace, %pod, %container, %reason, "Container refused");

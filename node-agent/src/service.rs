@@ -82,7 +82,7 @@ async fn accept(
 
 /// Lets through who may ask, unless its term is over.
 fn authorise(request: Request<()>, terms: &Terms) -> Result<Request<()>, Status> {
-    let unknown = || Status::permission_denied("nobody knows who is asking");
+    let unknown = || Status::permission_denied("the caller is unknown");
     caller(&request).ok_or_else(unknown)?.admit()?;
     if let Some(term) = request.metadata().get(identity::TERM) {
         let number = term.to_str().ok().and_then(|text| text.parse().ok());
@@ -102,7 +102,7 @@ impl Service {
         request: impl FnOnce(Answer<T>) -> request::Request,
     ) -> Result<Response<T>, Status> {
         let _open = self.contact.open();
-        let leaving = || Status::unavailable("the agent is leaving");
+        let leaving = || Status::unavailable("the agent is stopping");
         let (answer, answered) = oneshot::channel();
         self.requests
             .send(request(answer))

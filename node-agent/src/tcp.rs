@@ -57,8 +57,11 @@ impl Remote {
             return Ok(None);
         };
         let failed = |error: io::Error| {
-            let text = format!("failed to listen at {address}: {error}");
-            Failure::running(&io::Error::other(text), "choose another --listen")
+            let text = format!("failed to listen on {address}: {error}");
+            Failure::running(
+                &io::Error::other(text),
+                "choose another address with --listen",
+            )
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
@@ -81,7 +84,7 @@ impl Remote {
                 accepted = apportion_bounded::accept(&self.listener) => accepted,
             };
             let Some(config) = self.configs.borrow().clone() else {
-                debug!(%from, "Nobody is answered before there is a certificate");
+                debug!(%from, "No certificate yet, connection dropped");
                 continue;
             };
             let (told, connections) = (told.clone(), connections.clone());
@@ -89,7 +92,7 @@ impl Remote {
             tokio::spawn(async move {
                 let shaken = tokio::select! {
                     shaken = shake(stream, config) => shaken,
-                    () = seat.lost() => return debug!(%from, "Handshake dropped for another"),
+                    () = seat.lost() => return debug!(%from, "Too many TLS handshakes, connection dropped"),
                 };
                 drop(seat);
                 match shaken {
@@ -106,7 +109,7 @@ fn tell(told: &Mutex<String>, from: SocketAddr, problem: String) {
     let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
     if *told != problem {
         let hint = identity::hint(&problem);
-        warn!(from = %from.ip(), problem, hint, "Connection refused");
+        warn!(from = %from.ip(), problem, hint, "TLS connection rejected");
         *told = problem;
     }
 }
@@ -114,12 +117,12 @@ fn tell(told: &Mutex<String>, from: SocketAddr, problem: String) {
 async fn shake(stream: TcpStream, config: Arc<ServerConfig>) -> Result<Peer, String> {
     let _ = stream.set_nodelay(true);
     let shaken = tokio::time::timeout(PATIENCE, TlsAcceptor::from(config).accept(stream)).await;
-    let shaken = shaken.map_err(|_| format!("the handshake took longer than {PATIENCE:?}"))?;
+    let shaken = shaken.map_err(|_| format!("the TLS handshake took longer than {PATIENCE:?}"))?;
     let stream = shaken.map_err(|error| chain(&error))?;
     let (_, connection) = stream.get_ref();
     let caller = match connection.peer_certificates().and_then(<[_]>::first) {
         Some(certificate) => caller(certificate),
-        None => Caller::Stranger("the caller shows no certificate".to_owned()),
+        None => Caller::Stranger("the caller sent no certificate".to_owned()),
     };
     Ok(Peer::new(stream, caller))
 }
@@ -133,7 +136,7 @@ fn caller(certificate: &CertificateDer<'_>) -> Caller {
     match verified {
         Ok(()) => Caller::Scheduler,
         Err(error) => Caller::Stranger(format!(
-            "only {} may ask here: {error}",
+            "only {} may connect here: {error}",
             identity::SCHEDULER
         )),
     }

@@ -34,15 +34,15 @@ impl Terms {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if term < *newest {
             let text = format!(
-                "a scheduler of term {newest} leads, and this request is of term {term}: its sender has lost the lease"
+                "this request is of term {term}, but a scheduler of term {newest} leads: the sender has lost the lease"
             );
             return Err(Status::failed_precondition(text));
         }
         if term > *newest {
             *newest = term;
-            info!(term, "Another scheduler leads");
+            info!(term, "Scheduler leader changed");
             if let Err(problem) = durable::replace(&self.path, term.to_string().as_bytes()) {
-                warn!(%problem, term, "Failed to write the term down");
+                warn!(%problem, term, "Failed to save the leader's term");
             }
         }
         Ok(())

@@ -29,7 +29,7 @@ const NEEDED: usize = 2;
 pub(crate) enum DriverError {
     #[error(transparent)]
     Description(#[from] DescriptionError),
-    #[error("{library} is not in {folder}, where the driver's libraries are said to be")]
+    #[error("{library} is not in {folder}, the folder of --driver-libraries")]
     NoLibrary {
         library: &'static str,
         folder: PathBuf,
@@ -185,7 +185,7 @@ mod tests {
         write(live.path(), "nvidia.yaml", "kind: [");
         let problem = find().unwrap_err().to_string();
         assert!(
-            problem.contains("nvidia.yaml is no CDI description"),
+            problem.contains("nvidia.yaml is not a CDI spec"),
             "{problem}"
         );
     }

@@ -31,7 +31,9 @@ pub(crate) fn proposal(request: v1::AllocateRequest) -> Result<Proposal, Status>
         let is_text =
             !text.is_empty() && text.len() <= LONGEST_NAME && !text.contains(char::is_control);
         if !is_text {
-            let form = format!("{field} {text:?} is not a text of 1 to {LONGEST_NAME} characters");
+            let form = format!(
+                "{field} {text:?} must have 1 to {LONGEST_NAME} characters and no control characters"
+            );
             return Err(Status::invalid_argument(form));
         }
     }
@@ -69,15 +71,17 @@ pub(crate) fn owner(holder: Option<v1::Holder>, caller: Option<u32>) -> Result<O
     match holder.and_then(|holder| holder.kind) {
         Some(Kind::Pid(pid)) => {
             let caller = caller.ok_or_else(|| {
-                Status::permission_denied("only a process of this machine names processes")
+                Status::permission_denied(
+                    "only a caller on this machine can name a process as the holder",
+                )
             })?;
             let pid = if pid == 0 { caller } else { pid };
             let process = procfs::live(pid).map(Owner::Process);
-            process.ok_or_else(|| Status::failed_precondition(format!("no process {pid}")))
+            process.ok_or_else(|| Status::failed_precondition(format!("there is no process {pid}")))
         }
         Some(Kind::PodUid(uid)) if !uid.is_empty() => Ok(Owner::Pod(uid)),
         _ => Err(Status::invalid_argument(
-            "holder names neither a process nor a pod",
+            "the holder is neither a process nor a pod",
         )),
     }
 }

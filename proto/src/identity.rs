@@ -28,15 +28,15 @@ pub fn agent(node: &str) -> String {
 const HINTS: &[(&str, &str)] = &[
     (
         "UnknownIssuer",
-        "the other side's certificate is of an authority that is not in ConfigMap apportion-authority; it is renewed by itself within a minute of a change",
+        "the CA that signed the other side's certificate is not in ConfigMap apportion-authority; certificates follow a change of it within a minute",
     ),
     (
         "not valid for name",
-        "somebody else listens at the address that the GpuNode names; see the field agentAddress",
+        "another program listens at the address in the GpuNode's field agentAddress",
     ),
     (
         "certificate expired",
-        "the other side could not renew its certificate; its log says why, and kubectl get csr whether it asked",
+        "the other side could not renew its certificate; see its log and `kubectl get csr`",
     ),
     (
         "certificate not valid yet",
@@ -44,15 +44,15 @@ const HINTS: &[(&str, &str)] = &[
     ),
     (
         "received fatal alert",
-        "the other side does not accept our certificate; its log says why",
+        "the other side rejected our certificate; see its log",
     ),
     (
         "does not allow extended key usage",
-        "an agent's certificate is for serving and a scheduler's is for asking, and this one is used for the other",
+        "the certificate is used in the wrong role: an agent's is for a TLS server, a scheduler's for a TLS client",
     ),
     (
         "peer sent no certificates",
-        "only the scheduler may ask here, with its certificate; programs on the node use the Unix socket",
+        "only the scheduler may connect here, with its certificate; programs on the node use the Unix socket",
     ),
 ];
 

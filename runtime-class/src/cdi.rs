@@ -71,10 +71,10 @@ fn add<T: Clone + PartialEq>(list: &mut Vec<T>, other: &[T]) {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It is no CDI file.
-    #[error("failed to understand a CDI file")]
+    #[error("failed to parse a CDI file")]
     Parse(#[from] serde_json::Error),
     /// It does not describe one slot with its pod and allocation.
-    #[error("a CDI file that is none of ours")]
+    #[error("not a CDI file of Apportion")]
     Foreign,
 }
 

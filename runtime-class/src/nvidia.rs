@@ -51,7 +51,7 @@ struct Device {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptionError {
     /// It cannot be read, or says more than a grant could carry on.
-    #[error("{path} is no CDI description that a grant can take over: {problem}")]
+    #[error("{path} is not a CDI spec that a grant can use: {problem}")]
     Malformed {
         /// The file.
         path: String,
@@ -60,7 +60,7 @@ pub enum DescriptionError {
     },
     /// It knows other cards.
     #[error(
-        "{path} describes {devices} devices and none of them is card {card}; was it written before the card came?"
+        "{path} describes {devices} devices, and none of them is GPU {card}; was the file written before the GPU was added?"
     )]
     NoCard {
         /// The file.

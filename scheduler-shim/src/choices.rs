@@ -9,11 +9,11 @@ use crate::reasons::words;
 /// What may be chosen of the policy.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Choices {
-    /// How many of the jobs that wait in each queue an action looks at; may be given once for each
+    /// Maximum number of waiting jobs that an action considers in each queue; can be given once for each action
     #[arg(long = "queue-depth", value_name = "ACTION=JOBS", value_parser = depth)]
     queue_depth: Vec<(Action, usize)>,
 
-    /// How pods choose among the cards that fit
+    /// How to choose among the GPUs that fit
     #[arg(long, value_name = "WAY", default_value = "best-fit")]
     placement: Placement,
 }
@@ -21,14 +21,14 @@ pub(crate) struct Choices {
 /// How pods choose among the cards that fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Placement {
-    /// The fullest node, and for a share the fullest card with room in the cluster
+    /// The fullest node; for a share, the fullest GPU with room in the cluster
     #[default]
     BestFit,
-    /// KAI's binpack: for a share the fullest card of the fullest node
+    /// KAI's binpack: the fullest node; for a share, the fullest GPU of that node
     Binpack,
-    /// KAI's spread: the emptiest node and card
+    /// KAI's spread: the emptiest node and GPU
     Spread,
-    /// Where the least of what is free becomes useless to the pods that there are
+    /// Where the least free memory becomes unusable for the present pods
     LeastFragments,
 }
 
@@ -51,17 +51,20 @@ impl Choices {
 
 /// An action by the name that KAI gives it, and a number.
 fn depth(text: &str) -> Result<(Action, usize), String> {
-    let (name, jobs) = text.split_once('=').ok_or("it must be ACTION=JOBS")?;
+    let (name, jobs) = text.split_once('=').ok_or("expected ACTION=JOBS")?;
     let named = |action: &Action| words::action(*action) == name;
     let searching = Action::ALL
         .into_iter()
         .filter(|action| *action != Action::EvictStaleGangs);
     let Some(action) = searching.clone().find(named) else {
         let known: Vec<&str> = searching.map(words::action).collect();
-        return Err(format!("{name} is none of {}", known.join(", ")));
+        return Err(format!(
+            "unknown action {name}; expected one of {}",
+            known.join(", ")
+        ));
     };
     let jobs = jobs
         .parse()
-        .map_err(|_| format!("{jobs} is no number of jobs"))?;
+        .map_err(|_| format!("{jobs} is not a number of jobs"))?;
     Ok((action, jobs))
 }

@@ -67,12 +67,12 @@ impl From<clap::Error> for Failure {
             .collect();
         let said = said.join(" ");
         let what = said.strip_prefix("error: ").unwrap_or(&said);
-        Self::usage(what).hint("apportion-scheduler simulate --help")
+        Self::usage(what).hint("see `apportion-scheduler --help`")
     }
 }
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        Self::new(format!("failed to print: {error}"))
+        Self::new(format!("failed to write the output: {error}"))
     }
 }

@@ -101,7 +101,7 @@ async fn serve_until_stopped(asked: &Run) -> Result<(), Failure> {
     let client = api::client(asked.kubeconfig.as_deref()).await?;
     let (questions, asked_of_us) = mpsc::channel(16);
     let address = serve::open(asked.address, questions).await?;
-    info!(%address, "Scheduler answers");
+    info!(%address, "Scheduler listening");
     let stop = stopped()?;
     tokio::pin!(stop);
     let lease = lead::Lease::new(client.clone(), asked);
@@ -109,7 +109,7 @@ async fn serve_until_stopped(asked: &Run) -> Result<(), Failure> {
         held = lease.acquire() => held?,
         () = &mut stop => return Ok(()),
     };
-    info!(identity = lease.identity(), term, "Scheduler leads");
+    info!(identity = lease.identity(), term, "Scheduler became leader");
     let reach = Reach::new(
         authority::start(client.clone(), terms(&client, asked)),
         term,
@@ -117,10 +117,10 @@ async fn serve_until_stopped(asked: &Run) -> Result<(), Failure> {
     let work = tokio::spawn(Work::start(client, asked, asked_of_us, reach)?.go());
     tokio::select! {
         lost = lease.keep() => Err(lost),
-        ended = work => Err(Failure::new(format!("the scheduler's loop ended: {ended:?}"))),
+        ended = work => Err(Failure::new(format!("the scheduling loop ended: {ended:?}"))),
         () = &mut stop => {
             lease.release().await;
-            info!("Scheduler left, the pods stay");
+            info!("Scheduler stopped, pods keep running");
             Ok(())
         }
     }
@@ -220,7 +220,7 @@ impl Work {
         }
         self.hear_others().await;
         self.hear_agents().await;
-        info!("Scheduler knows the cluster");
+        info!("Cluster state loaded");
         let (mut round, mut news) = (Instant::now(), Instant::now());
         // Before these nothing of theirs is done, whatever happens.
         let (mut rested, mut heard) = (round, news);

@@ -12,7 +12,7 @@ use crate::over_time::OverTime;
 /// Where the running scheduler answers.
 const ADDRESS: &str = "127.0.0.1:9409";
 
-/// The scheduler of Apportion.
+/// Schedule pods onto shared and whole GPUs.
 #[derive(Debug, Parser)]
 #[command(name = "apportion-scheduler", version, about)]
 pub(crate) struct Options {
@@ -22,20 +22,20 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Schedules the pods of a cluster
+    /// Schedule the pods of a cluster
     Run(Run),
-    /// Asks the running scheduler why a pod is where it is, or waits
+    /// Ask the running scheduler why a pod has its node, or waits
     Explain(Explain),
-    /// Says what would be decided for the objects in these files
+    /// Show the scheduling decisions for Kubernetes objects in files
     Simulate(Simulate),
-    /// Answers the API server: which pods, queues, pod groups and topologies may be
+    /// Serve the admission webhooks for pods, queues, pod groups and topologies
     Webhook(Box<Webhook>),
 }
 
 /// How to run.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// A scheduler whose pods are decided on; may be given more than once
+    /// Schedule pods with this schedulerName; can be repeated
     #[arg(
         long = "scheduler-name",
         value_name = "NAME",
@@ -43,38 +43,38 @@ pub(crate) struct Run {
     )]
     pub(crate) schedulers: Vec<String>,
 
-    /// The cluster [default: KUBECONFIG, ~/.kube/config, or that of the pod this runs in]
+    /// Kubeconfig file [default: KUBECONFIG, ~/.kube/config, or the pod's service account]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
-    /// Where health, explanations and snapshots are served
+    /// Address of health, metrics, explanations and snapshots
     #[arg(long, value_name = "IP:PORT", default_value = ADDRESS)]
     pub(crate) address: SocketAddr,
 
-    /// The namespace of the lease by which one scheduler leads
+    /// Namespace of the leader election lease
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     pub(crate) lease_namespace: String,
 
-    /// The name of the lease
+    /// Name of the leader election lease
     #[arg(long, value_name = "NAME", default_value = "apportion-scheduler")]
     pub(crate) lease_name: String,
 
-    /// How long the lease holds without being renewed, in seconds
+    /// Seconds that the lease is valid without being renewed
     #[arg(long, value_name = "SECONDS", default_value_t = 15,
         value_parser = clap::value_parser!(u64).range(3..=3600))]
     pub(crate) lease_duration: u64,
 
-    /// The namespace of the authority that signs the certificates of agents served over TCP
-    /// [default: that of the cluster's configuration]
+    /// Namespace of the CA that signs the certificates of agents
+    /// [default: the namespace of the cluster's configuration]
     #[arg(long, value_name = "NAMESPACE")]
     pub(crate) authority_namespace: Option<String>,
 
-    /// The user who may ask for an agent's certificate
-    /// [default: the service account apportion-agent of the authority's namespace]
+    /// User that may request agent certificates
+    /// [default: the service account apportion-agent in the CA's namespace]
     #[arg(long, value_name = "USER")]
     pub(crate) agent_user: Option<String>,
 
-    /// How long certificates for agents are good for, in seconds; they are renewed by themselves
+    /// Lifetime of agent certificates in seconds; they are renewed automatically
     #[arg(long, value_name = "SECONDS", default_value_t = 30 * 24 * 60 * 60,
         value_parser = clap::value_parser!(u64).range(12..=31_536_000))]
     pub(crate) certificate_life: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) over_time: OverTime,
 
-    /// What is logged, as tracing's filters say it
+    /// Log filter, such as info or apportion_scheduler=debug
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub(crate) log: String,
 }
@@ -93,15 +93,15 @@ pub(crate) struct Run {
 /// What to ask.
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
-    /// NAME or NAMESPACE/NAME
+    /// Pod, as NAME or NAMESPACE/NAME
     #[arg(value_name = "POD")]
     pub(crate) pod: String,
 
-    /// Print JSON; amounts of memory are bytes
+    /// Print JSON; memory is in bytes
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Where the scheduler answers
+    /// Address of the running scheduler
     #[arg(long, value_name = "IP:PORT", default_value = ADDRESS)]
     pub(crate) address: SocketAddr,
 }
@@ -109,26 +109,26 @@ pub(crate) struct Explain {
 /// What to simulate.
 #[derive(Debug, Args)]
 pub(crate) struct Simulate {
-    /// Kubernetes objects as YAML or JSON (`kubectl get -o yaml` writes such); - reads standard input
+    /// Kubernetes objects in YAML or JSON, as `kubectl get -o yaml` prints them; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
 
-    /// Print JSON; amounts of memory are bytes
+    /// Print JSON; memory is in bytes
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Say why this pod (NAME or NAMESPACE/NAME) goes where it goes, or waits
+    /// Explain why this pod (NAME or NAMESPACE/NAME) gets its node, or waits
     #[arg(long, value_name = "POD")]
     pub(crate) explain: Option<String>,
 
     #[command(flatten)]
     pub(crate) choices: Choices,
 
-    /// The time of the decisions [default: now]
+    /// Time of the decisions [default: now]
     #[arg(long, value_name = "RFC3339")]
     pub(crate) now: Option<Timestamp>,
 
-    /// A scheduler whose pods are decided on; may be given more than once
+    /// Schedule pods with this schedulerName; can be repeated
     #[arg(
         long = "scheduler-name",
         value_name = "NAME",
@@ -140,24 +140,24 @@ pub(crate) struct Simulate {
 /// How the webhook listens and which rules are on.
 #[derive(Debug, Args)]
 pub(crate) struct Webhook {
-    /// Where questions are answered, over TLS
+    /// HTTPS address for the API server's admission reviews
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
     pub(crate) listen: SocketAddr,
 
-    /// Where /healthz, /readyz and /metrics are shown
+    /// HTTP address of /healthz, /readyz and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9444")]
     pub(crate) health: SocketAddr,
 
-    /// Show the certificate in this folder (tls.crt, tls.key), which somebody else renews, in place of our own
+    /// Folder of a certificate (tls.crt, tls.key) that is renewed elsewhere [default: the webhook makes and renews one]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) tls_dir: Option<PathBuf>,
 
-    /// Answer only clients whose certificate an authority in this file (PEM) signed, as the API server's where it has
-    /// one; everybody without it
+    /// File with the CA certificates (PEM) of clients that are answered, such as the API server; any client if not
+    /// given
     #[arg(long, value_name = "FILE")]
     pub(crate) client_ca: Option<PathBuf>,
 
-    /// The namespace of our service and of the secret with our certificate
+    /// Namespace of the webhook's service and of its certificate secret
     #[arg(
         long,
         env = "POD_NAMESPACE",
@@ -166,23 +166,23 @@ pub(crate) struct Webhook {
     )]
     pub(crate) namespace: String,
 
-    /// Our service
+    /// Service of the webhook
     #[arg(long, value_name = "NAME", default_value = "apportion-webhook")]
     pub(crate) service: String,
 
-    /// The secret with our certificate
+    /// Secret of the webhook's certificate
     #[arg(long, value_name = "NAME", default_value = "apportion-webhook-tls")]
     pub(crate) secret: String,
 
-    /// Another name or address under which the API server calls; may be given more than once
+    /// Another DNS name or address at which the API server calls the webhook; can be repeated
     #[arg(long = "name", value_name = "NAME")]
     pub(crate) names: Vec<String>,
 
-    /// The webhook configurations, of both kinds, that are made to trust our certificate
+    /// Name of the mutating and validating webhook configurations that get the CA certificate
     #[arg(long, value_name = "NAME", default_value = "apportion-admission")]
     pub(crate) configurations: String,
 
-    /// A scheduler whose pods are judged; may be given more than once
+    /// Check pods with this schedulerName; can be repeated
     #[arg(
         long = "scheduler-name",
         value_name = "NAME",
@@ -190,31 +190,31 @@ pub(crate) struct Webhook {
     )]
     pub(crate) schedulers: Vec<String>,
 
-    /// Refuse pods that share a card
+    /// Refuse pods that share a GPU
     #[arg(long)]
     pub(crate) no_sharing: bool,
 
-    /// How a container gets its card
+    /// How a container gets its GPU
     #[arg(long, value_name = "WAY", default_value = "slot")]
     pub(crate) delivery: Delivery,
 
-    /// The resource of which a container that shares a card gets one
+    /// Resource of which each container with a share gets one
     #[arg(long, value_name = "RESOURCE", default_value = apportion_abi::names::RESOURCE_SLOT)]
     pub(crate) slot: String,
 
-    /// The runtime class of pods that share a card and choose none
+    /// Runtime class for pods that share a GPU and set no runtime class
     #[arg(long, value_name = "NAME")]
     pub(crate) runtime_class: Option<String>,
 
-    /// Containers that ask for no card see none, and none may choose its cards by itself
+    /// Hide GPUs from containers that request none, and refuse containers that choose their GPUs themselves
     #[arg(long)]
     pub(crate) block_visible_devices: bool,
 
-    /// Refuse shares that KAI takes and nobody can use: too small, on too many cards, beside other makers' cards
+    /// Refuse shares that KAI accepts but that cannot work: too small, on too many GPUs, or beside GPUs of other vendors
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Warn when the quotas of a queue and its parent don't fit, and refuse queues without their parent
+    /// Warn if a queue's quotas do not fit its parent's, and refuse queues whose parent does not exist
     #[arg(long)]
     pub(crate) compare_quotas: bool,
 }
@@ -222,11 +222,11 @@ pub(crate) struct Webhook {
 /// How a container gets its card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Delivery {
-    /// By the agent of its node
+    /// By the agent of the node
     Slot,
     /// By KAI's binder
     ConfigMaps,
-    /// By KAI's binder, with a limit for HAMi's library
+    /// By KAI's binder, with a limit for the HAMi library
     ConfigMapsWithLimit,
 }
 

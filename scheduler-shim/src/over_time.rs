@@ -18,8 +18,8 @@ const LEAST: Duration = Duration::from_secs(60);
 /// How past use counts.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OverTime {
-    /// How far back use counts, such as 1w or 12h: queues that used more than their weights say get less of what
-    /// nobody has a quota for [default: it does not count]
+    /// How far back past usage counts, such as 1w or 12h: queues that used more than their weights allow get less
+    /// over-quota capacity [default: past usage does not count]
     #[arg(long, value_name = "TIME", value_parser = window)]
     usage_window_size: Option<Duration>,
 
@@ -32,7 +32,7 @@ pub(crate) struct OverTime {
     )]
     usage_window_type: Kind,
 
-    /// When the first tumbling window began
+    /// Start of the first tumbling window
     #[arg(
         long,
         value_name = "RFC3339",
@@ -41,11 +41,11 @@ pub(crate) struct OverTime {
     )]
     usage_tumbling_window_start_time: Option<Timestamp>,
 
-    /// How old use is when it counts for half [default: all of the window counts the same]
+    /// Age at which usage counts half [default: all usage in the window counts the same]
     #[arg(long, value_name = "TIME", requires = "usage_window_size", value_parser = time)]
     usage_half_life_period: Option<Duration>,
 
-    /// How much use counts
+    /// Weight of past usage
     #[arg(
         long,
         value_name = "NUMBER",
@@ -59,9 +59,9 @@ pub(crate) struct OverTime {
 /// How a window moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// It ends now
+    /// The window ends now
     Sliding,
-    /// One begins where the last ended, and forgets everything
+    /// A new window starts where the last one ended, and forgets earlier usage
     Tumbling,
 }
 
@@ -87,7 +87,7 @@ impl OverTime {
 fn window(text: &str) -> Result<Duration, String> {
     let length = time(text)?;
     if length < LEAST {
-        return Err(format!("it must be at least {} seconds", LEAST.as_secs()));
+        return Err(format!("must be at least {} seconds", LEAST.as_secs()));
     }
     Ok(length)
 }
@@ -95,19 +95,19 @@ fn window(text: &str) -> Result<Duration, String> {
 fn time(text: &str) -> Result<Duration, String> {
     let span: Span = text
         .parse()
-        .map_err(|_| "it must be like 1w, 2d, 12h or 30m")?;
+        .map_err(|_| "expected a duration like 1w, 2d, 12h or 30m")?;
     let long = span.to_duration(SpanRelativeTo::days_are_24_hours());
-    let long = long.map_err(|_| "months and years have no fixed length; say days or weeks")?;
+    let long = long.map_err(|_| "months and years have no fixed length; use days or weeks")?;
     let long = Duration::try_from(long).ok();
     long.filter(|long| *long >= Duration::from_secs(1))
-        .ok_or_else(|| "it must be at least a second".to_owned())
+        .ok_or_else(|| "must be at least a second".to_owned())
 }
 
 fn weight(text: &str) -> Result<f64, String> {
     let number: Option<f64> = text.parse().ok();
     number
         .filter(|number| number.is_finite() && *number >= 0.0)
-        .ok_or_else(|| "it must be a number, 0 or above".to_owned())
+        .ok_or_else(|| "expected a number, 0 or above".to_owned())
 }
 
 #[cfg(test)]

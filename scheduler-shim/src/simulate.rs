@@ -69,16 +69,14 @@ fn find(snapshot: &Snapshot<'_>, name: &str) -> Result<String, Failure> {
             let known: Vec<&str> = pods.iter().take(5).map(String::as_str).collect();
             let hint = match known.as_slice() {
                 [] => "there are no pods in these files".to_owned(),
-                known => format!("there are pods such as {}", known.join(", ")),
+                known => format!("the files have pods such as {}", known.join(", ")),
             };
-            Err(Failure::usage(format!("no pod is called {name}")).hint(hint))
+            Err(Failure::usage(format!("there is no pod {name}")).hint(hint))
         }
         many => {
             let many: Vec<&str> = many.iter().map(|pod| pod.as_str()).collect();
-            Err(
-                Failure::usage(format!("more than one pod is called {name}"))
-                    .hint(format!("name one of {}", many.join(", "))),
-            )
+            Err(Failure::usage(format!("more than one pod is named {name}"))
+                .hint(format!("use one of {}", many.join(", "))))
         }
     }
 }
@@ -94,13 +92,13 @@ fn tell(report: &Report) {
             .collect();
         let count: usize = report.ignored.values().sum();
         eprintln!(
-            "ignored {count} objects of kinds that decide nothing: {}",
+            "ignored {count} objects of kinds that do not affect scheduling: {}",
             kinds.join(", ")
         );
     }
     if report.other_schedulers_pods > 0 {
         eprintln!(
-            "left {} pods to other schedulers",
+            "skipped {} pods of other schedulers",
             report.other_schedulers_pods
         );
     }

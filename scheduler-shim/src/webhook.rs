@@ -41,7 +41,7 @@ pub(crate) fn run(asked: &Webhook) -> Result<(), Failure> {
             let causes =
                 std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
             let said: Vec<String> = causes.map(ToString::to_string).collect();
-            Failure::new(said.join(": ")).hint("apportion-scheduler webhook --help")
+            Failure::new(said.join(": ")).hint("see `apportion-scheduler webhook --help`")
         })
     })
 }

@@ -18,7 +18,7 @@ fn two_limits_hold_at_once_a_third_is_refused_in_a_sentence_and_a_smaller_one_fi
     let third = host.run(&["--gpu-fraction", "0.2"], &["true"]);
     let sentence = third.fails_in_one_line(1);
     for part in [
-        "asked 2000 MiB",
+        "asked for 2000 MiB",
         "1000 MiB free",
         "train with 7000 MiB",
         "serve with 2000 MiB",

@@ -93,7 +93,9 @@ fn the_live_view_follows_what_happens_and_gives_the_terminal_back() {
         let probe = openpty(None, None).expect("a terminal");
         let before = tcgetattr(&probe.slave).expect("a terminal");
         let mut terminal = Terminal::with_top(&host);
-        eventually(PATIENCE, "it is drawn", || terminal.shows("q ends this"));
+        eventually(PATIENCE, "it is drawn", || {
+            terminal.shows("press q to quit")
+        });
         let mut victim = host.victim(&["--gpu-memory", "2000", "--name", "appears"]);
         victim.step("start").ok();
         eventually(PATIENCE, "the allocation appears", || {
@@ -112,7 +114,9 @@ fn a_signal_ends_the_live_view_as_well() {
     let probe = openpty(None, None).expect("a terminal");
     let before = tcgetattr(&probe.slave).expect("a terminal");
     let mut terminal = Terminal::with_top(&host);
-    eventually(PATIENCE, "it is drawn", || terminal.shows("q ends this"));
+    eventually(PATIENCE, "it is drawn", || {
+        terminal.shows("press q to quit")
+    });
     kill(
         Pid::from_raw(terminal.top.id().cast_signed()),
         Signal::SIGTERM,

@@ -26,8 +26,7 @@ fn no_share_is_given_of_a_card_whose_size_nobody_knows() {
     for share in [["--gpu-memory", "1000"], ["--gpu-fraction", "0.5"]] {
         let said = host.run(&share, &["true"]);
         assert!(!said.status.success());
-        let sentence =
-            "(NVIDIA GB10) does not say how much memory it has, so no share of it can be given";
+        let sentence = "(NVIDIA GB10) does not report its memory size, so it cannot be shared";
         assert!(said.err.contains(sentence), "{}", said.err);
         assert_eq!(said.err.lines().count(), 1, "{}", said.err);
     }
@@ -40,7 +39,7 @@ fn the_doctor_says_what_to_set_for_such_a_card() {
     let all = format!("{}{}", said.out, said.err);
     let total = apportion_tests::CARD / MIB;
     let todo = format!(
-        "card memory: no share of it is given without --card-memory 'NVIDIA GB10=MIB' (chart: cardMemory), at most \
+        "card memory: start the agent with --card-memory 'NVIDIA GB10=MIB' (chart: cardMemory), where MIB is at most \
          {total}"
     );
     assert!(all.contains(&todo), "{all}");

@@ -34,32 +34,32 @@ const FEATURES: &str = "apportion-cluster/suites,apportion-tests/control-plane";
 /// What can be done with a cluster.
 #[derive(Subcommand)]
 pub(crate) enum Task {
-    /// Build the programs that it is made of, which `up` does otherwise where they are not there.
+    /// Build the Kubernetes programs of the cluster (`up` does so if they are missing).
     Build(Shape),
-    /// Start it: etcd, the API server and its friends, containerd, a kubelet, simulated cards.
+    /// Start the cluster: etcd, the control plane, containerd, a kubelet and simulated GPUs.
     Up(Shape),
-    /// Stop it and remove all that it left: processes, mounts, control groups, files.
+    /// Stop the cluster and remove its processes, mounts, cgroups and files.
     Down,
-    /// Say how it stands.
+    /// Show the state of the cluster and of its programs.
     Status,
-    /// Build our programs again and load the images made of them.
+    /// Build the programs of Apportion again and load their images into the cluster.
     Load,
-    /// Run kubectl on it.
+    /// Run kubectl on the cluster.
     Kubectl(Rest),
-    /// Run helm on it.
+    /// Run helm on the cluster.
     Helm(Rest),
-    /// Run crictl on its containerd.
+    /// Run crictl on the cluster's containerd.
     Crictl(Rest),
-    /// Run ctr on its containerd.
+    /// Run ctr on the cluster's containerd.
     Ctr(Rest),
-    /// Run the suites that need a cluster, on this one or on one of their own.
+    /// Run the test suites that need a cluster, on the running one or on a new one.
     Test {
         #[command(flatten)]
         shape: Shape,
-        /// Only this suite, such as delivery; may be given again.
+        /// Run only this suite, such as delivery; can be repeated.
         #[arg(long, value_name = "NAME")]
         suite: Vec<String>,
-        /// Arguments for the tests themselves, such as a name to look for.
+        /// Arguments for the test programs, such as a test name.
         #[arg(last = true)]
         args: Vec<String>,
     },
@@ -75,19 +75,19 @@ pub(crate) struct Rest {
 /// What the cluster is to be like.
 #[derive(Args)]
 pub(crate) struct Shape {
-    /// How many nodes: the first has a kubelet, the others exist at the API level only.
+    /// Nodes; the first has a kubelet, the others exist in the API only.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     nodes: u32,
-    /// How many simulated cards the machine has.
+    /// Simulated GPUs of the machine.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     gpus: u32,
-    /// The minor of Kubernetes, such as 1.36 [default: the newest of tests/kubernetes].
+    /// Kubernetes minor version, such as 1.36 [default: the newest in tests/kubernetes].
     #[arg(long, value_name = "MINOR")]
     kubernetes: Option<String>,
-    /// A folder with another containerd, its shim and ctr, such as a distribution's.
+    /// Folder of another containerd with its shim and ctr, such as a distribution's.
     #[arg(long, value_name = "FOLDER")]
     containerd: Option<PathBuf>,
-    /// Run programs of ours that were built with optimisation.
+    /// Run the programs of Apportion built with optimisation.
     #[arg(long)]
     release: bool,
 }
@@ -97,7 +97,7 @@ pub(crate) fn perform(workspace: &Workspace, task: Task) -> Result<ExitCode> {
     match task {
         Task::Build(shape) => {
             let kubernetes = programs(workspace, &shape)?.kubernetes;
-            println!("Kubernetes {kubernetes} and the tools are there");
+            println!("Kubernetes {kubernetes} and the tools are built");
         }
         Task::Up(shape) => start(workspace, &folder, &shape)?,
         Task::Down => end(&folder)?,
@@ -121,11 +121,11 @@ fn folder(workspace: &Workspace) -> Result<Folder> {
 
 fn start(workspace: &Workspace, folder: &Folder, shape: &Shape) -> Result<()> {
     if let Some(cluster) = Cluster::at(folder).filter(|cluster| cluster.state() == State::Up) {
-        println!("{} runs already", described(&cluster));
+        println!("{} is already running", described(&cluster));
         return Ok(());
     }
     let cluster = bring_up(workspace, folder, shape)?;
-    println!("{} runs", described(&cluster));
+    println!("{} is running", described(&cluster));
     println!("export KUBECONFIG={}", folder.kubeconfig().display());
     Ok(())
 }
@@ -178,7 +178,7 @@ fn end(folder: &Folder) -> Result<()> {
     down(folder)?;
     let left = leftovers(folder);
     if !left.is_empty() {
-        bail!("left behind\n{}", left.join("\n"));
+        bail!("failed to remove\n{}", left.join("\n"));
     }
     println!("no cluster in {}", folder.path().display());
     Ok(())
@@ -197,7 +197,7 @@ fn status(folder: &Folder) -> ExitCode {
         State::Up => ExitCode::SUCCESS,
         State::Half(dead) => {
             println!(
-                "stopped: {}; hint: `cargo xtask cluster up` starts afresh",
+                "stopped: {}; hint: `cargo xtask cluster up` starts a new cluster",
                 dead.join(", ")
             );
             ExitCode::FAILURE
@@ -208,7 +208,7 @@ fn status(folder: &Folder) -> ExitCode {
 /// One line that tells this cluster from others.
 fn described(cluster: &Cluster) -> String {
     format!(
-        "cluster {} (Kubernetes {}, {} simulated cards, API server on 127.0.0.1:{}, in {})",
+        "cluster {} (Kubernetes {}, {} simulated GPUs, API server on 127.0.0.1:{}, in {})",
         cluster.folder().name(),
         cluster.kubernetes(),
         cluster.gpus(),
@@ -220,7 +220,7 @@ fn described(cluster: &Cluster) -> String {
 fn running(folder: &Folder) -> Result<Cluster> {
     Cluster::at(folder).with_context(|| {
         format!(
-            "no cluster in {}; hint: cargo xtask cluster up",
+            "no cluster in {}; hint: start one with `cargo xtask cluster up`",
             folder.path().display()
         )
     })
@@ -281,7 +281,7 @@ fn test(
         let mut scheduler = of_package(SCHEDULER).filter(|program| program.target == "scheduler");
         let program = scheduler
             .next()
-            .context("there is no suite of the scheduler")?;
+            .context("no test suite of the scheduler was found")?;
         // Each test has servers of its own, and two at once are enough for a small machine.
         run_one(program, &["--test-threads=2"]);
     }

@@ -39,13 +39,13 @@ pub(crate) struct Options {
     /// A checkout of coldzerofear/vgpu-manager
     #[arg(long, value_name = "DIR")]
     vgpu_manager: Option<PathBuf>,
-    /// Only what fits a minute: every way once, fewer races, kills and nonsense, and no costs
+    /// Run for about a minute: each way once, fewer races, kills and nonsense arguments, no costs
     #[arg(long)]
     quick: bool,
-    /// Only these sections
+    /// Run only these sections
     #[arg(long, value_name = "SECTION")]
     only: Vec<Section>,
-    /// Write the tables to this file, too
+    /// Also write the tables to this file
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 }

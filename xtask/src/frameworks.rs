@@ -36,16 +36,16 @@ const STAGED: &str = "APPORTION_STAGED";
 /// Which frameworks, and where the table goes.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only these, by their names in `--list` [default: all]
+    /// Frameworks to run, by their names in `--list` [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// List the frameworks and what they need, and run nothing
+    /// List the frameworks and their requirements, and exit
     #[arg(long)]
     list: bool,
-    /// Write the table to this file too
+    /// Also write the table to this file
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Run only the programs whose title contains this
+    /// Run only programs whose title contains this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
 }

@@ -42,76 +42,76 @@ use workspace::Workspace;
 /// What is not passed, and why.
 const DEVIATIONS: &str = "scheduler-shim/policy/deviations.json";
 
-/// Builds, shows, tests and installs Apportion.
+/// Build, run, test and install Apportion.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", version, disable_help_subcommand = true)]
 enum Task {
-    /// Build everything and stage it under target/apportion, or target/apportion-release.
+    /// Build everything into target/apportion, or target/apportion-release.
     Build {
-        /// Optimise; the preloaded library always is.
+        /// Build with optimisation (the preload library always is).
         #[arg(long)]
         release: bool,
     },
-    /// Two programs share a card: the real one with a driver, else a simulated one.
+    /// Run the demonstration: on a real GPU if there is a driver, else on a simulated one.
     Demo {
         /// Arguments for `apportion demo`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// A real Kubernetes on this machine, beside simulated cards.
+    /// Run a real Kubernetes cluster on this machine, with simulated GPUs.
     #[command(subcommand)]
     Cluster(cluster::Task),
     /// Run every test that needs neither a GPU nor a cluster.
     Test {
-        /// Only what a pull request needs: without the long suites, the account pages under loom and the clients
+        /// Run what a pull request needs: skip the long suites, the account pages under loom and the clients
         /// from PyPI.
         #[arg(long)]
         quick: bool,
-        /// How many test programs run at once [default: as many as the machine has processors].
+        /// Test programs to run at the same time [default: the number of processors].
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
         jobs: Option<u32>,
-        /// Arguments for the tests themselves, such as a name to look for.
+        /// Arguments for the test programs, such as a test name.
         #[arg(last = true)]
         args: Vec<String>,
     },
-    /// Run frameworks from PyPI on the simulated driver, without a limit and with one, and print a table.
+    /// Run frameworks from PyPI on the simulated driver, with and without a limit, and print a table.
     Frameworks(frameworks::Options),
-    /// Fetch NVIDIA's own driver libraries and compare what they do with and without ours; no card is needed.
+    /// Fetch NVIDIA's driver libraries and compare their answers with and without Apportion; needs no GPU.
     Drivers {
-        /// Driver branches, such as 535 [default: all with cuGetProcAddress that Debian has].
+        /// Driver branches, such as 535 [default: all of Debian's that have cuGetProcAddress].
         branches: Vec<String>,
     },
-    /// Build the book, docs/ as pages of HTML, with `mdbook`.
+    /// Build the book from docs/ with `mdbook`.
     Docs(docs::Options),
-    /// Check format, lints, documentation, licences and advisories.
+    /// Check formatting, lints, documentation, licences and advisories.
     Lint,
-    /// Check the chart, its plain manifests and its alerts (with `helm` and `promtool`).
+    /// Check the Helm chart, the plain manifests and the alerts (needs `helm` and `promtool`).
     Chart {
-        /// Write the plain manifests anew.
+        /// Write the plain manifests again.
         #[arg(long)]
         update: bool,
     },
-    /// Build with optimisation and pack the images that the chart names, as files for `docker load`,
+    /// Build the container images of the chart with optimisation, as files for `docker load`,
     /// `ctr images import` and `kind load image-archive`.
     Image {
-        /// The folder that gets the files.
+        /// Folder for the files.
         #[arg(long, default_value = "target/images")]
         out: PathBuf,
     },
-    /// Build with optimisation and pack what a machine with a card needs into one folder of at most 60 MiB: programs,
-    /// libraries, and the script that runs them.
+    /// Build the pack for tests on a machine with a GPU, with optimisation: one folder of at most 60 MiB with programs,
+    /// libraries and the script that runs them.
     GpuPack {
-        /// The folder, which is made anew [default: gpu-pack in the target folder].
+        /// Folder of the pack; an old pack is replaced [default: gpu-pack in the target folder].
         #[arg(long)]
         out: Option<PathBuf>,
-        /// Do not optimise, and do not check the size: for tests on this machine.
+        /// Build without optimisation and skip the size check, for tests on this machine.
         #[arg(long)]
         debug: bool,
     },
-    /// Run the benches; they print ratios.
+    /// Run the benchmarks and print ratios.
     Bench {
-        /// Arguments for the pairs, such as one section: calls, contention, starts; or `api` and its arguments:
-        /// the scheduler on a real API server, whose programs `cargo xtask cluster up` builds.
+        /// One section (calls, contention, starts), or `api` with its arguments: the scheduler on a real API server,
+        /// whose programs `cargo xtask cluster up` builds.
         #[arg(last = true)]
         args: Vec<String>,
     },
@@ -119,27 +119,27 @@ enum Task {
     Compare(compare::Options),
     /// Run scheduling scenarios: our own and those made of KAI's tests, or those of a folder.
     Scenarios(Options),
-    /// Carry random clusters on, step after step, and look at what the policy promises.
+    /// Check the promises of the policy on random clusters, step by step.
     Soak {
-        /// How many clusters each promise is held against.
+        /// Clusters to check each promise on.
         #[arg(long, default_value_t = 8_000)]
         cases: u32,
-        /// The seed of an earlier run, to have the same clusters again.
+        /// Seed of an earlier run, for the same clusters.
         #[arg(long)]
         seed: Option<u64>,
-        /// Take so many steps with the scheduler's model and nothing else, in place of that.
+        /// Instead, run this many steps of the scheduler's model alone.
         #[arg(long, value_name = "STEPS", conflicts_with = "api")]
         model: Option<u64>,
-        /// Take so many steps with the scheduler, agents and a real API server, in place of that, as fast as the API
-        /// server takes them.
+        /// Instead, run this many steps of the scheduler and agents on a real API server, as fast as the server
+        /// allows.
         #[arg(long, value_name = "STEPS")]
         api: Option<u64>,
     },
     /// Ask the policy's rules single questions, and compare with KAI's answers.
     Oracles(Options),
-    /// Build with optimisation and copy the programs and libraries below a folder.
+    /// Build with optimisation and install the programs and libraries.
     Install {
-        /// The folder that gets `bin` and `lib/apportion`.
+        /// Folder for `bin` and `lib/apportion`.
         #[arg(long, default_value = "/usr/local")]
         prefix: PathBuf,
     },

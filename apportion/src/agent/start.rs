@@ -51,19 +51,17 @@ pub(crate) async fn connect_or_start(instance: &Instance) -> Result<Agent, Failu
             Some(agent) if is_free && !agent.is_running() => {
                 complaints += u32::from(agent.has_said_why());
                 if complaints == COMPLAINTS {
-                    return Err(explain(instance, "ended at once", agent));
+                    return Err(explain(instance, "exited at once", agent));
                 }
                 launched = None;
             }
             None | Some(_) => {}
         }
         if Instant::now() > deadline {
-            let what = "does not serve";
+            let what = "does not answer";
             return Err(match &launched {
                 Some(agent) => explain(instance, what, agent),
-                None => {
-                    Failure::new(format!("the agent {what}")).hint("`apportion doctor` looks at it")
-                }
+                None => Failure::new(format!("the agent {what}")).hint("run `apportion doctor`"),
             });
         }
         tokio::time::sleep(PAUSE).await;
@@ -113,7 +111,7 @@ fn explain(instance: &Instance, what: &str, agent: &Background) -> Failure {
     if names_sim {
         failure
     } else {
-        failure.hint(format!("{hint}; --sim uses simulated cards"))
+        failure.hint(format!("{hint}; or use simulated GPUs with --sim"))
     }
 }
 

@@ -21,9 +21,10 @@ const KERNEL: (u32, u32) = (5, 3);
 /// The first driver that limits memory by control group.
 const LIMITING_DRIVER: u32 = 615;
 
-const INSTALL: &str = "install Apportion anew, or name its libraries in APPORTION_LIB_DIR";
-const AGENT: &str = "end the agent that holds the socket, or name another folder in APPORTION_DIR";
-const DRIVER: &str = "install the NVIDIA driver, or use --sim for simulated cards";
+const INSTALL: &str =
+    "reinstall Apportion, or set APPORTION_LIB_DIR to the folder of its libraries";
+const AGENT: &str = "stop the agent that holds the socket, or set APPORTION_DIR to another folder";
+const DRIVER: &str = "install the NVIDIA driver, or use simulated GPUs with --sim";
 
 /// Looks at everything.
 pub(super) fn all(instance: &Instance) -> Vec<Finding> {
@@ -68,10 +69,7 @@ fn installation(instance: &Instance) -> Finding {
         .filter_map(|file| file.as_ref().err())
         .collect();
     match missing.first() {
-        None => Finding::good(
-            "installation",
-            format!("all {} files are there", files.len()),
-        ),
+        None => Finding::good("installation", format!("all {} files found", files.len())),
         Some(first) => Finding::failed("installation", first, INSTALL),
     }
 }
@@ -97,10 +95,12 @@ fn preload(instance: &Instance) -> Finding {
     if succeeded && said.is_empty() {
         return Finding::good(name, library.display().to_string());
     }
-    let todo = "the file has to be readable and on a file system that is not mounted noexec";
+    let todo = "the library must be readable, on a file system that is not mounted noexec";
     Finding::missing(
         name,
-        said.lines().next().unwrap_or("/bin/true failed with it"),
+        said.lines()
+            .next()
+            .unwrap_or("/bin/true failed with the library preloaded"),
         todo,
     )
 }
@@ -108,7 +108,7 @@ fn preload(instance: &Instance) -> Finding {
 fn folder(instance: &Instance) -> Finding {
     let shown = instance.dir.display();
     match fs::metadata(&instance.dir) {
-        Err(_) => Finding::good("folder", format!("{shown} is made when it is needed")),
+        Err(_) => Finding::good("folder", format!("{shown}, created when needed")),
         Ok(found) if found.uid() == Uid::effective().as_raw() => {
             Finding::good("folder", shown.to_string())
         }
@@ -117,7 +117,7 @@ fn folder(instance: &Instance) -> Finding {
             Finding::missing(
                 "folder",
                 owner,
-                "name a folder of your own in APPORTION_DIR",
+                "set APPORTION_DIR to a folder that you own",
             )
         }
     }
@@ -127,7 +127,7 @@ fn folder(instance: &Instance) -> Finding {
 fn simulation(instance: &Instance) -> Finding {
     let socket = &instance.driver_socket;
     if UnixStream::connect(socket).is_ok() {
-        return Finding::good("simulation", format!("serves at {}", socket.display()));
+        return Finding::good("simulation", format!("running at {}", socket.display()));
     }
     let started = instance
         .prepare()
@@ -158,8 +158,8 @@ fn library(check: &'static str, answer: &Answer) -> Finding {
     match answer {
         Answer::Error(error) => Finding::missing(check, error, DRIVER),
         Answer::Found(found) if found.cards.is_empty() => {
-            let says = format!("version {}, no cards", found.version);
-            Finding::missing(check, says, "the machine needs a card, or use --sim")
+            let says = format!("version {}, no GPUs", found.version);
+            Finding::missing(check, says, "add a GPU, or use simulated GPUs with --sim")
         }
         Answer::Found(found) => {
             let names: Vec<_> = found.cards.iter().map(|card| card.name.as_str()).collect();
@@ -186,14 +186,14 @@ fn card_memory(report: &Report) -> Option<Finding> {
     let most = programs.map_or(0, |card| card.total_bytes / MIB);
     let todo = match most {
         0 => format!(
-            "no share of it is given without --card-memory '{name}=MIB' (chart: cardMemory)"
+            "start the agent with --card-memory '{name}=MIB' (chart: cardMemory); without it this GPU cannot be shared"
         ),
         most => format!(
-            "no share of it is given without --card-memory '{name}=MIB' (chart: cardMemory), at most {most}, of which \
-             the machine's other programs need their part"
+            "start the agent with --card-memory '{name}=MIB' (chart: cardMemory), where MIB is at most {most}, less what \
+             other programs of the machine need; without it this GPU cannot be shared"
         ),
     };
-    let found = format!("{name} has none of its own and uses the machine's");
+    let found = format!("{name} uses the machine's memory and has none of its own");
     Some(Finding::note("card memory", found, &todo))
 }
 
@@ -205,11 +205,11 @@ fn own_limits(version: &str, controllers: &Path) -> Finding {
         .and_then(|part| part.parse::<u32>().ok());
     let is_new = major.is_some_and(|major| major >= LIMITING_DRIVER);
     let found = match (is_new, controllers.exists()) {
-        (true, true) => "the driver can limit control groups; the library limits everywhere",
+        (true, true) => "this driver can limit cgroups; Apportion's library limits on every driver",
         (true, false) => {
-            "the driver could limit control groups of version 2, which are not mounted"
+            "this driver can limit cgroups v2, which are not mounted; Apportion's library limits"
         }
-        (false, _) => "none in this driver; the library limits",
+        (false, _) => "none in this driver; Apportion's library limits",
     };
     Finding::good("own limits", found)
 }
@@ -225,7 +225,7 @@ fn agent(instance: &Instance) -> Vec<Finding> {
     match asked {
         Ok(None) => vec![Finding::good(
             "agent",
-            "none runs; `apportion run` starts it",
+            "not running; `apportion run` starts it",
         )],
         Ok(Some(node)) => vec![running(&node), metrics(&node)],
         Err(failure) => vec![Finding::failed("agent", &failure, AGENT)],
@@ -240,7 +240,7 @@ fn running(node: &Node) -> Finding {
     Finding::note(
         "agent",
         found,
-        "another version than this command; end it when it is idle",
+        "its version is not the version of this command; stop the agent when it is idle",
     )
 }
 

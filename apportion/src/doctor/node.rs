@@ -72,7 +72,7 @@ fn text(report: &Report) -> String {
     }
     let values: &BTreeMap<_, _> = &report.choice.values;
     match (&report.choice.preset, values.is_empty()) {
-        (None, true) => text.push_str("chart: no value has to be set\n"),
+        (None, true) => text.push_str("chart: no values to set\n"),
         (preset, _) => {
             text.push_str("chart:");
             if let Some(preset) = preset {
@@ -93,33 +93,33 @@ fn findings(facts: &Facts) -> Vec<Finding> {
         Some(version) => Finding::good("kubernetes", version),
         None => Finding::note(
             "kubernetes",
-            "no kubelet was found",
-            "run this on a node, or with --root",
+            "no kubelet found",
+            "run this on a node, or name its file system with --root",
         ),
     });
     findings.push(match &facts.kubelet_root {
         Some(root) if facts.is_noexec => Finding::missing(
             "kubelet",
             format!("{root} is mounted noexec"),
-            "a library below it can't be loaded: mount it with exec",
+            "libraries in it cannot be loaded; mount it without noexec",
         ),
         Some(root) => Finding::good("kubelet", root),
         None => Finding::missing(
             "kubelet",
-            "no device-plugins folder",
-            "name the kubelet's root in kubeletRoot",
+            "no device-plugins folder found",
+            "set the chart's kubeletRoot to the kubelet's root folder",
         ),
     });
     findings.push(runtime(facts));
     findings.push(support(
         "cdi",
         facts.runtime.cdi,
-        "grants are delivered as environment, mounts and devices instead",
+        "limits are delivered by environment variables, mounts and device files instead",
     ));
     findings.push(support(
         "nri",
         facts.runtime.nri,
-        "containers without a grant are seen by the driver's word only",
+        "a container that uses a GPU without a share is found only after it starts, through NVML",
     ));
     findings.push(nvidia(facts));
     findings.push(description(facts));
@@ -134,7 +134,7 @@ fn findings(facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::note(
             "device plugin",
             found,
-            "two owners of the cards give them away twice; turn it off with this node's label \
+            "two device plugins would give out the same GPUs; turn NVIDIA's off with this node's label \
              nvidia.com/gpu.deploy.device-plugin=false (GPU Operator) or \
              gke-no-default-nvidia-gpu-device-plugin=true (GKE)",
         ));
@@ -148,13 +148,13 @@ fn runtime(facts: &Facts) -> Finding {
         (Some(name), Some(version)) => Finding::good("runtime", format!("{name} {version}")),
         (Some(name), None) => Finding::note(
             "runtime",
-            format!("{name}, of unknown version"),
-            "its version decides whether it knows CDI and NRI; the kubelet reports it in kubectl get nodes -o wide",
+            format!("{name}, version unknown"),
+            "support of CDI and NRI depends on the version; `kubectl get nodes -o wide` shows it",
         ),
         (None, _) => Finding::missing(
             "runtime",
-            "neither containerd nor CRI-O",
-            "run this on a node, or with --root",
+            "neither containerd nor CRI-O found",
+            "run this on a node, or name its file system with --root",
         ),
     }
 }
@@ -163,7 +163,7 @@ fn support(check: &'static str, support: Support, otherwise: &str) -> Finding {
     match support {
         Support::On => Finding::good(check, "on"),
         Support::Off => Finding::note(check, "off", otherwise),
-        Support::Absent => Finding::note(check, "the runtime is too old for it", otherwise),
+        Support::Absent => Finding::note(check, "the runtime is too old", otherwise),
         Support::Unknown => Finding::note(check, "unknown", otherwise),
     }
 }
@@ -172,7 +172,7 @@ fn nvidia(facts: &Facts) -> Finding {
     let runtime = &facts.runtime;
     if !runtime.is_nvidia_default {
         let found = match runtime.has_nvidia {
-            true => "there, and not the default",
+            true => "installed, not the default",
             false => "none",
         };
         return Finding::good("nvidia runtime", found);
@@ -180,12 +180,12 @@ fn nvidia(facts: &Facts) -> Finding {
     match facts.is_hardened {
         true => Finding::good(
             "nvidia runtime",
-            "the default, and heeds no environment of unprivileged pods",
+            "the default; ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers",
         ),
         false => Finding::note(
             "nvidia runtime",
-            "the default: any container that sets NVIDIA_VISIBLE_DEVICES gets cards",
-            "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in its config.toml, or guard namespaces",
+            "the default; any container that sets NVIDIA_VISIBLE_DEVICES gets GPUs",
+            "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in its config.toml, or label namespaces apportion.dev/guard=enabled",
         ),
     }
 }
@@ -197,7 +197,7 @@ fn description(facts: &Facts) -> Finding {
         Described::Badly(problem) => Finding::missing(
             "nvidia cdi",
             problem,
-            "no container with a grant starts: have nvidia-ctk cdi generate write it anew",
+            "no container with a share can start; write the file again with `nvidia-ctk cdi generate`",
         ),
     }
 }
@@ -210,8 +210,8 @@ fn driver(facts: &Facts) -> Finding {
         ),
         None => Finding::note(
             "driver",
-            "no libnvidia-ml.so.1",
-            "install the NVIDIA driver, or set simulatedGpus",
+            "libnvidia-ml.so.1 not found",
+            "install the NVIDIA driver, or set the chart's simulatedGpus",
         ),
     }
 }

@@ -59,7 +59,7 @@ impl HeldSignals {
         ];
         let ends: SigSet = ends.into_iter().collect();
         let before = ends.thread_swap_mask(SigmaskHow::SIG_BLOCK);
-        let before = before.map_err(|e| Failure::new("failed to hold signals").because(e))?;
+        let before = before.map_err(|e| Failure::new("failed to block signals").because(e))?;
         Ok(Self { before })
     }
 }
@@ -133,7 +133,11 @@ async fn tie(
                     return Err(Failure::new(shortfall.sentence));
                 }
             }
-            None => return Err(Failure::new("the agent gave no answer to the allocation")),
+            None => {
+                return Err(Failure::new(
+                    "the agent's answer to the allocation is empty",
+                ));
+            }
         }
     }
 }
@@ -157,11 +161,9 @@ fn printed(list: &ListReply, uuid: apportion_abi::CardUuid) -> String {
 /// A card of which nobody knows how much it has.
 fn sizeless(card: &v1::Card) -> Failure {
     let v1::Card { uuid, model, .. } = card;
-    let why = format!(
-        "{uuid} ({model}) does not say how much memory it has, so no share of it can be given"
-    );
+    let why = format!("{uuid} ({model}) does not report its memory size, so it cannot be shared");
     Failure::new(why).hint(format!(
-        "set APPORTION_CARD_MEMORY to \"{model}=MIB\" where the agent starts"
+        "set APPORTION_CARD_MEMORY=\"{model}=MIB\" in the agent's environment"
     ))
 }
 
@@ -169,7 +171,7 @@ fn sizeless(card: &v1::Card) -> Failure {
 fn refused(refusal: &Refusal) -> Failure {
     let failure = Failure::new(refusal.to_string());
     if refusal.waiting_helps() {
-        return failure.hint("ask for less, or wait; `apportion top` shows who holds what");
+        return failure.hint("ask for less, or wait; `apportion top` shows who holds the memory");
     }
-    failure.hint("`apportion gpus` shows what each card has")
+    failure.hint("`apportion gpus` shows the memory of each GPU")
 }

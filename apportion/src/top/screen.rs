@@ -58,7 +58,7 @@ fn frame(text: &str, width: usize, height: usize) -> String {
         frame.push_str(REST_OF_LINE);
         frame.push_str("\r\n");
     }
-    frame.push_str("q ends this");
+    frame.push_str("press q to quit");
     frame.push_str(REST_OF_LINE);
     frame.push_str(REST_OF_SCREEN);
     frame

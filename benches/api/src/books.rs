@@ -49,7 +49,7 @@ fn shortfall(book: &v1::ListReply, shares: &[v1::Share]) -> Option<v1::Shortfall
             card: share.card.clone(),
             asked_bytes: share.bytes,
             free_bytes,
-            sentence: format!("asked {} and {free_bytes} are free", share.bytes),
+            sentence: format!("asked for {} and {free_bytes} are free", share.bytes),
             ..v1::Shortfall::default()
         })
     })

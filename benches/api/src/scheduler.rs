@@ -39,7 +39,7 @@ impl Scheduler {
         let scheduler = Self { child, log };
         eventually(PATIENCE, "the scheduler knows the cluster", || {
             let text = std::fs::read_to_string(&scheduler.log).unwrap_or_default();
-            text.contains("Scheduler knows the cluster")
+            text.contains("Cluster state loaded")
         });
         Ok(scheduler)
     }

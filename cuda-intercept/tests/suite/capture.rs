@@ -15,7 +15,7 @@ use std::thread;
 use apportion_intercept::{Library, ROWS};
 
 use crate::cuda::{Cuda, Pointer, Properties};
-use crate::stage::{MIB, Machine, run_inside, this_program};
+use crate::stage::{MIB, Machine, NO_ACCOUNT, run_inside, this_program};
 
 /// Where a run writes what it saw.
 const TRANSCRIPT: &str = "APPORTION_TEST_TRANSCRIPT";
@@ -424,7 +424,7 @@ fn a_capture_survives_under_a_limit_what_it_survives_without() {
     }
     let machine = Machine::start(&[8192]);
     let account = machine.account(&[1500]);
-    let alone = run(&machine, Path::new("/nonexistent/account"), false, &body);
+    let alone = run(&machine, Path::new(NO_ACCOUNT), false, &body);
     let limited = run(&machine, account.folder(), true, &body);
     let differences: Vec<_> = alone
         .lines()

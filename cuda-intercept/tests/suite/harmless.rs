@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 
 use crate::cuda::Cuda;
 use crate::lookup::past_us;
-use crate::stage::{MIB, Machine, preload, run_inside, this_program};
+use crate::stage::{MIB, Machine, NO_ACCOUNT, preload, run_inside, this_program};
 
 fn preloaded(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
@@ -152,39 +152,45 @@ fn build(compiler: &str, folder: &Path, name: &str, source: &str, flags: &[&str]
 }
 
 /// Runs the body on a machine, with the library, and with something else than a good account.
-fn without_a_limit(account: &Path, body: impl Fn(&Cuda)) {
-    fn inside<F: Fn(&Cuda)>(command: &mut Command, _: &F) {
+fn without_an_account(account: &Path, body: impl Fn()) {
+    fn inside<F: Fn()>(command: &mut Command, _: &F) {
         run_inside::<F>(command);
     }
     if env::var_os("APPORTION_TEST_INSIDE").is_some() {
-        return body(&Cuda::start());
+        return body();
     }
     let machine = Machine::start(&[4096]);
     inside(&mut machine.command(this_program(), account), &body);
 }
 
 #[test]
-fn an_account_that_is_not_there_limits_nothing() {
-    without_a_limit(Path::new("/nonexistent/account"), |cuda| {
+fn a_program_without_an_account_has_the_whole_gpu() {
+    without_an_account(Path::new(NO_ACCOUNT), || {
+        let cuda = Cuda::start();
         assert_eq!(cuda.info().1, 4096 * MIB);
         assert!(cuda.alloc(3000 * MIB).is_ok());
     });
 }
 
 #[test]
-fn an_account_that_is_garbage_limits_nothing() {
-    let folder = tempfile::tempdir().expect("there is room for a folder");
-    fs::write(folder.path().join("limits"), [7; 5000]).expect("the folder is writable");
-    fs::write(folder.path().join("usage"), "").expect("the folder is writable");
-    without_a_limit(folder.path(), |cuda| {
-        assert_eq!(cuda.info().1, 4096 * MIB);
-        assert!(cuda.alloc(3000 * MIB).is_ok());
-    });
+fn nothing_is_given_while_an_account_that_is_named_cannot_be_opened() {
+    let garbage = tempfile::tempdir().expect("there is room for a folder");
+    fs::write(garbage.path().join("limits"), [7; 5000]).expect("the folder is writable");
+    fs::write(garbage.path().join("usage"), "").expect("the folder is writable");
+    let nowhere = garbage.path().join("nowhere");
+    for account in [garbage.path(), &nowhere] {
+        without_an_account(account, || {
+            let mut context = null_mut();
+            let refused = Cuda::load().primary_retain(&raw mut context, 0);
+            assert_eq!((refused, context), (OUT_OF_MEMORY, null_mut()));
+        });
+    }
 }
 
 #[test]
 fn a_program_without_a_limit_launches_by_the_driver_s_own_functions() {
-    without_a_limit(Path::new("/nonexistent/account"), |cuda| {
+    without_an_account(Path::new(NO_ACCOUNT), || {
+        let cuda = Cuda::start();
         let launch = c"cuLaunchKernel";
         assert_eq!(cuda.address(launch), past_us(launch));
         let mut found = null_mut();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::harmless::compile;
-use crate::stage::{Account, Machine, uuid};
+use crate::stage::{Account, Machine, NO_ACCOUNT, uuid};
 
 /// An NVML with one card of 16 GiB, whose processes are the numbers in `PIDS`. Entries of the third version
 /// have 8 bytes more where `WIDE` is set. What it asks itself it asks by its exported names.
@@ -264,7 +264,7 @@ impl Stage {
     fn said(&self, is_limited: bool, pids: &[u32], is_wide: bool) -> Vec<String> {
         let account = match is_limited {
             true => self.account.folder(),
-            false => Path::new("/nonexistent/account"),
+            false => Path::new(NO_ACCOUNT),
         };
         let mut command = self.machine.command(&self.program, account);
         if !is_limited {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::harmless::compile;
-use crate::stage::Machine;
+use crate::stage::{Machine, NO_ACCOUNT};
 
 /// Counts by itself, and finds its own `name` first if it was bound so; reaches nothing.
 const HARMLESS: &str = r#"
@@ -193,7 +193,7 @@ fn compare(flags: &[&str]) -> Facts {
     let flags = [&["-rdynamic"], flags.as_slice()].concat();
     let program = compile(folder, "program", PROGRAM, &flags);
     let plain = facts(&mut Command::new(&program), folder);
-    let nowhere = Path::new("/nonexistent/account");
+    let nowhere = Path::new(NO_ACCOUNT);
     let unlimited = facts(&mut machine.command(&program, nowhere), folder);
     assert_eq!(unlimited, plain, "without a limit nothing is different");
     let mut limited = facts(&mut machine.command(&program, account.folder()), folder);

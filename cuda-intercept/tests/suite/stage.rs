@@ -133,6 +133,9 @@ impl Machine {
     }
 }
 
+/// The account of a program without a limit: a variable that is empty names none.
+pub(crate) const NO_ACCOUNT: &str = "";
+
 /// The agent's side of an account.
 pub(crate) struct Account {
     folder: PathBuf,

@@ -153,10 +153,10 @@ fn set_limit(grant: &mut Grant, ask: Ask, generation: u64) {
 fn well_formed(asks: &[Ask]) -> Result<(), Refusal> {
     let distinct: BTreeSet<_> = asks.iter().map(|ask| ask.card).collect();
     if asks.is_empty() {
-        return Err(Refusal::Malformed("no card is named"));
+        return Err(Refusal::Malformed("no GPU is named"));
     }
     if distinct.len() != asks.len() {
-        return Err(Refusal::Malformed("one card is named twice"));
+        return Err(Refusal::Malformed("a GPU is named twice"));
     }
     match asks.iter().any(|ask| ask.bytes.0 == 0) {
         true => Err(Refusal::Malformed("a share is at least 2 MiB")),

@@ -235,34 +235,33 @@ pub enum Refusal {
     #[error("{0}")]
     Malformed(&'static str),
     /// This node has no such card.
-    #[error("no card {0} on this node")]
+    #[error("this node has no GPU {0}")]
     UnknownCard(CardUuid),
     /// The card cannot be given out.
     #[error("{0} is not healthy")]
     Unhealthy(CardUuid),
     /// Nobody knows how much memory it has.
     #[error(
-        "{0} does not say how much memory it has, so no share of it can be given until the agent is told \
-         (--card-memory)"
+        "{0} does not report its memory size, so it cannot be shared until the agent is started with --card-memory"
     )]
     Sizeless(CardUuid),
     /// There is no such allocation.
-    #[error("no allocation {0}")]
+    #[error("there is no allocation {0}")]
     UnknownAllocation(AllocationId),
     /// The same key was used for another wish.
-    #[error("idempotency key {0:?} belongs to an allocation of other shares")]
+    #[error("idempotency key {0:?} belongs to an allocation with other shares")]
     KeyReused(String),
     /// The allocation has another owner already.
     #[error("allocation {0} is committed to another owner")]
     Committed(AllocationId),
     /// The allocation was given back.
-    #[error("allocation {0} was given back and ends with its last process")]
+    #[error("allocation {0} was released and ends with its last process")]
     Draining(AllocationId),
     /// Its cards are given whole, and nothing would keep another limit.
-    #[error("allocation {0} has whole cards, whose size is not to be changed")]
+    #[error("allocation {0} has whole GPUs and cannot be resized")]
     Whole(AllocationId),
     /// The allocation has nothing of the card.
-    #[error("allocation {id} has nothing of {card}")]
+    #[error("allocation {id} has no share of {card}")]
     NotGranted {
         /// Which allocation.
         id: AllocationId,

@@ -73,7 +73,7 @@ impl FromStr for WholeId {
         let number: Option<u16> = digits.and_then(|digits| digits.parse().ok());
         let id = number.filter(|number| *number > 0).map(Self);
         id.filter(|id| id.to_string() == text)
-            .ok_or_else(|| format!("{text:?} is no whole card of ours"))
+            .ok_or_else(|| format!("{text:?} is not a whole GPU of this agent"))
     }
 }
 
@@ -86,7 +86,7 @@ impl Ledger {
             return vec![Effect::Answer(Ok(id.clone()))];
         }
         if !self.takes_all(allocation) {
-            let why = "a share of a card is no whole card";
+            let why = "a share is not a whole GPU";
             return vec![Effect::Answer(Err(Refusal::Malformed(why)))];
         }
         if let Some(allocation) = self.allocations.get_mut(id) {

@@ -47,13 +47,13 @@ pub struct Plugin {
 enum Ended {
     #[error("failed to connect")]
     Connect(#[source] io::Error),
-    #[error("the connection broke")]
+    #[error("the connection failed")]
     Socket(#[from] io::Error),
     #[error("the runtime closed the connection")]
     Closed,
     #[error("the runtime did not synchronise within {} s", START_TIMEOUT.as_secs())]
     Silent,
-    #[error("the runtime takes no answer")]
+    #[error("the runtime does not read the answers")]
     Stuck,
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -72,7 +72,7 @@ pub async fn run(plugin: Plugin, grants: watch::Receiver<Arc<Grants>>, news: mps
         let ended = connect(&plugin, events, &grants, &news, &mut stage).await;
         match stage {
             Stage::Synchronized => {
-                warn!(socket = %plugin.socket.display(), why = %ended, "Runtime no longer asks");
+                warn!(socket = %plugin.socket.display(), why = %ended, "NRI connection lost");
                 let _ = news.send(News::Disconnected).await;
                 pause = FIRST_PAUSE;
                 was_told = true;
@@ -84,7 +84,7 @@ pub async fn run(plugin: Plugin, grants: watch::Receiver<Arc<Grants>>, news: mps
             Stage::Configured | Stage::Registering => {}
         }
         if !std::mem::replace(&mut was_told, true) {
-            warn!(socket = %plugin.socket.display(), why = %ended, "Runtime does not ask");
+            warn!(socket = %plugin.socket.display(), why = %ended, "NRI connection failed");
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
@@ -118,7 +118,7 @@ async fn connect(
                     write(&mut socket, &encode(lane, &answer)).await?;
                 }
                 if session.stage() == Stage::Synchronized && *stage != Stage::Synchronized {
-                    info!(socket = %plugin.socket.display(), events, "Runtime asks before it creates containers");
+                    info!(socket = %plugin.socket.display(), events, "NRI plugin connected");
                 }
                 *stage = session.stage();
                 if let Some(told) = step.news {

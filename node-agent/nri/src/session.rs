@@ -57,10 +57,10 @@ pub enum Break {
     #[error("the runtime refused the plugin: {0}")]
     Refused(String),
     /// The runtime goes down.
-    #[error("the runtime shuts down")]
+    #[error("the runtime is shutting down")]
     Shutdown,
     /// A message that is none.
-    #[error("the runtime sent what is no message")]
+    #[error("the runtime sent an invalid message")]
     Garbage(#[from] prost::DecodeError),
 }
 

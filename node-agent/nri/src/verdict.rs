@@ -84,7 +84,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// The grant that it names is none.
-    #[error("container {container} names grant {grant}, which this node has not given to anybody")]
+    #[error("container {container} names grant {grant}, which does not exist on this node")]
     UnknownGrant {
         /// The container.
         container: String,
@@ -92,7 +92,7 @@ pub enum Reason {
         grant: String,
     },
     /// The grant that it names is another's.
-    #[error("container {container} names grant {grant}, which was given to another container")]
+    #[error("container {container} names grant {grant}, which belongs to another container")]
     OtherGrant {
         /// The container.
         container: String,
@@ -100,7 +100,9 @@ pub enum Reason {
         grant: String,
     },
     /// It mounts the account of another.
-    #[error("container {container} mounts {source_path}, which belongs to an account of another")]
+    #[error(
+        "container {container} mounts {source_path}, which belongs to the account of another allocation"
+    )]
     OtherAccount {
         /// The container.
         container: String,
@@ -108,7 +110,7 @@ pub enum Reason {
         source_path: String,
     },
     /// It mounts something where the library and the account are.
-    #[error("container {container} mounts {source_path} over {place}, by which limits are held")]
+    #[error("container {container} mounts {source_path} over {place}, which enforces GPU limits")]
     Hidden {
         /// The container.
         container: String,
@@ -119,7 +121,7 @@ pub enum Reason {
     },
     /// It reaches a GPU without a grant.
     #[error(
-        "container {container} would reach a GPU through {way} and has no grant; ask for gpu-memory or gpu-fraction, or take it away"
+        "container {container} would reach a GPU through {way} without a share; request one with gpu-memory or gpu-fraction, or remove {way}"
     )]
     NoGrant {
         /// The container.

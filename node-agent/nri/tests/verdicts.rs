@@ -171,7 +171,7 @@ fn a_refusal_is_a_sentence_that_says_what_to_do() {
     let Verdict::Refuse(reason) = judge(&asked(all), &grants(), &rules(Mode::Enforce)) else {
         panic!("it is let through");
     };
-    let sentence = "container main would reach a GPU through NVIDIA_VISIBLE_DEVICES=all and has no grant; \
-                    ask for gpu-memory or gpu-fraction, or take it away";
+    let sentence = "container main would reach a GPU through NVIDIA_VISIBLE_DEVICES=all without a share; \
+                    request one with gpu-memory or gpu-fraction, or remove NVIDIA_VISIBLE_DEVICES=all";
     assert_eq!(reason.to_string(), sentence);
 }

@@ -30,11 +30,7 @@ impl Agent {
                     delivery.shown.insert(label.pod);
                 }
                 None => {
-                    info!(
-                        slot = label.slot,
-                        pod = label.pod,
-                        "Grant of before removed"
-                    );
+                    info!(slot = label.slot, pod = label.pod, "Stale grant removed");
                     delivery.remove(&label.slot);
                 }
             }
@@ -61,7 +57,8 @@ impl Agent {
     /// Fits the delivery to the container runtime.
     pub(super) fn settle(&mut self, facts: &Facts) -> Result<Answers, Status> {
         let delivery = self.delivery.as_mut();
-        let delivery = delivery.ok_or_else(|| Status::internal("no kubelet is served"))?;
+        let delivery =
+            delivery.ok_or_else(|| Status::internal("this agent runs without --kubelet-dir"))?;
         self.counts.has_cdi = Some(facts.has_cdi);
         let settled = delivery.settle(facts);
         settled.map_err(|error| Status::failed_precondition(chain(&error)))
@@ -73,7 +70,7 @@ impl Agent {
             .iter()
             .for_each(|of| of.remove(&slot.to_string()));
         if let Err(problem) = self.apply_slots(SlotEvent::Handed(slot)) {
-            warn!(%slot, problem = problem.message(), "The kubelet gives out what was not offered");
+            warn!(%slot, problem = problem.message(), "Kubelet allocated a slot that was not offered");
         }
     }
 
@@ -145,7 +142,7 @@ impl Agent {
         let delivery = self.delivery.as_ref();
         match delivery.and_then(|delivery| delivery.libraries.fault()) {
             Some((path, fault)) => Err(Status::failed_precondition(format!(
-                "{} is {}, without which the limit of pod {name} does not hold",
+                "{} is {}, so the limit of pod {name} cannot be enforced",
                 path.display(),
                 match fault {
                     Fault::Missing => "missing",
@@ -182,7 +179,9 @@ impl Agent {
     fn write_grant(&self, slot: SlotId, id: &AllocationId) -> Result<(), Status> {
         let parts = self.delivery.as_ref().zip(self.ledger.allocation(id));
         let Some((delivery, allocation)) = parts else {
-            return Err(Status::internal(format!("allocation {id} is no more")));
+            return Err(Status::internal(format!(
+                "allocation {id} no longer exists"
+            )));
         };
         let pod = match delivery.slots.slot(slot) {
             Some(SlotState::Prepared { pod, .. }) => pod.clone(),
@@ -261,7 +260,7 @@ impl Agent {
             if let Err(problem) = self.apply_slots(SlotEvent::Held(held.collect())) {
                 error!(
                     problem = problem.message(),
-                    "Failed to enter what the kubelet says"
+                    "Failed to record the slot holders that the kubelet reports"
                 );
             }
         }

@@ -9,7 +9,7 @@ impl Agent {
         match heard {
             Heard::Fault { card, xid } => {
                 let fault = Fault::of(xid);
-                warn!(%card, xid, meaning = fault.word(), "Card reported an error");
+                warn!(%card, xid, meaning = fault.word(), "GPU error reported");
                 let count = self.counts.faults.entry((card, fault));
                 *count.or_default() += 1;
                 self.apply_quietly(Event::CardFault { card, xid });

@@ -82,7 +82,7 @@ impl Agent {
                 });
             }
             Err(problem) => {
-                warn!(%card, %problem, "Failed to start a probe");
+                warn!(%card, %problem, "Failed to start a context cost probe");
                 self.learned(card, None);
             }
         }
@@ -175,14 +175,14 @@ impl Agent {
         match cost {
             Some(Cost { first, further }) => {
                 let further = further.map(|bytes| bytes.to_string());
-                info!(model, %first, further, "Learned what contexts cost")
+                info!(model, %first, further, "Context cost measured")
             }
             None => {
-                warn!(model, assumed = %reserve::ASSUMED, "Failed to measure what a context costs")
+                warn!(model, assumed = %reserve::ASSUMED, "Failed to measure context cost")
             }
         }
         if let Err(problem) = self.reserves.learn(&model, cost) {
-            warn!(%problem, "Failed to keep what was learned");
+            warn!(%problem, "Failed to save context cost");
         }
         for account in self.accounts.values() {
             account.set_context_cost(card, self.context_cost(card));

@@ -24,7 +24,7 @@ impl Agent {
                 pod,
                 name,
                 cards = cards.len(),
-                "Cards that another device plugin gave are entered"
+                "GPUs allocated by another device plugin recorded"
             );
             self.apply_quietly(Event::TakenWhole {
                 pod: pod.clone(),

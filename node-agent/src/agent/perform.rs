@@ -25,7 +25,7 @@ impl Agent {
     /// Applies an event that is no request.
     pub(super) fn apply_quietly(&mut self, event: Event) {
         if let Outcome::Failed(problem) = self.apply(event) {
-            error!(problem, "Failed to carry out a decision");
+            error!(problem, "Failed to apply a ledger event");
         }
     }
 
@@ -34,7 +34,7 @@ impl Agent {
     pub(super) fn apply(&mut self, event: Event) -> Outcome {
         let before = self.revocable(&event);
         let effects = self.ledger.apply(now(), event);
-        let mut outcome = Outcome::Answered(Err(Refusal::Malformed("nothing was asked")));
+        let mut outcome = Outcome::Answered(Err(Refusal::Malformed("the request is empty")));
         let has_changed = !effects.is_empty();
         for effect in effects {
             let is_failed = matches!(outcome, Outcome::Failed(_));
@@ -95,7 +95,10 @@ impl Agent {
             Effect::CloseAccount(id) => self.close_account(&id),
             Effect::Kill(process) => {
                 let is_killed = self.members.exits.kill(process);
-                warn!(pid = process.pid, is_killed, "Offender killed by policy");
+                warn!(
+                    pid = process.pid,
+                    is_killed, "Process killed by offender policy"
+                );
             }
             Effect::Notice(told) => {
                 *self.counts.notices.entry(told.kind).or_default() += 1;

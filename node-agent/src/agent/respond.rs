@@ -151,7 +151,7 @@ impl Agent {
 
     fn found(&self, id: &AllocationId) -> Result<v1::Allocation, Status> {
         let allocation = self.ledger.allocation(id);
-        let gone = || Status::not_found(format!("no allocation {id}"));
+        let gone = || Status::not_found(format!("there is no allocation {id}"));
         allocation
             .map(|allocation| self.seen(allocation))
             .ok_or_else(gone)

@@ -17,7 +17,7 @@ pub(super) fn load(path: &Path, boot_id: &str) -> Restored {
         Ok(restored) => restored.unwrap_or_else(fresh),
         Err(problem) => {
             let aside = path.with_extension("unreadable");
-            error!(problem = chain(&problem), aside = %aside.display(), "Checkpoint set aside");
+            error!(problem = chain(&problem), aside = %aside.display(), "Checkpoint unreadable, moved aside");
             let _ = std::fs::rename(path, aside);
             fresh()
         }
@@ -29,7 +29,7 @@ pub(super) fn load(path: &Path, boot_id: &str) -> Restored {
 pub(super) fn forget_claims(accounts: &Path) {
     for folder in std::fs::read_dir(accounts).into_iter().flatten().flatten() {
         if let Err(problem) = account::remove(&folder.path()) {
-            warn!(folder = %folder.path().display(), %problem, "Failed to remove an account of before");
+            warn!(folder = %folder.path().display(), %problem, "Failed to remove an old account");
         }
     }
 }
@@ -82,15 +82,17 @@ impl Agent {
             }
             match self.orphan(&id) {
                 Some(allocation) => {
-                    warn!(%id, "Account without a record adopted, its processes live");
+                    warn!(%id, "Account without a record adopted, its processes are running");
                     self.enter(allocation);
                     taken.push(id);
                 }
                 None => match Account::other_version(&path) {
-                    Some(version) => warn!(%id, version, "Account of another version left alone"),
+                    Some(version) => {
+                        warn!(%id, version, "Account of another layout version ignored")
+                    }
                     None => {
                         if let Err(problem) = account::remove(&path) {
-                            warn!(folder = %path.display(), %problem, "Folder left alone");
+                            warn!(folder = %path.display(), %problem, "Unknown folder ignored");
                         }
                     }
                 },

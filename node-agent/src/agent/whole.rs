@@ -25,8 +25,11 @@ impl Agent {
     /// Another device plugin came or went.
     pub(super) fn meet(&mut self, rival: Option<String>) {
         match &rival {
-            Some(rival) => error!(problem = rival, "Another device plugin owns the cards"),
-            None => info!("The other device plugin is gone, the cards are given again"),
+            Some(rival) => error!(
+                problem = rival,
+                "Another device plugin serves GPUs of this node"
+            ),
+            None => info!("Other device plugin gone, GPUs are granted again"),
         }
         self.rival = rival;
         self.show();
@@ -91,7 +94,7 @@ impl Agent {
         let holds = match handed {
             Ok(holds) => holds,
             Err(refusal) => {
-                info!(%refusal, "Whole GPUs are not to be had");
+                info!(%refusal, "Whole GPUs unavailable");
                 self.disagree("no_whole_card");
                 return Err(Status::resource_exhausted(refusal.to_string()));
             }
@@ -134,7 +137,7 @@ impl Agent {
                 Some(v1::allocate_reply::Result::Shortfall(shortfall)) => {
                     return Err(Status::resource_exhausted(shortfall.sentence));
                 }
-                None => return Err(Status::internal("the agent did not say what it decided")),
+                None => return Err(Status::internal("the agent's answer is empty")),
             }
         }
         for id in reserved {
@@ -173,7 +176,7 @@ impl Agent {
         ids: Vec<WholeId>,
         cards: Vec<CardUuid>,
     ) -> Result<(), Status> {
-        let gone = || Status::internal("the pod's cards are no more");
+        let gone = || Status::internal("the pod's GPUs are no longer allocated to it");
         let first = cards
             .first()
             .and_then(|card| self.ledger.whole_with(pod, *card));
@@ -202,7 +205,9 @@ impl Agent {
         let labels: Vec<Label> = ids.iter().map(label).collect();
         let written = delivery.write_whole(&labels, &grant);
         written.map_err(|problem| {
-            Status::internal(format!("failed to describe whole GPUs: {problem}"))
+            Status::internal(format!(
+                "failed to write the grant of whole GPUs: {problem}"
+            ))
         })?;
         if let Some(whole) = &mut delivery.whole {
             let described = ids.into_iter().map(|id| (id, allocation.clone()));

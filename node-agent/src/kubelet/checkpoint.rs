@@ -19,7 +19,7 @@ pub(crate) enum CheckpointError {
         #[source]
         source: io::Error,
     },
-    #[error("failed to understand {path}")]
+    #[error("failed to parse {path}")]
     Parse {
         path: PathBuf,
         #[source]

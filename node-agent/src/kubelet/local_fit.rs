@@ -67,7 +67,7 @@ impl LocalFit {
                 let sentence = format!("pod {}: {}", facts.name, shortfall.sentence);
                 return Err(Status::resource_exhausted(sentence));
             }
-            None => return Err(Status::internal("the agent did not say what it decided")),
+            None => return Err(Status::internal("the agent's answer is empty")),
         };
         let (id, owner) = (AllocationId(allocation.id), Owner::Pod(holder.pod.clone()));
         self.ask(|answer| Request::Commit(id, owner, answer))
@@ -77,7 +77,7 @@ impl LocalFit {
 
     async fn facts(&self, uid: &str) -> Result<PodFacts, Status> {
         let unknown = || {
-            let why = "no scheduler of apportion's placed it, and neither the kubelet nor the API server says what it asks for";
+            let why = "apportion-scheduler did not place it, and neither the kubelet nor the API server reports its request";
             Status::failed_precondition(format!("pod {uid}: {why}"))
         };
         let mut pods = self.pods.clone();
@@ -90,7 +90,7 @@ impl LocalFit {
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, Status> {
-        let leaving = || Status::unavailable("apportion's agent is leaving");
+        let leaving = || Status::unavailable("the apportion agent is stopping");
         let (answer, answered) = oneshot::channel();
         self.requests
             .send(request(answer))
@@ -110,7 +110,7 @@ fn request(facts: &PodFacts) -> Result<GpuRequest, Status> {
     } = facts;
     if memory.is_none() && fraction.is_none() {
         let text =
-            format!("pod {name} holds a GPU slot and asks for neither gpu-memory nor gpu-fraction");
+            format!("pod {name} has a GPU slot but neither annotation gpu-memory nor gpu-fraction");
         return Err(Status::failed_precondition(text));
     }
     GpuRequest::parse(memory.as_deref(), fraction.as_deref(), devices.as_deref())
@@ -135,7 +135,7 @@ fn choose(cards: &[v1::Card], request: GpuRequest) -> Result<Vec<Ask>, String> {
             .max()
             .unwrap_or_default();
         return Err(format!(
-            "{} of {wanted} GPUs asked for have {} free; the most that one has is {most}",
+            "{} of {wanted} requested GPUs have {} free; the most free on one GPU is {most}",
             fitting.len(),
             request.share
         ));
@@ -150,7 +150,7 @@ fn choose(cards: &[v1::Card], request: GpuRequest) -> Result<Vec<Ask>, String> {
 fn sizeless(card: &v1::Card) -> String {
     match card.uuid.parse() {
         Ok(uuid) => Refusal::Sizeless(uuid).to_string(),
-        Err(_) => format!("{} is no card", card.uuid),
+        Err(_) => format!("{} is not a GPU UUID", card.uuid),
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
         let mut unknown = card(1, 0);
         unknown.total_bytes = 0;
         let why = chosen(std::slice::from_ref(&unknown), "400", "1").unwrap_err();
-        assert!(why.contains("does not say how much memory"), "{why}");
+        assert!(why.contains("does not report its memory size"), "{why}");
         assert_eq!(chosen(&[unknown, card(2, 500)], "400", "1"), Ok(vec![2]));
     }
 

@@ -77,16 +77,16 @@ pub(crate) struct Seen {
 pub(crate) enum LookError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    #[error("apportion's agent is leaving")]
+    #[error("the apportion agent is stopping")]
     Leaving,
 }
 
 /// Why it cannot be said who holds one slot. The others are as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Dispute {
-    #[error("the kubelet has given it to two pods; one of them must end")]
+    #[error("the kubelet allocated it to two pods; delete one of them")]
     TwoPods,
-    #[error("the kubelet's checkpoint and its pod resources disagree on who holds it")]
+    #[error("the kubelet's checkpoint and its pod-resources API name different holders")]
     Disagree,
 }
 
@@ -202,13 +202,13 @@ pub(crate) async fn keep_looking(kubelet: Arc<Kubelet>) {
                 problem = None;
                 if disputed != seen.disputed {
                     for (slot, dispute) in &seen.disputed {
-                        warn!(%slot, %dispute, "It cannot be said who holds a slot");
+                        warn!(%slot, %dispute, "Slot owner unknown");
                     }
                     disputed = seen.disputed;
                 }
                 if contested != seen.whole.contested {
                     for (pod, contest) in &seen.whole.contested {
-                        warn!(pod, %contest, "It cannot be said who holds a whole GPU");
+                        warn!(pod, %contest, "Whole GPU owner unknown");
                     }
                     contested = seen.whole.contested;
                 }
@@ -217,7 +217,7 @@ pub(crate) async fn keep_looking(kubelet: Arc<Kubelet>) {
             Err(error) => {
                 let error = chain(&error);
                 if problem.as_ref() != Some(&error) {
-                    warn!(error, "The kubelet does not say who holds which slot");
+                    warn!(error, "Failed to read slot owners from the kubelet");
                 }
                 problem = Some(error);
             }
@@ -235,7 +235,7 @@ async fn list(dir: &Path) -> Option<Vec<PodResources>> {
     match asked {
         Ok(reply) => Some(reply.into_inner().pod_resources),
         Err(status) => {
-            debug!(%status, "The kubelet does not list its pods");
+            debug!(%status, "Kubelet pod-resources API unavailable");
             None
         }
     }

@@ -69,7 +69,7 @@ impl DevicePlugin for Plugin {
         &self,
         _: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
-        Err(Status::unimplemented("one slot is as good as another"))
+        Err(Status::unimplemented("all slots are equivalent"))
     }
 
     async fn allocate(
@@ -81,9 +81,9 @@ impl DevicePlugin for Plugin {
             let ContainerAllocateRequest { devices_ids } = container;
             let slot = the_slot(&devices_ids)?;
             if let Some(pod) = self.kubelet.holder_of_given(slot).await {
-                warn!(%slot, pod, "The kubelet gives a slot twice");
+                warn!(%slot, pod, "Kubelet allocated a slot twice");
                 return Err(Status::failed_precondition(format!(
-                    "slot {slot} is held by pod {pod} already"
+                    "slot {slot} is already held by pod {pod}"
                 )));
             }
             let handed = request::Request::Handed(slot);
@@ -109,11 +109,11 @@ impl DevicePlugin for Plugin {
         let _ = self.requests.send(request::Request::Kubelet(news)).await;
         match started {
             Ok(holder) => {
-                info!(%slot, pod = holder.pod, name = holder.name, "Container may start");
+                info!(%slot, pod = holder.pod, name = holder.name, "Container start allowed");
                 Ok(Response::new(PreStartContainerResponse {}))
             }
             Err(status) => {
-                warn!(%slot, reason = status.message(), "Container must not start");
+                warn!(%slot, reason = status.message(), "Container start refused");
                 Err(status)
             }
         }
@@ -126,14 +126,14 @@ impl Plugin {
         let seen = looked.map_err(|error| Status::failed_precondition(chain(&error)))?;
         let holder = seen.held.get(&slot).cloned().ok_or_else(|| {
             Status::failed_precondition(match seen.disputed.get(&slot) {
-                Some(dispute) => format!("no pod may use slot {slot}: {dispute}"),
-                None => format!("the kubelet does not say which pod holds slot {slot}"),
+                Some(dispute) => format!("the owner of slot {slot} is unknown: {dispute}"),
+                None => format!("the kubelet does not report which pod holds slot {slot}"),
             })
         })?;
         let covered = self.kubelet.covered(&holder.pod);
         if let Some(what) = covered.filter(|_| self.answers.borrow().can_be_covered()) {
             return Err(Status::failed_precondition(format!(
-                "{what}, over what holds its limit on a container runtime without CDI"
+                "{what}, which hides the files that enforce its limit (the container runtime has no CDI)"
             )));
         }
         if self.prepare(slot, &holder).await? == Prepared::Unplaced {
@@ -156,13 +156,13 @@ impl Plugin {
 
 fn unplaced(holder: &Holder) -> Status {
     Status::failed_precondition(format!(
-        "pod {} has no share of a GPU of this node: nobody placed it here with apportion's agent",
+        "pod {} has no GPU share on this node: its scheduler reserved none with the apportion agent; check spec.schedulerName",
         holder.name.as_ref().unwrap_or(&holder.pod)
     ))
 }
 
 pub(super) fn leaving() -> Status {
-    Status::unavailable("apportion's agent is leaving")
+    Status::unavailable("the apportion agent is stopping")
 }
 
 fn device((slot, is_offered): &(SlotId, bool)) -> Device {
@@ -178,7 +178,7 @@ fn the_slot(ids: &[String]) -> Result<SlotId, Status> {
     match ids {
         [id] => id.parse().map_err(Status::invalid_argument),
         _ => Err(Status::invalid_argument(format!(
-            "a container takes one {RESOURCE_SLOT}, not {}",
+            "a container can have one {RESOURCE_SLOT}, not {}",
             ids.len()
         ))),
     }

@@ -45,15 +45,15 @@ pub(crate) struct Registration {
 /// Why the plugin is not known to the kubelet.
 #[derive(Debug, thiserror::Error)]
 enum RegisterError {
-    #[error("failed to listen at {path}")]
+    #[error("failed to listen on {path}")]
     Listen {
         path: PathBuf,
         #[source]
         source: std::io::Error,
     },
-    #[error("failed to reach the kubelet")]
+    #[error("failed to connect to the kubelet")]
     Reach(#[source] tonic::transport::Error),
-    #[error("the kubelet refused the plugin: {0}")]
+    #[error("the kubelet rejected the device plugin: {0}")]
     Refused(String),
     #[error("the kubelet does not answer")]
     Silent,
@@ -108,7 +108,7 @@ impl Registration {
                         if problem.as_ref() != Some(&error) {
                             warn!(
                                 resource = self.resource,
-                                error, "Not registered with the kubelet"
+                                error, "Failed to register with the kubelet"
                             );
                         }
                         problem = Some(error);
@@ -158,10 +158,7 @@ impl Registration {
                 .add_service(plugin)
                 .serve_with_incoming(incoming);
             if let Err(error) = served.await {
-                warn!(
-                    error = chain(&error),
-                    "The device plugin is no longer served"
-                );
+                warn!(error = chain(&error), "Device plugin server failed");
             }
         });
         // From here on what is served ends with this value, also when the kubelet does not want it.

@@ -39,7 +39,7 @@ impl fmt::Display for Rival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket(name) => f.write_str(name),
-            Self::Resource(name) => write!(f, "that of {name}"),
+            Self::Resource(name) => write!(f, "the one of {name}"),
         }
     }
 }
@@ -109,9 +109,9 @@ pub(super) async fn watch(
 /// What a person must know.
 fn sentence(rival: &Rival) -> String {
     format!(
-        "another device plugin ({rival}) gives GPUs of this node away, so none is given here; turn it off with \
+        "another device plugin ({rival}) allocates GPUs of this node, so this agent grants none; turn it off with \
          the node's label nvidia.com/gpu.deploy.device-plugin=false (GPU Operator) or \
-         gke-no-default-nvidia-gpu-device-plugin=true (GKE), or serve no whole cards here (--whole-cards off)"
+         gke-no-default-nvidia-gpu-device-plugin=true (GKE), or set --whole-cards off for this agent"
     )
 }
 

@@ -124,12 +124,12 @@ impl DevicePlugin for WholePlugin {
         let names = names.join(",");
         match self.start(&ids).await {
             Ok(pod) => {
-                info!(whole = names, pod, "Container may start");
+                info!(whole = names, pod, "Container start allowed");
                 Ok(Response::new(PreStartContainerResponse {}))
             }
             Err(status) => {
                 let reason = status.message();
-                warn!(whole = names, reason, "Container must not start");
+                warn!(whole = names, reason, "Container start refused");
                 Err(status)
             }
         }
@@ -143,9 +143,9 @@ impl WholePlugin {
         let looked = self.kubelet.look().await;
         let seen = looked.map_err(|error| Status::failed_precondition(chain(&error)))?;
         if let Some((id, pod)) = seen.whole.in_use(&ids) {
-            warn!(whole = %id, pod, "The kubelet gives a whole GPU twice");
+            warn!(whole = %id, pod, "Kubelet allocated a whole GPU twice");
             return Err(Status::failed_precondition(format!(
-                "whole GPU {id} is held by pod {pod} already"
+                "whole GPU {id} is already held by pod {pod}"
             )));
         }
         self.ask(|answer| request::Request::HandWhole(ids, answer))
@@ -178,7 +178,9 @@ impl WholePlugin {
         let mut pods = seen.whole.pods.into_iter();
         let found = pods.find(|(_, holder)| !ids.is_empty() && ids.is_subset(&holder.ids));
         let (pod, holder) = found.ok_or_else(|| {
-            Status::failed_precondition("the kubelet does not say which pod holds these whole GPUs")
+            Status::failed_precondition(
+                "the kubelet does not report which pod holds these whole GPUs",
+            )
         })?;
         Ok(Starting {
             pod,

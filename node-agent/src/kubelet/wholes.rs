@@ -44,7 +44,7 @@ impl fmt::Display for Contest {
         let (ids, pods) = (ids.join(", "), pods.join(" and to "));
         write!(
             f,
-            "the kubelet has given whole GPU {ids} to pod {pods}; one of them must end"
+            "the kubelet allocated whole GPU {ids} to pod {pods}; delete one of them"
         )
     }
 }
@@ -262,7 +262,7 @@ mod tests {
             assert_eq!(seen.pods.len(), 1);
             let sentence = seen.contested["u1"].to_string();
             let said =
-                format!("the kubelet has given whole GPU w-0001 to {pods}; one of them must end");
+                format!("the kubelet allocated whole GPU w-0001 to {pods}; delete one of them");
             assert_eq!(sentence, said);
             assert_eq!(seen.contested_ids(), [WholeId(1), WholeId(3)].into());
         }

@@ -127,92 +127,92 @@ macro_rules! rows {
 }
 
 pub(super) const ROWS: &[Row] = rows! {
-    Gauge "apportion_build_info" "The agent's version"
+    Gauge "apportion_build_info" "Version of the agent"
         Of::Labels(&["version"], |f| vec![(vec![node(f).agent_version], 1.0)]);
-    Gauge "apportion_node_info" "The driver below the agent, and what is done to offenders"
+    Gauge "apportion_node_info" "NVIDIA driver and offender policy of the agent"
         Of::Labels(&["driver", "simulated", "policy"], node_info);
-    Gauge "apportion_ready" "Whether the driver answers and requests are served"
+    Gauge "apportion_ready" "Whether the NVIDIA driver answers and the agent serves requests"
         Of::Node(|f| flag(f.view.is_ready));
-    Gauge "apportion_snapshot_age_seconds" "Age of the sample below these numbers"
+    Gauge "apportion_snapshot_age_seconds" "Age of the NVML sample that these metrics come from"
         Of::Node(|f| f.view.sampled.map_or(f64::INFINITY, |at| at.elapsed().as_secs_f64()));
-    Gauge "apportion_ledger_generation" "Changes of the ledger" Of::Node(|f| number(node(f).generation));
+    Gauge "apportion_ledger_generation" "Number of changes of the ledger" Of::Node(|f| number(node(f).generation));
     Gauge "apportion_adopted_grants" "Allocations taken over from an earlier agent"
         Of::Node(|f| number(f.view.counts.adopted));
-    Gauge "apportion_orphaned_grants" "Accounts without a record whose processes live"
+    Gauge "apportion_orphaned_grants" "Accounts without a record whose processes are running"
         Of::Node(orphaned);
-    Counter "apportion_scheduler_disagreements_total" "Pods bound to this node that the book has nothing for, each time that one was refused"
+    Counter "apportion_scheduler_disagreements_total" "Refusals of pods that were bound to this node without an allocation in the ledger"
         Of::Labels(&["kind"], disagreements);
-    Counter "apportion_grants_total" "Requests for an allocation, by result and by the reason of a refusal"
+    Counter "apportion_grants_total" "Allocation requests, by result and reason of refusal"
         Of::Labels(&["result", "reason"], grants);
-    Counter "apportion_offences_total" "Processes found exceeding or bypassing, by kind"
+    Counter "apportion_offences_total" "Processes that exceeded or bypassed a limit, by kind"
         Of::Labels(&["kind"], offences);
-    Gauge "apportion_slots" "Slots that the kubelet hands to containers, by how far they have come"
+    Gauge "apportion_slots" "Device plugin slots, by state"
         Of::Labels(&["state"], slots);
-    Gauge "apportion_cdi_enabled" "Whether containers get their cards by CDI, and not by device files of slots"
+    Gauge "apportion_cdi_enabled" "Whether containers get their GPUs by CDI (1) or by device files of slots (0)"
         Of::Labels(&[], cdi_enabled);
-    Gauge "apportion_kubelet_registered" "Whether the kubelet knows who serves the resource"
+    Gauge "apportion_kubelet_registered" "Whether the device plugin of the resource is registered with the kubelet"
         Of::Labels(&["resource"], registered);
-    Histogram "apportion_prestart_duration_seconds" "How long containers waited for their grants before they started or did not"
+    Histogram "apportion_prestart_duration_seconds" "Time that PreStartContainer took, by result"
         Of::Spread("result", |f| &f.view.counts.kubelet.starts);
-    Counter "apportion_identity_lookups_total" "Looks at the kubelet for who holds which slot, by what it said and what came of it"
+    Counter "apportion_identity_lookups_total" "Lookups of slot owners at the kubelet, by source and result"
         Of::Labels(&["source", "result"], lookups);
-    Gauge "apportion_nri_connected" "Whether the container runtime asks before it creates a container"
+    Gauge "apportion_nri_connected" "Whether the agent is connected to the container runtime as an NRI plugin"
         Of::Labels(&[], nri_connected);
-    Counter "apportion_nri_verdicts_total" "Containers judged for the runtime, by what was done and why"
+    Counter "apportion_nri_verdicts_total" "Containers checked through NRI, by verdict and reason"
         Of::Labels(&["verdict", "reason"], nri_verdicts);
     Counter "apportion_series_dropped_total" "Series left out of scrapes because there were too many"
         Of::Node(|f| number(f.dropped));
-    Counter "apportion_connections_dropped_total" "Connections dropped by listener because there were too many"
+    Counter "apportion_connections_dropped_total" "Connections dropped because the listener had too many"
         Of::Labels(&["listener"], connections_dropped);
-    Gauge "apportion_gpu_info" "The card's product and its position"
+    Gauge "apportion_gpu_info" "Model and index of the GPU"
         Of::Labels(&["gpu_uuid", "model", "index"], gpu_info);
-    Gauge "apportion_gpu_healthy" "Whether the card can be given out"
+    Gauge "apportion_gpu_healthy" "Whether the GPU is healthy and can be granted"
         Of::Card(|c| Some(flag(c.health() == v1::CardHealth::Healthy)));
-    Counter "apportion_gpu_errors_total" "Errors that the card reported, by what they mean for it"
+    Counter "apportion_gpu_errors_total" "Errors that the GPU reported, by fault"
         Of::Labels(&["gpu_uuid", "fault"], faults);
-    Gauge "apportion_gpu_recovery_action" "Whether the driver says that the card needs it before it works again"
+    Gauge "apportion_gpu_recovery_action" "Whether the driver says that the GPU needs this action to recover"
         Of::Labels(&["gpu_uuid", "action"], recoveries);
-    Gauge "apportion_gpu_throttled" "Whether this slows the clocks of the card"
+    Gauge "apportion_gpu_throttled" "Whether this reason lowers the clocks of the GPU"
         Of::Labels(&["gpu_uuid", "reason"], throttled);
-    Gauge "apportion_gpu_memory_total_bytes" "Physical memory of the card" Of::Card(|c| some(c.total_bytes));
-    Gauge "apportion_gpu_memory_reserved_bytes" "Memory that the driver keeps"
+    Gauge "apportion_gpu_memory_total_bytes" "Physical memory of the GPU" Of::Card(|c| some(c.total_bytes));
+    Gauge "apportion_gpu_memory_reserved_bytes" "Memory that the driver reserves"
         Of::Card(|c| some(c.reserved_bytes));
-    Gauge "apportion_gpu_memory_allocatable_bytes" "Memory that can be given"
+    Gauge "apportion_gpu_memory_allocatable_bytes" "Memory that can be granted: total less reserved"
         Of::Card(|c| some(c.allocatable_bytes));
-    Gauge "apportion_gpu_memory_granted_bytes" "Sum of the limits on the card"
+    Gauge "apportion_gpu_memory_granted_bytes" "Sum of the limits on the GPU"
         Of::Card(|c| some(c.granted_bytes));
-    Gauge "apportion_gpu_memory_free_bytes" "Memory that can still be given" Of::Card(|c| some(c.free_bytes));
-    Gauge "apportion_gpu_memory_used_bytes" "Memory in use, as the driver says" Of::Card(|c| some(c.used_bytes));
+    Gauge "apportion_gpu_memory_free_bytes" "Memory that can still be granted" Of::Card(|c| some(c.free_bytes));
+    Gauge "apportion_gpu_memory_used_bytes" "Memory in use, by NVML" Of::Card(|c| some(c.used_bytes));
     Gauge "apportion_gpu_memory_unmanaged_bytes" "Memory of processes without an allocation"
         Of::Card(|c| some(c.unmanaged_bytes));
-    Gauge "apportion_gpu_context_reserve_bytes" "Memory that a process's first context is charged"
+    Gauge "apportion_gpu_context_reserve_bytes" "Memory charged for the first CUDA context of a process"
         Of::Card(|c| some(c.context_reserve_bytes));
     Gauge "apportion_gpu_utilisation_ratio" "Share of time in which a kernel ran"
         Of::Card(|c| c.utilisation_percent.map(ratio));
-    Gauge "apportion_reconcile_drift_bytes" "Use of the card that neither accounts nor unmanaged processes explain"
+    Gauge "apportion_reconcile_drift_bytes" "Memory use of the GPU that neither accounts nor unmanaged processes explain"
         Of::Labels(&CARD_LABELS, drift);
-    Gauge "apportion_container_info" "The allocation of the container, and its pod"
+    Gauge "apportion_container_info" "Allocation and pod of the container"
         Of::Labels(&["namespace", "pod", "container", "allocation_id", "pod_uid"], container_info);
-    Gauge "apportion_container_processes" "Live processes of the container"
+    Gauge "apportion_container_processes" "Running processes of the container"
         Of::Labels(&["namespace", "pod", "container"], processes);
-    Gauge "apportion_container_memory_limit_bytes" "The most that its processes may take"
+    Gauge "apportion_container_memory_limit_bytes" "Memory limit of all its processes together"
         Of::Share(|s| some(s.limit));
-    Gauge "apportion_container_memory_used_bytes" "Used, by who says so"
+    Gauge "apportion_container_memory_used_bytes" "Memory in use, by source"
         Of::ShareBy("source", |s| vec![("account", number(s.used)), ("nvml", number(s.nvml))]);
-    Gauge "apportion_container_memory_peak_bytes" "The most that was ever used" Of::Share(|s| some(s.peak));
-    Gauge "apportion_container_memory_context_bytes" "Claimed for contexts" Of::Share(|s| some(s.context));
-    Gauge "apportion_container_memory_module_bytes" "Claimed for code and its variables" Of::Share(|s| some(s.module));
-    Gauge "apportion_container_memory_buffer_bytes" "Claimed for everything else" Of::Share(|s| some(s.buffer));
-    Gauge "apportion_container_memory_overhead_bytes" "Taken by the driver beyond the claims"
+    Gauge "apportion_container_memory_peak_bytes" "Highest memory use so far" Of::Share(|s| some(s.peak));
+    Gauge "apportion_container_memory_context_bytes" "Memory charged for contexts" Of::Share(|s| some(s.context));
+    Gauge "apportion_container_memory_module_bytes" "Memory charged for code and its variables" Of::Share(|s| some(s.module));
+    Gauge "apportion_container_memory_buffer_bytes" "Memory charged for everything else" Of::Share(|s| some(s.buffer));
+    Gauge "apportion_container_memory_overhead_bytes" "Memory that the driver uses beyond what was charged"
         Of::Share(|s| some(s.overhead));
-    Counter "apportion_container_memory_denied_total" "Charges that were refused, by the family of calls"
+    Counter "apportion_container_memory_denied_total" "Refused charges, by family of calls"
         Of::ShareBy("api", denied);
-    Counter "apportion_container_memory_denied_bytes_total" "Bytes of the charges that were refused"
+    Counter "apportion_container_memory_denied_bytes_total" "Bytes of all refused charges"
         Of::Share(|s| some(s.denied_bytes));
-    Gauge "apportion_container_memory_last_denied_bytes" "Bytes of the charge that was refused last"
+    Gauge "apportion_container_memory_last_denied_bytes" "Bytes of the last refused charge"
         Of::Share(|s| some(s.last_denied));
-    Gauge "apportion_container_utilisation_ratio" "Share of time in which a kernel of its processes ran, as the card says"
+    Gauge "apportion_container_utilisation_ratio" "Share of time in which a kernel of its processes ran, by NVML"
         Of::Share(|s| s.utilisation.map(ratio));
-    Gauge "apportion_container_enforcement_state" "Whether the limit is being kept"
+    Gauge "apportion_container_enforcement_state" "Whether the limit is enforced, by state"
         Of::ShareBy("state", states);
 };

@@ -17,7 +17,7 @@ pub(super) const ROWS: &[Row] = &[
         env: "APPORTION_NVML_LIBRARY",
         form: "PATH",
         default: SYSTEM_NVML,
-        help: "the driver's management library",
+        help: "NVML library of the NVIDIA driver",
         set: |options, text| {
             options.nvml = OsString::from(text);
             !text.is_empty()
@@ -26,9 +26,9 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         flag: "--policy",
         env: "APPORTION_POLICY",
-        form: "observe, kill or evict (without a cluster: kill)",
+        form: "observe, kill or evict (without --node-name: kill)",
         default: "observe",
-        help: "what is done to a process that exceeds or bypasses its limit",
+        help: "What to do with a process that exceeds or bypasses its limit",
         set: |options, text| {
             let policy = policy(text);
             options.policy = policy.unwrap_or_default();
@@ -53,7 +53,7 @@ pub(super) const ROWS: &[Row] = &[
         env: "APPORTION_CONTEXT_RESERVE",
         form: "MiB, at most 65536, or probe",
         default: "probe: measured once for each model and driver",
-        help: "what a process's first context on a card is charged",
+        help: "Memory charged for the first CUDA context of a process on a GPU",
         set: |options, text| {
             options.context_reserve = match (text, text.parse::<u64>()) {
                 ("probe", _) => None,
@@ -66,9 +66,9 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         flag: "--card-memory",
         env: "APPORTION_CARD_MEMORY",
-        form: "MODEL=MiB or UUID=MiB, several with commas",
-        default: "none: no share is given of a card that does not say how much memory it has",
-        help: "how much can be given of cards that use the machine's memory, such as NVIDIA GB10",
+        form: "MODEL=MiB or UUID=MiB, separated by commas",
+        default: "none: a GPU that does not report its memory size is not shared",
+        help: "Memory to grant of GPUs that use the machine's memory, such as NVIDIA GB10",
         set: |options, text| {
             let sizes: Option<Sizes> = text.split(',').map(size).collect();
             let is_right = sizes.is_some();
@@ -81,7 +81,7 @@ pub(super) const ROWS: &[Row] = &[
         env: "APPORTION_TICK",
         form: "milliseconds, 10 to 60000",
         default: "250",
-        help: "how often accounts are compared with the driver",
+        help: "How often accounts are compared with NVML",
         set: |options, text| {
             let tick = text
                 .parse()

@@ -9,8 +9,8 @@ pub(super) const ROWS: &[Row] = &[
         flag: "--kubelet-dir",
         env: "APPORTION_KUBELET_DIR",
         form: "PATH",
-        default: "none: no kubelet is served",
-        help: "the kubelet's folder, usually /var/lib/kubelet: GPU slots are offered to the kubelet there",
+        default: "none: no device plugin",
+        help: "The kubelet's folder, usually /var/lib/kubelet; the agent offers GPU slots there as a device plugin",
         set: |options, text| {
             options.kubelet_dir = Some(PathBuf::from(text));
             !text.is_empty()
@@ -21,7 +21,7 @@ pub(super) const ROWS: &[Row] = &[
         env: "APPORTION_CDI_DIR",
         form: "PATH",
         default: "/var/run/cdi",
-        help: "where the container runtime looks for descriptions of devices that come and go",
+        help: "Folder for the agent's CDI specs; the container runtime must read it",
         set: |options, text| {
             options.cdi_dir = PathBuf::from(text);
             !text.is_empty()
@@ -32,7 +32,7 @@ pub(super) const ROWS: &[Row] = &[
         env: "APPORTION_SLOTS",
         form: "number, 1 to 4096",
         default: "128",
-        help: "how many containers of this node may have a share at a time",
+        help: "Maximum number of containers of this node that have a share at the same time",
         set: |options, text| {
             let count = text.parse().ok().filter(|count| (1..=4096).contains(count));
             options.slots = count.unwrap_or_default();
@@ -44,7 +44,7 @@ pub(super) const ROWS: &[Row] = &[
         env: "APPORTION_UNPLACED",
         form: "deny or local-fit",
         default: "deny",
-        help: "what becomes of a pod with a slot that nobody placed: it is refused, or gets what it asks for here",
+        help: "What to do with a pod that has a slot but no allocation from a scheduler: refuse it, or grant its request on this node",
         set: |options, text| {
             options.unplaced = match text {
                 "deny" => Unplaced::Deny,
@@ -59,7 +59,7 @@ pub(super) const ROWS: &[Row] = &[
         env: "APPORTION_WHOLE_CARDS",
         form: "on or off",
         default: "off",
-        help: "whether whole cards are offered to the kubelet as nvidia.com/gpu, from the same book as the shares",
+        help: "Whether to offer whole GPUs to the kubelet as nvidia.com/gpu, from the same ledger as the shares",
         set: |options, text| {
             options.has_whole_cards = text == "on";
             matches!(text, "on" | "off")
@@ -70,7 +70,7 @@ pub(super) const ROWS: &[Row] = &[
         env: "APPORTION_PRELOAD_FILE",
         form: "on or off",
         default: "on",
-        help: "whether containers also get /etc/ld.so.preload; off for nodes with pods whose /etc is a read-only volume",
+        help: "Whether containers also get /etc/ld.so.preload; set it off on nodes with pods that mount a read-only volume at /etc",
         set: |options, text| {
             options.has_preload_list = text == "on";
             matches!(text, "on" | "off")

@@ -35,8 +35,8 @@ pub(super) const ROWS: &[Row] = &[
         flag: "--cdi",
         env: "APPORTION_CDI",
         form: "auto, on or off",
-        default: "auto: the container runtime is asked",
-        help: "whether the container runtime resolves CDI devices; off: containers get variables, mounts and devices",
+        default: "auto: ask the container runtime",
+        help: "Whether the container runtime resolves CDI devices; if off, containers get variables, mounts and device files",
         set: |options, text| {
             options.runtime.cdi = match text {
                 "auto" => None,
@@ -51,8 +51,8 @@ pub(super) const ROWS: &[Row] = &[
         flag: "--cri-socket",
         env: "APPORTION_CRI_SOCKET",
         form: "PATH",
-        default: "the one that is there of containerd's, CRI-O's and k3s'",
-        help: "where the container runtime listens; it is asked what it is and how it is configured",
+        default: "the usual sockets of containerd, CRI-O and k3s",
+        help: "Socket of the container runtime; the agent asks it for its version and configuration",
         set: |options, text| {
             options.runtime.socket = Some(PathBuf::from(text));
             !text.is_empty()
@@ -63,7 +63,7 @@ pub(super) const ROWS: &[Row] = &[
         env: "APPORTION_FIXED_CDI_DIR",
         form: "PATH",
         default: FIXED_CDI_DIR,
-        help: "where the container runtime looks for descriptions of devices that stay: NVIDIA's is read there and in --cdi-dir",
+        help: "Folder of static CDI specs; NVIDIA's spec is read from here and from --cdi-dir",
         set: |options, text| {
             options.runtime.fixed_cdi_dir = PathBuf::from(text);
             !text.is_empty()
@@ -73,8 +73,8 @@ pub(super) const ROWS: &[Row] = &[
         flag: "--driver-libraries",
         env: "APPORTION_DRIVER_LIBRARIES",
         form: "PATH, the same on the host and for the agent",
-        default: "none: NVIDIA's description or its container runtime brings them",
-        help: "the folder of libcuda.so.1, for containers where neither NVIDIA's toolkit nor its runtime brings the driver",
+        default: "none: NVIDIA's CDI spec or container runtime adds them",
+        help: "Folder of libcuda.so.1, for nodes where neither NVIDIA's toolkit nor its runtime adds the driver to containers",
         set: |options, text| {
             options.runtime.driver_libraries = Some(PathBuf::from(text));
             !text.is_empty()

@@ -34,8 +34,8 @@ pub(super) const ROWS: &[Row] = &[
         flag: "--nri-socket",
         env: "APPORTION_NRI_SOCKET",
         form: "PATH",
-        default: "none: the container runtime is not asked to ask",
-        help: "the container runtime's plugin socket, such as /var/run/nri/nri.sock",
+        default: "none: no NRI plugin",
+        help: "NRI socket of the container runtime, such as /var/run/nri/nri.sock",
         set: |options, text| {
             options.second_lock.socket = Some(PathBuf::from(text));
             !text.is_empty()
@@ -46,7 +46,7 @@ pub(super) const ROWS: &[Row] = &[
         env: "APPORTION_NRI_POLICY",
         form: "audit or enforce",
         default: "audit",
-        help: "what is done with a container that would reach a GPU without a grant",
+        help: "What to do with a container that would reach a GPU without a share: log it, or refuse it",
         set: |options, text| {
             options.second_lock.mode = match text {
                 "audit" => Mode::Audit,
@@ -61,7 +61,7 @@ pub(super) const ROWS: &[Row] = &[
         env: "APPORTION_NRI_EXEMPT_NAMESPACES",
         form: "names, separated by commas, or none",
         default: "kube-system,gpu-operator,nvidia-gpu-operator",
-        help: "whose containers may reach a GPU without a grant",
+        help: "Namespaces whose containers may reach a GPU without a share",
         set: |options, text| {
             options.second_lock.exempt = match text {
                 "none" => Vec::new(),

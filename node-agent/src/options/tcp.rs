@@ -27,7 +27,7 @@ impl Tcp {
         let address = self.listen?;
         if node.is_none() {
             return Some(format!(
-                "--listen {address} needs --node-name: the agent's certificate is for its node"
+                "--listen {address} needs --node-name: the agent's certificate is issued for its node"
             ));
         }
         let is_everywhere = address.ip().is_unspecified() && self.advertise.is_none();
@@ -43,7 +43,7 @@ pub(super) const ROWS: &[Row] = &[
         env: "APPORTION_LISTEN",
         form: "IP:PORT",
         default: "none: only the Unix socket",
-        help: "where the scheduler asks over TCP with mutual TLS; the certificate comes by a CertificateSigningRequest",
+        help: "Address where the scheduler connects with mutual TLS; the agent gets its certificate by a CertificateSigningRequest",
         set: |options, text| {
             options.tcp.listen = text.parse().ok();
             options.tcp.listen.is_some()
@@ -52,9 +52,9 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         flag: "--advertise",
         env: "APPORTION_ADVERTISE",
-        form: "a host or an IP address",
-        default: "that of --listen",
-        help: "where others reach what --listen says, published in the GpuNode",
+        form: "host or IP address",
+        default: "the address of --listen",
+        help: "Host that is published in the GpuNode; others reach the port of --listen there",
         set: |options, text| {
             options.tcp.advertise = Some(text.to_owned());
             !text.is_empty() && !text.contains(['/', ' '])

@@ -34,14 +34,14 @@ pub(super) async fn evict(client: &Client, event: &v1::Event, list: &v1::ListRep
     let pods: Api<Pod> = Api::namespaced(client.clone(), workload.namespace);
     let (namespace, pod) = (workload.namespace, workload.pod);
     match tokio::time::timeout(PATIENCE, post(&pods, pod, uid)).await {
-        Ok(Ok(_)) => info!(namespace, pod, "Offender's pod evicted"),
+        Ok(Ok(_)) => info!(namespace, pod, "Pod evicted by offender policy"),
         // It is gone, or another has its name.
         Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => {}
         Ok(Err(error)) => {
             let problem = chain(&error);
-            warn!(namespace, pod, problem, "Offender's pod was not evicted");
+            warn!(namespace, pod, problem, "Failed to evict pod");
         }
-        Err(_) => warn!(namespace, pod, "Offender's pod was not evicted in time"),
+        Err(_) => warn!(namespace, pod, "Pod eviction timed out"),
     }
 }
 

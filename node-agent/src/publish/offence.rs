@@ -60,7 +60,7 @@ impl Teller {
             secondary: None,
         };
         if let Err(problem) = self.recorder.publish(&told, &object).await {
-            debug!(%problem, reason, "Event was not taken");
+            debug!(%problem, reason, "Failed to publish an event");
         }
     }
 
@@ -128,7 +128,7 @@ fn note(event: &v1::Event, list: &v1::ListReply) -> String {
     if let Some(grant) = grant {
         let (limit, used) = (grant.limit_bytes / MIB, grant.nvml_bytes / MIB);
         note.push_str(&format!(
-            ": its limit is {limit} MiB, the driver sees {used} MiB"
+            ": the limit is {limit} MiB, NVML reports {used} MiB"
         ));
     }
     note

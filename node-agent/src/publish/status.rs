@@ -116,11 +116,11 @@ fn ready(is_answering: bool, cards: &[GpuCard], rival: Option<&str>) -> Conditio
         (false, _) => (
             false,
             "DriverSilent",
-            "the driver does not answer; shares that were given hold",
+            "the NVIDIA driver does not answer; existing shares keep their limits",
         ),
-        (true, []) => (false, "NoCards", "the driver has no cards"),
-        (true, _) if healthy => (true, "Serving", "shares of the healthy cards can be given"),
-        (true, _) => (false, "NoHealthyCard", "no card works as it should"),
+        (true, []) => (false, "NoCards", "the NVIDIA driver reports no GPUs"),
+        (true, _) if healthy => (true, "Serving", "shares of the healthy GPUs can be granted"),
+        (true, _) => (false, "NoHealthyCard", "no GPU is healthy"),
     };
     Condition {
         type_: READY.to_owned(),

@@ -179,7 +179,7 @@ async fn a_pod_that_bypasses_its_limit_is_told_once() {
         allocation: "a-1".to_owned(),
         name: "team-a/train/main".to_owned(),
         card: "GPU-1".to_owned(),
-        message: "Process charges nothing, and its allocation is above its limit".to_owned(),
+        message: "Process bypasses accounting, and its allocation exceeds its limit".to_owned(),
         ..v1::Event::default()
     };
     let list = v1::ListReply {

@@ -28,13 +28,13 @@ const SLOW: Duration = Duration::from_secs(15);
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 enum AskError {
-    #[error("failed to make a request")]
+    #[error("failed to create a certificate request")]
     Make(#[from] rcgen::Error),
-    #[error("failed to write a CertificateSigningRequest")]
+    #[error("failed to create a CertificateSigningRequest")]
     Write(#[source] Box<kube::Error>),
     #[error("CertificateSigningRequest {0} was refused: {1}")]
     Refused(String, String),
-    #[error("CertificateSigningRequest {0} is gone without an answer")]
+    #[error("CertificateSigningRequest {0} was deleted before it was answered")]
     Gone(String),
 }
 
@@ -48,10 +48,7 @@ pub(super) async fn ask(client: Client, pause: Duration) -> (String, String) {
             Err(problem) => {
                 let problem = chain(&problem);
                 if problem != told {
-                    warn!(
-                        problem,
-                        "No certificate to be served over TCP, will ask again"
-                    );
+                    warn!(problem, "Failed to get a certificate for TCP, retrying");
                     told = problem;
                 }
             }
@@ -100,11 +97,8 @@ async fn answer(requests: Api<Request>, name: &str) -> Result<String, AskError> 
             Ok(next) => next,
             Err(_) if is_told => continue,
             Err(_) => {
-                let hint = "the scheduler that leads signs; see its log";
-                warn!(
-                    request = name,
-                    hint, "No answer to the request for a certificate yet"
-                );
+                let hint = "the leading scheduler signs it; see its log";
+                warn!(request = name, hint, "Certificate request not answered yet");
                 is_told = true;
                 continue;
             }

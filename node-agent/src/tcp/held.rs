@@ -23,7 +23,7 @@ pub(super) enum UseError {
     Read(#[from] pem::Error),
     #[error("failed to use the certificate")]
     Use(#[from] rustls::Error),
-    #[error("failed to use the authorities")]
+    #[error("failed to use the CA certificates")]
     Trust(#[from] VerifierBuilderError),
 }
 

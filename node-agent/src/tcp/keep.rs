@@ -41,7 +41,12 @@ pub(super) async fn keep(
     present(&held, &show);
     let client = match client().await {
         Ok(client) => client,
-        Err(problem) => return warn!(problem, "No cluster that would give a certificate"),
+        Err(problem) => {
+            return warn!(
+                problem,
+                "Kubernetes client unavailable, no certificate for TCP"
+            );
+        }
     };
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
     let mut authorities = pin!(watcher::watch_object(maps, identity::AUTHORITY).default_backoff());
@@ -76,7 +81,7 @@ pub(super) async fn keep(
                     Some(Err(problem)) => {
                         let problem = chain(&problem);
                         if problem != told {
-                            warn!(problem, "Failed to learn whom to trust, will try again");
+                            warn!(problem, "Failed to read the CA certificates, retrying");
                             told = problem;
                         }
                         continue;
@@ -87,7 +92,7 @@ pub(super) async fn keep(
             () = tokio::time::sleep(wait.clamp(Duration::from_secs(1), LOOK)) => continue,
         }
         if let Err(problem) = held.save(&path) {
-            warn!(%problem, "Failed to write the certificate down");
+            warn!(%problem, "Failed to save the certificate");
         }
         present(&held, &show);
     }
@@ -105,6 +110,6 @@ fn present(held: &Held, show: &watch::Sender<Option<Arc<ServerConfig>>>) {
     }
     match held.config() {
         Ok(config) => drop(show.send_replace(Some(config))),
-        Err(problem) => warn!(problem = chain(&problem), "The certificate is of no use"),
+        Err(problem) => warn!(problem = chain(&problem), "Certificate unusable"),
     }
 }

@@ -151,7 +151,7 @@ async fn who_cuts_an_account_is_told_of_and_held_to_what_nvml_shows() {
         (state == Some(EnforcementState::Missing)).then_some(())
     })
     .await;
-    assert_eq!(host.log().matches("gone or damaged").count(), 1);
+    assert_eq!(host.log().matches("Account missing or damaged").count(), 1);
     // Nor does it help to mend it: what stood there is lost.
     file.set_len(size).unwrap();
     let cost = context_cost(&mut client).await;

@@ -38,7 +38,7 @@ async fn a_process_that_charges_nothing_is_seen_told_and_left_alone() {
     // What it takes counts against the limit of its allocation all the same.
     let cost = context_cost(&mut client).await;
     assert_eq!(found.grants[0].overhead_bytes, cost);
-    assert_eq!(host.log().matches("Process charges nothing").count(), 1);
+    assert_eq!(host.log().matches("Process bypasses accounting").count(), 1);
 }
 
 #[tokio::test]

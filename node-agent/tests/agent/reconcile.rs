@@ -84,7 +84,7 @@ async fn the_cost_of_a_context_is_measured_once_and_kept() {
     assert_eq!(context_cost(&mut client).await, cost);
     let second = allocate(&mut client, "second", 1000).await.unwrap();
     assert_eq!(further_reserve(&second.account_dir), further);
-    assert_eq!(host.log().matches("Probing").count(), 1);
+    assert_eq!(host.log().matches("Measuring context cost").count(), 1);
 }
 
 #[tokio::test]

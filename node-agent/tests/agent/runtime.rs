@@ -50,18 +50,14 @@ async fn an_enforcing_agent_lets_the_runtime_create_the_granted_container_and_no
     let granted = container("main", &[&format!("APPORTION_GRANT={id}")]);
     assert_eq!(asking.create(&pod("team", UID), &granted).await, Ok(None));
     let other = asking.create(&pod("team", "another"), &granted).await;
-    assert!(
-        other
-            .unwrap_err()
-            .contains("was given to another container")
-    );
+    assert!(other.unwrap_err().contains("belongs to another container"));
     let side = container("side", &[&format!("APPORTION_GRANT={id}")]);
     let side = asking.create(&pod("team", UID), &side).await;
-    assert!(side.unwrap_err().contains("was given to another container"));
+    assert!(side.unwrap_err().contains("belongs to another container"));
 
     let all = container("main", &["NVIDIA_VISIBLE_DEVICES=all"]);
     let refused = asking.create(&pod("team", "another"), &all).await;
-    assert!(refused.unwrap_err().contains("has no grant"));
+    assert!(refused.unwrap_err().contains("without a share"));
     assert_eq!(
         asking.create(&pod("kube-system", "plugin"), &all).await,
         Ok(None)
@@ -76,7 +72,7 @@ async fn an_enforcing_agent_lets_the_runtime_create_the_granted_container_and_no
     let refused = asking
         .validate(&pod("team", "another"), &plain, added)
         .await;
-    assert!(refused.is_some_and(|reason| reason.contains("has no grant")));
+    assert!(refused.is_some_and(|reason| reason.contains("without a share")));
     let series = "apportion_nri_verdicts_total{verdict=\"refuse\",reason=\"no_grant\"}";
     eventually("the veto is counted", async || {
         (host.metric(series, "") == Some(2.0)).then_some(())

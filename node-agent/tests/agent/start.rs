@@ -69,7 +69,7 @@ async fn an_instance_has_one_agent() {
     assert!(
         lines
             .last()
-            .is_some_and(|line| line.contains("another agent serves")),
+            .is_some_and(|line| line.contains("another agent uses")),
         "{lines:?}"
     );
 }

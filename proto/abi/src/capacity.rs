@@ -73,7 +73,7 @@ impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "asked {} on {}; {} free (of {}",
+            "asked for {} on {}; {} free (of {}",
             self.ask.bytes, self.ask.card, self.free, self.allocatable
         )?;
         let named = self.holders.iter().take(NAMED);
@@ -104,7 +104,7 @@ impl fmt::Display for Shortfall {
         }
         f.write_str(")")?;
         if !self.waiting_helps() {
-            f.write_str("; the card is too small, waiting does not help")?;
+            f.write_str("; the GPU is too small, waiting does not help")?;
         }
         Ok(())
     }
@@ -180,7 +180,7 @@ mod tests {
         assert!(shortfall.waiting_helps());
         assert_eq!(
             shortfall.to_string(),
-            "asked 200 MiB on GPU-07070707-0707-0707-0707-070707070707; 90 MiB free (of 900 MiB; held by train with 630 MiB, build with 180 MiB)"
+            "asked for 200 MiB on GPU-07070707-0707-0707-0707-070707070707; 90 MiB free (of 900 MiB; held by train with 630 MiB, build with 180 MiB)"
         );
     }
 

@@ -118,8 +118,8 @@ impl Share {
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Whole => f.write_str("a whole card"),
-            Self::Fraction(fraction) => write!(f, "{fraction} of a card"),
+            Self::Whole => f.write_str("a whole GPU"),
+            Self::Fraction(fraction) => write!(f, "{fraction} of a GPU"),
             Self::Memory(bytes) => write!(f, "{bytes}"),
         }
     }
@@ -184,19 +184,19 @@ impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Both => {
-                f.write_str("GPU memory and a GPU fraction were both given; give one of them")
+                f.write_str("GPU memory and a GPU fraction were both given; give only one")
             }
             Self::Memory(text) => write!(
                 f,
-                "GPU memory {text:?} is not a positive whole number of MiB (such as 2000; 2000Mi and 8Gi are read too)"
+                "GPU memory {text:?} is not a positive whole number of MiB (such as 2000, 2000Mi or 8Gi)"
             ),
             Self::TooLittle(text) => write!(
                 f,
-                "GPU memory {text:?} is less than 2 MiB, the smallest share; a share is a whole number of 2 MiB, rounded down"
+                "GPU memory {text:?} is less than 2 MiB, the smallest share; shares are rounded down to a multiple of 2 MiB"
             ),
             Self::Fraction(text) => write!(
                 f,
-                "GPU fraction {text:?} is not a number above 0 and below 1 (such as 0.5); a whole card needs no fraction"
+                "GPU fraction {text:?} is not a number above 0 and below 1 (such as 0.5); leave it out for a whole GPU"
             ),
             Self::Devices(text) => {
                 write!(f, "number of GPUs {text:?} is not a positive whole number")

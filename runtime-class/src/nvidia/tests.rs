@@ -149,7 +149,7 @@ fn each_file_is_what_it_is() {
     ] {
         let problem = with(change).unwrap_err().to_string();
         assert!(
-            problem.starts_with("/etc/cdi/x.yaml is no CDI description"),
+            problem.starts_with("/etc/cdi/x.yaml is not a CDI spec"),
             "{problem}"
         );
     }

@@ -57,17 +57,17 @@ impl fmt::Display for Strictness {
             }
             Self::Fraction(given, bounds) => write!(
                 f,
-                "gpu-fraction {given} is below {}, the least that is accepted here",
+                "gpu-fraction {given} is below {}, the minimum that is accepted here",
                 f64::from(bounds.fraction) / 1e9
             ),
             Self::Memory(given, bounds) => write!(
                 f,
-                "a share of {given} is below {} MiB, the least that is accepted here",
+                "a share of {given} is below {} MiB, the minimum that is accepted here",
                 bounds.memory
             ),
             Self::Devices(given, bounds) => write!(
                 f,
-                "gpu-fraction-num-devices {given} is above {}, the most that is accepted here",
+                "gpu-fraction-num-devices {given} is above {}, the maximum that is accepted here",
                 bounds.devices
             ),
         }

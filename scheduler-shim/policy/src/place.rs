@@ -67,13 +67,13 @@ impl fmt::Display for Refusal {
             Self::TooFewCards { asked, healthy } => {
                 write!(
                     f,
-                    "asked {asked} cards; {healthy} healthy here; waiting does not help"
+                    "asked for {asked} GPUs; {healthy} healthy here; waiting does not help"
                 )
             }
             Self::TooLittle(share) => {
                 write!(
                     f,
-                    "asked {share}; that is less than 2 MiB, the smallest share; waiting does not help"
+                    "asked for {share}; that is less than 2 MiB, the smallest share; waiting does not help"
                 )
             }
             Self::Shortfall(shortfall) => shortfall.fmt(f),

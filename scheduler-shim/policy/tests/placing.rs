@@ -119,7 +119,7 @@ fn the_refusal_names_the_card_that_comes_closest_and_can_still_come() {
     assert!(
         refusal
             .to_string()
-            .starts_with("asked 110 MiB on GPU-02020202"),
+            .starts_with("asked for 110 MiB on GPU-02020202"),
         "{refusal}"
     );
 }

@@ -58,11 +58,19 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Failure>
             config.map_err(|error| wrong(&error))?
         }
         None => Config::infer().await.map_err(|error| {
-            Failure::usage(format!("failed to find a cluster: {}", chain(&error))).hint(hint)
+            Failure::usage(format!(
+                "failed to find a cluster configuration: {}",
+                chain(&error)
+            ))
+            .hint(hint)
         })?,
     };
-    Client::try_from(config)
-        .map_err(|error| Failure::new(format!("failed to make a client: {}", chain(&error))))
+    Client::try_from(config).map_err(|error| {
+        Failure::new(format!(
+            "failed to create a Kubernetes client: {}",
+            chain(&error)
+        ))
+    })
 }
 
 /// Whoever writes.
@@ -191,12 +199,12 @@ impl Writer {
                 return Event::Bound(pod);
             }
             Ok(Err(error)) => chain(&error),
-            Err(_) => format!("the API server did not answer in {PATIENCE:?}"),
+            Err(_) => format!("the API server did not answer within {PATIENCE:?}"),
         };
         if self.is_bound(&pod, node).await {
             return Event::Bound(pod);
         }
-        warn!(pod = pod.full(), node, why, "Pod not bound");
+        warn!(pod = pod.full(), node, why, "Failed to bind pod");
         Event::NotBound(pod, why)
     }
 
@@ -237,7 +245,7 @@ impl Writer {
             }
             Ok(Err(error)) => {
                 let why = chain(&error);
-                info!(pod = pod.full(), why, "Pod may not be evicted now");
+                info!(pod = pod.full(), why, "Pod eviction rejected");
                 Event::NotEvicted(pod, why)
             }
             Err(late) => Event::NotEvicted(pod, late.to_string()),
@@ -247,7 +255,7 @@ impl Writer {
     /// The agent takes the condition back with its next word.
     async fn tell_of_silence(&self, node: &str, version: &str) {
         let condition = json!({"type": "Ready", "status": "Unknown", "reason": "AgentSilent",
-            "message": "nothing is heard of the agent; shares that were given hold",
+            "message": "the agent sends no heartbeat; existing shares keep their limits",
             "lastTransitionTime": jiff::Timestamp::now()});
         let object = json!({"apiVersion": "apportion.dev/v1alpha1", "kind": beats::KIND,
             "metadata": {"name": node, "resourceVersion": version},
@@ -263,10 +271,12 @@ impl Writer {
             .patch_status(node, &parameters, &Patch::Apply(&object))
             .await
         {
-            Ok(_) => info!(node, "Agent is silent"),
+            Ok(_) => info!(node, "Agent heartbeat missing"),
             // It spoke in the meantime.
             Err(kube::Error::Api(status)) if status.code == 409 => {}
-            Err(problem) => warn!(node, %problem, "Failed to write that an agent is silent"),
+            Err(problem) => {
+                warn!(node, %problem, "Failed to update the condition of a silent agent")
+            }
         }
     }
 
@@ -283,8 +293,8 @@ impl Writer {
         let (kind, name) = (&report.kind, &report.name);
         match timeout(PATIENCE, patched).await {
             Ok(Ok(_)) => {}
-            Ok(Err(problem)) => warn!(kind, name, %problem, "Failed to write a status"),
-            Err(_) => warn!(kind, name, "The API server does not answer about a status"),
+            Ok(Err(problem)) => warn!(kind, name, %problem, "Failed to update a status"),
+            Err(_) => warn!(kind, name, "Status update timed out"),
         }
         let Some(news) = report.news else { return };
         let event = events::Event {
@@ -315,7 +325,7 @@ impl Writer {
             let patch = Patch::Strategic(condition);
             let patched = pods.patch_status(&pod.name, &parameters, &patch).await;
             if let Err(problem) = patched {
-                warn!(pod = pod.full(), %problem, "Failed to write why a pod waits");
+                warn!(pod = pod.full(), %problem, "Failed to update the PodScheduled condition");
             }
         }
         let (kind, reason, action) = words(news);

@@ -16,8 +16,10 @@ pub(crate) fn explain(asked: &Explain) -> Result<String, Failure> {
     let path = format!("/explain/{}{json}", asked.pod);
     let address = asked.address;
     let failed = |error: std::io::Error| {
-        Failure::new(format!("failed to ask the scheduler at {address}: {error}"))
-            .hint("start it with apportion-scheduler run, or name its --address")
+        Failure::new(format!(
+            "failed to reach the scheduler at {address}: {error}"
+        ))
+        .hint("start it with `apportion-scheduler run`, or name its address with --address")
     };
     let reply = get(asked, &path).map_err(failed)?;
     let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));

@@ -54,7 +54,7 @@ enum KeepError {
     },
     #[error(transparent)]
     Make(#[from] MakeError),
-    #[error("failed to make a key")]
+    #[error("failed to create a key")]
     Key(#[from] rcgen::Error),
     #[error("failed to read a certificate")]
     Read(#[from] pem::Error),
@@ -105,10 +105,7 @@ async fn keep(
             Err(problem) => {
                 let problem = chain(&problem);
                 if problem != told {
-                    warn!(
-                        problem,
-                        "No authority to speak with agents over TCP, will try again"
-                    );
+                    warn!(problem, "CA for agents on TCP unavailable, retrying");
                     told = problem;
                 }
             }
@@ -152,7 +149,7 @@ impl Keeper {
         let Some(own) = own.as_ref().filter(|_| is_due || is_new) else {
             return Ok(None);
         };
-        info!(is_due, "Certificate for speaking with agents renewed");
+        info!(is_due, "Scheduler certificate renewed");
         let config = tls::client(&own.certificate, &own.key, &kept.authorities())?;
         Ok(Some(config))
     }
@@ -165,7 +162,7 @@ impl Keeper {
         let kept = found.as_ref().map(unpacked).unwrap_or_default();
         let next = kept::renewed(&kept, self.terms.life, SystemTime::now())?;
         if next != kept {
-            info!("Authority renewed");
+            info!("CA renewed");
             let mut secret = found.clone().unwrap_or_default();
             secret.data = Some(packed(&next));
             self.write(found.is_some(), &mut secret, "Secret").await?;

@@ -78,11 +78,11 @@ impl Lease {
             match self.try_to_take(&mut watched).await {
                 Ok(Asked::Ours(term)) => return Ok(term),
                 Ok(Asked::Held(holder)) if !is_told => {
-                    info!(holder, "Another scheduler leads");
+                    info!(holder, "Another scheduler holds the lease");
                     is_told = true;
                 }
                 Ok(Asked::Held(_)) => {}
-                Err(problem) => warn!(problem = chain(&problem), "Failed to ask for the lease"),
+                Err(problem) => warn!(problem = chain(&problem), "Failed to acquire the lease"),
             }
             sleep(self.period()).await;
         }
@@ -125,7 +125,7 @@ impl Lease {
                 Ok(Ok(true)) => renewed = Instant::now(),
                 Ok(Ok(false)) => return Failure::new("another scheduler took the lease"),
                 Ok(Err(problem)) => warn!(problem = chain(&problem), "Failed to renew the lease"),
-                Err(_) => warn!("The API server does not answer about the lease"),
+                Err(_) => warn!("Lease renewal timed out"),
             }
             if renewed.elapsed() > self.deadline() {
                 let deadline = self.deadline();

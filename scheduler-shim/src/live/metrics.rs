@@ -38,62 +38,62 @@ struct Row {
 const ROWS: &[Row] = &[
     Row {
         name: "kai_queue_deserved_gpus",
-        help: "The quota of cards; -1 is unlimited",
+        help: "GPU quota of the queue; -1 is unlimited",
         read: |queue| queue.of(Resource::Gpu).deserved,
     },
     Row {
         name: "kai_queue_quota_cpu_cores",
-        help: "The quota of processors; -1 is unlimited",
+        help: "CPU core quota of the queue; -1 is unlimited",
         read: |queue| cores(queue.of(Resource::Cpu).deserved),
     },
     Row {
         name: "kai_queue_quota_memory_bytes",
-        help: "The quota of memory; -1 is unlimited",
+        help: "Memory quota of the queue; -1 is unlimited",
         read: |queue| queue.of(Resource::Memory).deserved,
     },
     Row {
         name: "kai_queue_allocated_gpus",
-        help: "Cards that the queue's pods have",
+        help: "GPUs allocated to the queue's pods",
         read: |queue| queue.of(Resource::Gpu).allocated,
     },
     Row {
         name: "kai_queue_allocated_cpu_cores",
-        help: "Processors that the queue's pods have",
+        help: "CPU cores allocated to the queue's pods",
         read: |queue| cores(queue.of(Resource::Cpu).allocated),
     },
     Row {
         name: "kai_queue_allocated_memory_bytes",
-        help: "Memory that the queue's pods have",
+        help: "Memory allocated to the queue's pods",
         read: |queue| queue.of(Resource::Memory).allocated,
     },
     Row {
         name: "kai_queue_fair_share_gpu",
-        help: "The fair share of cards",
+        help: "Fair share of GPUs",
         read: |queue| queue.of(Resource::Gpu).fair,
     },
     Row {
         name: "kai_queue_fair_share_cpu_cores",
-        help: "The fair share of processors",
+        help: "Fair share of CPU cores",
         read: |queue| cores(queue.of(Resource::Cpu).fair),
     },
     Row {
         name: "kai_queue_fair_share_memory_gb",
-        help: "The fair share of memory, in billions of bytes",
+        help: "Fair share of memory, in billions of bytes",
         read: |queue| queue.of(Resource::Memory).fair.max(0.0) / 1e9,
     },
     Row {
         name: "kai_queue_gpu_usage",
-        help: "The part of all cards that the queue used in the past, where that counts",
+        help: "Part of all GPUs that the queue used in the past, if past usage counts",
         read: |queue| queue.of(Resource::Gpu).usage,
     },
     Row {
         name: "kai_queue_cpu_usage",
-        help: "The part of all processors that the queue used in the past, where that counts",
+        help: "Part of all CPU cores that the queue used in the past, if past usage counts",
         read: |queue| queue.of(Resource::Cpu).usage,
     },
     Row {
         name: "kai_queue_memory_usage",
-        help: "The part of all memory that the queue used in the past, where that counts",
+        help: "Part of all memory that the queue used in the past, if past usage counts",
         read: |queue| queue.of(Resource::Memory).usage,
     },
 ];
@@ -140,27 +140,27 @@ impl Metrics {
         };
         registry.register(
             "kai_e2e_scheduling_latency_milliseconds",
-            "How long the last round took",
+            "Duration of the last scheduling round",
             metrics.round.clone(),
         );
         registry.register(
             "kai_task_bind_latency_milliseconds",
-            "From the decision about a pod until it was bound",
+            "Time from the decision about a pod to its binding",
             metrics.bound.clone(),
         );
         registry.register(
             "kai_pod_group_evicted_pods",
-            "Pods that were ended for others",
+            "Pods evicted to make room for other pods",
             metrics.evicted.clone(),
         );
         registry.register(
             "apportion_scheduler_refusals",
-            "Pods that an agent did not take in",
+            "Pods that an agent refused",
             metrics.refused.clone(),
         );
         registry.register(
             "apportion_scheduler_waiting_pods",
-            "Pods that wait for a place",
+            "Pods that wait to be scheduled",
             metrics.waiting.clone(),
         );
         Self {

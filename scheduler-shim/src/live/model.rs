@@ -97,7 +97,7 @@ impl Model {
             Event::AgentGone(node) => {
                 self.agents.gone(&node);
                 let asked = self.starts.asked(&node);
-                let why = || "the node has no agent any more".to_owned();
+                let why = || "the node no longer has an agent".to_owned();
                 let refused = asked.into_iter().map(|pod| self.refused(now, pod, why()));
                 refused.flatten().collect()
             }
@@ -109,7 +109,7 @@ impl Model {
                 self.spared.forget(&pod.uid);
                 self.ending.insert(pod.uid.clone(), now + SHOWN_WITHIN);
                 let message = format!(
-                    "Pod {} was preempted by a workload that goes before it",
+                    "Pod {} was preempted to make room for another workload",
                     pod.full()
                 );
                 let news = News::Evicted;
@@ -119,7 +119,8 @@ impl Model {
                 self.ending.remove(&pod.uid);
                 self.spared.failed(&pod.uid, now);
                 let news = News::NotEvicted;
-                let message = format!("it should make room for others and stays for now: {why}");
+                let message =
+                    format!("failed to evict it to make room for another workload: {why}");
                 vec![Effect::Tell { pod, news, message }]
             }
             Event::UsedBefore(text) => {
@@ -260,7 +261,7 @@ impl Model {
         if self.starts.get(&pod.uid).is_none() {
             let news = News::NotAdopted;
             let is_there = self.pods.contains_key(&pod.uid);
-            let message = format!("its node's agent does not take it in: {why}");
+            let message = format!("the agent of its node refused it: {why}");
             return is_there
                 .then_some(Effect::Tell { pod, news, message })
                 .into_iter()
@@ -268,7 +269,7 @@ impl Model {
         }
         self.back_off.failed(&pod.uid, now);
         let mut effects = self.starts.refused(&pod.uid).effects;
-        let message = format!("the agent of the node that was chosen refused: {why}");
+        let message = format!("the agent of the chosen node refused it: {why}");
         self.told.insert(pod.uid.clone(), (message.clone(), now));
         let news = News::Unschedulable;
         effects.push(Effect::Tell { pod, news, message });

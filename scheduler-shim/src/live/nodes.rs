@@ -159,7 +159,7 @@ impl Nodes {
             None => Some(effect),
         };
         if let Some(Effect::Allocate { pod, .. }) = unsent {
-            let why = "the node has no agent any more".to_owned();
+            let why = "the node no longer has an agent".to_owned();
             let _ = self.events.send(Event::Refused(pod, why));
         }
     }
@@ -207,10 +207,10 @@ async fn listen(node: String, to: Arc<Agent>, events: UnboundedSender<Event>) {
     let mut known = String::new();
     loop {
         match heard(&node, &to, &events, &mut known).await {
-            Ok(()) => debug!(node, "Agent left"),
+            Ok(()) => debug!(node, "Agent disconnected"),
             // Once is enough while it stays so.
             Err(problem) if problem != known => {
-                warn!(node, problem, "Agent is away");
+                warn!(node, problem, "Agent unreachable");
                 known = problem;
             }
             Err(_) => {}
@@ -231,7 +231,7 @@ async fn heard(
 ) -> Result<(), String> {
     let mut client = timeout(PATIENCE, to.reach())
         .await
-        .map_err(|_| format!("the agent did not answer in {PATIENCE:?}"))??;
+        .map_err(|_| format!("the agent did not answer within {PATIENCE:?}"))??;
     let watched = client.watch(v1::WatchRequest {}).await;
     let mut stream = watched.map_err(|status| told(&status))?.into_inner();
     while let Some(reply) = stream.message().await.map_err(|status| told(&status))? {
@@ -291,7 +291,7 @@ async fn ask(
     while let Some(request) = requests.recv().await {
         let done = timeout(PATIENCE, one(&to, &request)).await;
         let done =
-            done.unwrap_or_else(|_| Err(format!("the agent did not answer in {PATIENCE:?}")));
+            done.unwrap_or_else(|_| Err(format!("the agent did not answer within {PATIENCE:?}")));
         if done.is_err() {
             to.part().await;
         }
@@ -299,7 +299,7 @@ async fn ask(
             (Effect::Allocate { pod, .. }, done) => {
                 let _ = events.send(answer(pod, done));
             }
-            (request, Err(problem)) => warn!(?request, problem, "Agent did not do it"),
+            (request, Err(problem)) => warn!(?request, problem, "Agent request failed"),
             (_, Ok(_)) => {}
         }
     }
@@ -363,6 +363,6 @@ async fn allocate(
     Ok(match reply.into_inner().result {
         Some(allocate_reply::Result::Allocation(allocation)) => Ok(allocation.id),
         Some(allocate_reply::Result::Shortfall(shortfall)) => Err(shortfall.sentence),
-        None => Err("it said nothing".to_owned()),
+        None => Err("its answer is empty".to_owned()),
     })
 }

@@ -70,7 +70,7 @@ impl Keeper {
         let before = match Past::read(text) {
             Ok(past) => past.usage.buckets,
             Err(problem) => {
-                warn!(%problem, "What queues used before can't be read, and counts for nobody");
+                warn!(%problem, "Usage history unreadable, ignored");
                 return;
             }
         };

@@ -118,15 +118,19 @@ impl Agent {
 
     async fn over_tcp(&self) -> Result<TlsStream<TcpStream>, String> {
         let tls = self.reach.tls.borrow().clone();
-        let tls = tls.ok_or_else(|| {
-            "the scheduler has no certificate yet; hint: its log says why".to_owned()
-        })?;
+        let tls = tls
+            .ok_or_else(|| "the scheduler has no certificate yet; hint: see its log".to_owned())?;
         let name = identity::agent(&self.node);
         let name = ServerName::try_from(name);
-        let name = name.map_err(|error| format!("{} can't be verified: {error}", self.node))?;
+        let name = name.map_err(|error| {
+            format!(
+                "node name {} cannot be in a certificate: {error}",
+                self.node
+            )
+        })?;
         let stream = connect(tls, name, &self.address);
         let stream = timeout(PATIENCE, stream).await;
-        let stream = stream.map_err(|_| format!("no connection to it within {PATIENCE:?}"))?;
+        let stream = stream.map_err(|_| format!("no connection within {PATIENCE:?}"))?;
         stream.map_err(|error| unreached(&error))
     }
 }

@@ -88,11 +88,11 @@ fn explain(model: &Model, pod: &str, as_json: bool) -> Result<String, String> {
         .map(crate::objects::pods::name)
         .filter(|full| full == pod || full.split_once('/').is_some_and(|(_, own)| own == pod));
     let Some(name) = found.next() else {
-        return Err(format!("no pod is called {pod}\n"));
+        return Err(format!("there is no pod {pod}\n"));
     };
     if let Some(other) = found.next() {
         return Err(format!(
-            "more than one pod is called {pod}: {name} and {other}\n"
+            "more than one pod is named {pod}: {name} and {other}\n"
         ));
     }
     let now = now();
@@ -112,8 +112,8 @@ pub(crate) async fn open(
     questions: mpsc::Sender<Question>,
 ) -> Result<SocketAddr, Failure> {
     let wrong = |error: std::io::Error| {
-        Failure::new(format!("failed to listen at {address}: {error}"))
-            .hint("choose another --address")
+        Failure::new(format!("failed to listen on {address}: {error}"))
+            .hint("choose another address with --address")
     };
     let listener = TcpListener::bind(address).await.map_err(wrong)?;
     let address = listener.local_addr().map_err(wrong)?;
@@ -143,7 +143,9 @@ async fn respond(
 ) -> Response<Text> {
     let path = request.uri().path();
     if !is_for(path, asker) {
-        let text = "ask from inside the pod: kubectl exec, or kubectl port-forward\n".to_owned();
+        let text =
+            "this path is served to localhost only; use kubectl exec or kubectl port-forward\n"
+                .to_owned();
         return response(StatusCode::FORBIDDEN, text);
     }
     let what = match (request.method(), path.split_once("/explain/")) {
@@ -195,7 +197,8 @@ fn said(is_numbers: bool, answer: Option<Result<String, String>>) -> Response<Te
         Some(Ok(text)) => response(StatusCode::OK, text),
         Some(Err(text)) => response(StatusCode::NOT_FOUND, text),
         None => {
-            let waits = "this scheduler does not lead, or does not know the cluster yet\n";
+            let waits =
+                "this scheduler is not the leader, or has not loaded the cluster state yet\n";
             response(StatusCode::SERVICE_UNAVAILABLE, waits.to_owned())
         }
     }

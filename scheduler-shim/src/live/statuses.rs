@@ -142,7 +142,11 @@ fn queue(
         false => (false, "ParentFound", String::new()),
     };
     let usable = match snapshot.unusable.get(name) {
-        Some(why) => (false, "Invalid", format!("pods can't run in it: {why}")),
+        Some(why) => (
+            false,
+            "Invalid",
+            format!("pods cannot run in this queue: {why}"),
+        ),
         None => (true, "Valid", String::new()),
     };
     let over = match share.and_then(over_quota) {
@@ -181,7 +185,7 @@ fn over_quota(share: &QueueShare) -> Option<String> {
         )
     });
     let over: Vec<String> = over.collect();
-    (!over.is_empty()).then(|| format!("it has {}", over.join(", ")))
+    (!over.is_empty()).then(|| format!("allocated {}", over.join(", ")))
 }
 
 /// A condition, with the time since when it holds.

@@ -42,7 +42,7 @@ pub(crate) async fn bind(
         }
         Ok(())
     });
-    let late = |_| Err(format!("its volumes were not bound in {PATIENCE:?}"));
+    let late = |_| Err(format!("its volumes were not bound within {PATIENCE:?}"));
     done.await.unwrap_or_else(late)
 }
 
@@ -61,14 +61,14 @@ async fn write(
     let told = |error: kube::Error| format!("volume claim {name}: {}", chain(&error));
     let mut claim = claims.get(name).await.map_err(told)?;
     if is_named(&claim) {
-        return Err(format!("volume claim {name} got a volume meanwhile"));
+        return Err(format!("volume claim {name} got a volume in the meantime"));
     }
     let parameters = PostParams::default();
     let Some(volume) = &binding.volume else {
         let chosen = claim.annotations().get(SELECTED);
         if let Some(other) = chosen.filter(|other| *other != node) {
             return Err(format!(
-                "the volume of claim {name} is being made for {other}"
+                "the volume of claim {name} is being provisioned for {other}"
             ));
         }
         let annotations = claim.annotations_mut();
@@ -83,7 +83,7 @@ async fn write(
         one.name != claim.metadata.name || one.namespace != claim.metadata.namespace
     };
     if reference.is_some_and(is_other) {
-        return Err(format!("another claim got volume {volume}"));
+        return Err(format!("volume {volume} was given to another claim"));
     }
     if reference.is_none() {
         let annotations = found.annotations_mut();

@@ -104,12 +104,16 @@ async fn find_others(
                 for resource in found {
                     let key = (resource.group.clone(), resource.kind.clone());
                     if watched.insert(key) {
-                        debug!(kind = resource.kind, group = resource.group, "Kind watched");
+                        debug!(
+                            kind = resource.kind,
+                            group = resource.group,
+                            "Watching kind"
+                        );
                         tokio::spawn(watch(client.clone(), resource, events.clone()));
                     }
                 }
             }
-            Err(problem) => warn!(%problem, "Failed to ask the API server for its kinds"),
+            Err(problem) => warn!(%problem, "API discovery failed"),
         }
         if events.is_closed() {
             return;
@@ -153,7 +157,7 @@ async fn watch(client: Client, resource: ApiResource, events: UnboundedSender<Ev
             Ok(watcher::Event::Apply(object)) => Event::Applied(object.json(&resource)),
             Ok(watcher::Event::Delete(object)) => Event::Gone(object.json(&resource)),
             Err(problem) => {
-                warn!(kind, %problem, "Watch broke, it begins again");
+                warn!(kind, %problem, "Watch failed, restarting");
                 continue;
             }
         };

@@ -94,7 +94,7 @@ fn drivers(inventory: &Inventory, remarks: &mut Remarks) -> BTreeMap<String, BTr
             .iter()
             .any(|text| text.contains("&&") || driver(text).is_none())
         {
-            let message = "its selectors look at more than the driver, and that is not simulated";
+            let message = "its selectors test more than the driver, which is not simulated";
             remarks.note(called("DeviceClass", "", class.name()), message);
         }
         if drivers.is_empty() {
@@ -132,7 +132,7 @@ fn read(claim: Object<'_>, inventory: &Inventory, remarks: &mut Remarks) -> Opti
             continue;
         };
         if exact["allocationMode"] == "All" {
-            note("it asks for all devices of a node, and that is not simulated");
+            note("it asks for all devices of a node, which is not simulated");
             return None;
         }
         let class = exact["deviceClassName"].as_str().unwrap_or_default();
@@ -141,7 +141,7 @@ fn read(claim: Object<'_>, inventory: &Inventory, remarks: &mut Remarks) -> Opti
         *sum = sum.saturating_add(count);
     }
     if devices.len() > 1 {
-        note("it asks for devices of several classes, and only the first is simulated");
+        note("it asks for devices of several classes; only the first is simulated");
     }
     let (class, devices) = devices.into_iter().next()?;
     let status = &claim.json()["status"];

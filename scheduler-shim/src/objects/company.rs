@@ -86,7 +86,7 @@ impl Reader<'_> {
             };
             let policies = ["nodeAffinityPolicy", "nodeTaintsPolicy"];
             if policies.iter().any(|policy| rule[policy] == "Ignore") {
-                self.note("nodes that do not admit it are no domains for its topologySpreadConstraints, though they say otherwise");
+                self.note("its topologySpreadConstraints set nodeAffinityPolicy or nodeTaintsPolicy to Ignore; Honor is used");
             }
             let spread = Spread {
                 like,
@@ -106,7 +106,7 @@ impl Reader<'_> {
     /// One term; none where it makes no sense, which is noted.
     fn term(&mut self, kind: &str, term: &Value) -> Option<Neighbours> {
         let read = neighbours(self.pod, term);
-        let note = |why| self.note(&format!("one term of its {kind} is left out: {why}"));
+        let note = |why| self.note(&format!("one term of its {kind} is ignored: {why}"));
         read.map_err(note).ok()
     }
 

@@ -33,7 +33,7 @@ pub(crate) fn group_of(
             None => Err(format!("its pod group {name} does not exist")),
         },
         Ok(Grouping::External(None)) => {
-            Err("it is not to be grouped and names no pod group".to_owned())
+            Err("it opts out of grouping and names no pod group".to_owned())
         }
         Err(malformed) => Err(format!("it has no pod group: {malformed}")),
     }
@@ -42,7 +42,7 @@ pub(crate) fn group_of(
 /// A PodGroup object as it stands.
 fn given(object: Object<'_>, pod: Object<'_>) -> Result<PodGroup, String> {
     let name = object.name();
-    let wrong = |why: String| format!("its pod group {name} can't be used: {why}");
+    let wrong = |why: String| format!("its pod group {name} cannot be used: {why}");
     let spec = &object.json()["spec"];
     let text = |field: &str| spec[field].as_str().filter(|text| !text.is_empty());
     let min_member = count(spec, "minMember").map_err(wrong)?;

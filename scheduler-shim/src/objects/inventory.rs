@@ -145,7 +145,7 @@ impl Inventory {
         }
         let name = object.name().to_owned();
         if name.is_empty() {
-            remarks.note(&kind, "it has no metadata.name and is left out");
+            remarks.note(&kind, "it has no metadata.name and is ignored");
             return None;
         }
         let namespace = match object.namespace() {
@@ -172,7 +172,7 @@ impl Inventory {
         let known = self.find(object.kind(), object.namespace(), object.name());
         let known = known.map(|known| known.json());
         if known.is_some_and(|known| *known != json) {
-            let message = "it is given more than once, differently; the newest counts";
+            let message = "it is given more than once with different contents; the newest is used";
             remarks.note(called, message);
         }
         if known.is_none_or(|known| rank(&json) > rank(known)) {
@@ -264,7 +264,7 @@ fn not_text(json: &Value) -> Option<String> {
             if !value.is_string() && !value.is_null() {
                 let field = field.trim_end_matches('s');
                 return Some(format!(
-                    "its {field} {key} is {value}, which is not text; quote it. The object is left out"
+                    "its {field} {key} is {value}, which is not a string; quote it. The object is ignored"
                 ));
             }
         }

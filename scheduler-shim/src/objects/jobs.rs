@@ -49,7 +49,7 @@ impl Jobs {
             let job = at.job(&name, group, remarks).map_err(|why| {
                 let object = called("PodGroup", &group.namespace, &group.name);
                 remarks.note(object, format!("{why}; its pods wait"));
-                let why = format!("its pod group {} can't be used: {why}", group.name);
+                let why = format!("its pod group {} cannot be used: {why}", group.name);
                 self.broken.insert(name.clone(), why.clone());
                 why
             })?;
@@ -131,7 +131,9 @@ impl Reading<'_> {
             None => {
                 remarks.note(
                     called("PodGroup", &group.namespace, &group.name),
-                    format!("its priority class {class} does not exist; {PRIORITY} is assumed"),
+                    format!(
+                        "its priority class {class} does not exist; priority {PRIORITY} is used"
+                    ),
                 );
                 PRIORITY
             }

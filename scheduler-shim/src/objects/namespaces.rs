@@ -115,7 +115,7 @@ fn labels(inventory: &Inventory, remarks: &mut Remarks) -> BTreeMap<String, Labe
             all.insert(pod.namespace().to_owned(), Labels::new());
             remarks.note(
                 called(KIND.1, "", pod.namespace()),
-                "it is not given, and pods choose namespaces by their labels: it is taken to have none but its name",
+                "pods select namespaces by labels, but this namespace is not given; only its name label is assumed",
             );
         }
     }

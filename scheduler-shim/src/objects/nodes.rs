@@ -50,7 +50,7 @@ pub(crate) fn node(object: Object<'_>, remarks: &mut Remarks) -> Node {
         let given = object.label(MEMORY).unwrap_or("not set");
         remarks.note(
             called("Node", "", object.name()),
-            format!("its label {MEMORY} is {given}, so gpu-memory requests can't be placed on its {cards} cards"),
+            format!("its label {MEMORY} is {given}, so gpu-memory requests cannot be placed on its {cards} GPUs"),
         );
     }
     Node {

@@ -83,7 +83,7 @@ impl Occupancy {
     fn taken_port(&self, pod: Object<'_>, node: Object<'_>) -> Option<String> {
         let taken = self.ports.get(node.name())?;
         let port = ports(pod).into_iter().find(|port| taken.contains(port))?;
-        Some(format!("has the port {port} in use"))
+        Some(format!("has host port {port} in use"))
     }
 
     fn lacking(&self, pod: Object<'_>, node: Object<'_>) -> Option<String> {
@@ -92,7 +92,7 @@ impl Occupancy {
             let key = (node.name().to_owned(), name);
             let free = given - self.amounts.get(&key).copied().unwrap_or(0.0);
             let name = key.1;
-            (asked > free).then(|| format!("asked {asked} of {name}; {free} free of {given}"))
+            (asked > free).then(|| format!("asked for {asked} of {name}; {free} free of {given}"))
         })
     }
 }
@@ -184,7 +184,7 @@ mod tests {
         );
         assert_eq!(
             refusals(&inventory, &[(&web, "a")], &web),
-            ["has the port 80/TCP in use"]
+            ["has host port 80/TCP in use"]
         );
         let other = pod(
             "dns",
@@ -203,7 +203,7 @@ mod tests {
         assert!(refusals(&inventory, &[], &two).is_empty());
         assert_eq!(
             refusals(&inventory, &[(&two, "a")], &two),
-            ["asked 2 of example.com/nic; 0 free of 2"]
+            ["asked for 2 of example.com/nic; 0 free of 2"]
         );
     }
 }

@@ -110,13 +110,13 @@ impl Past {
             if found.is_some() {
                 remarks.note(
                     name,
-                    "what queues used is said by another already; it is left out",
+                    "another object has the usage history already; this one is ignored",
                 );
                 continue;
             }
             match Self::read(note["data"][KEY].as_str().unwrap_or_default()) {
                 Ok(past) => found = Some(past),
-                Err(why) => remarks.note(name, format!("it is damaged: {why}; it is left out")),
+                Err(why) => remarks.note(name, format!("it is damaged: {why}; it is ignored")),
             }
         }
         found
@@ -130,7 +130,7 @@ pub(crate) enum ReadError {
     #[error("{0}")]
     Text(#[from] serde_json::Error),
     /// It says what can't be.
-    #[error("its {0} is not possible")]
+    #[error("its {0} is not valid")]
     Number(&'static str),
 }
 
@@ -337,9 +337,9 @@ mod tests {
         let said = |text: &str| Past::read(text).unwrap_err().to_string();
         assert!(said(cut).contains("EOF"), "{}", said(cut));
         let negative = text.replace("[900.0", "[-900.0");
-        assert_eq!(said(&negative), "its amount is not possible");
+        assert_eq!(said(&negative), "its amount is not valid");
         let turned = text.replace("\"start\":3600000", "\"start\":1");
-        assert_eq!(said(&turned), "its order of buckets is not possible");
+        assert_eq!(said(&turned), "its order of buckets is not valid");
         assert!(Past::read(&text.replace("900.0", "1e999")).is_err());
         let huge = text.replace("\"end\":7200000", &format!("\"end\":{}", u64::MAX));
         let mut far = Past::read(&huge).unwrap();

@@ -52,7 +52,7 @@ pub(crate) fn queues(inventory: &Inventory, now: Duration, remarks: &mut Remarks
         queues.leave_out(&name, why);
     }
     for (name, why) in &queues.unusable {
-        remarks.note(called("Queue", "", name), format!("{why}; it is left out"));
+        remarks.note(called("Queue", "", name), format!("{why}; it is ignored"));
     }
     queues
 }
@@ -70,7 +70,7 @@ impl Queues {
             let parent = self.usable.get(path.last()?)?.parent.clone()?;
             if parent == name {
                 return Some(format!(
-                    "its parents run in a circle: {} -> {name}",
+                    "its parents form a cycle: {} -> {name}",
                     path.join(" -> ")
                 ));
             }
@@ -88,7 +88,7 @@ impl Queues {
                 .as_ref()
                 .filter(|name| !self.usable.contains_key(*name))?;
             let why = if self.unusable.contains_key(parent) {
-                format!("its parent {parent} is left out")
+                format!("its parent {parent} is not valid")
             } else {
                 format!("its parent {parent} does not exist")
             };
@@ -137,7 +137,7 @@ fn quota(resources: &Value, resource: &str, unit: f64) -> Result<Quota, String> 
     let bound = |field: &str| match read(field)? {
         UNLIMITED => Ok(UNLIMITED),
         amount if amount < 0.0 => Err(format!(
-            "its {resource} {field} is {amount}, and below zero there is only -1, which is unlimited"
+            "its {resource} {field} is {amount}; the only negative value is -1, for unlimited"
         )),
         amount => Ok(amount * unit),
     };

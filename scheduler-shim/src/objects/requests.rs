@@ -27,7 +27,7 @@ pub(crate) fn cards(pod: Object<'_>) -> Result<Cards, String> {
         if let Share::Memory(asked) = request.share
             && asked.0 < SHARE_UNIT
         {
-            return Err("it asks for less than 2 MiB of a card, the smallest share".to_owned());
+            return Err("it asks for less than 2 MiB of a GPU, the smallest share".to_owned());
         }
         return Ok(Cards::Shared {
             share: request.share,
@@ -110,7 +110,7 @@ pub(crate) fn unreadable(pod: Object<'_>) -> Option<String> {
         amounts.filter(|(_, value)| quantity::of(value).is_none_or(|amount| amount < 0.0));
     let (name, value) = wrong.next()?;
     Some(format!(
-        "its container asks {value} of {name}, which is not an amount"
+        "its container asks for {value} of {name}, which is not a valid quantity"
     ))
 }
 

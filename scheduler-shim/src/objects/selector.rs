@@ -43,7 +43,7 @@ fn requirement(expression: &Value) -> Result<(String, Requirement), String> {
         "DoesNotExist" => Requirement::DoesNotExist,
         unknown => {
             return Err(format!(
-                "its selector has the operator \"{unknown}\", which is none"
+                "its selector has the unknown operator \"{unknown}\""
             ));
         }
     };

@@ -86,7 +86,7 @@ pub(crate) fn snapshot<'a>(
             if task.status.is_active() && place.is_none() {
                 remarks.note(
                     called("Pod", pod.namespace(), pod.name()),
-                    "it is on a node that is not given, so nobody is charged for it",
+                    "its node is not known, so its resources are not counted",
                 );
             }
             if let Some(why) = overfull(&task, place.map(|place| &known[*place])) {
@@ -151,7 +151,7 @@ fn overfull(task: &Task, node: Option<&Node>) -> Option<String> {
         .max(i64::try_from(task.on.len()).unwrap_or(i64::MAX));
     (task.status.is_active() && i64::from(*devices) > cards).then(|| {
         format!(
-            "it is on {devices} cards, and its node has {}",
+            "it uses {devices} GPUs, but its node has {}",
             node.card_count()
         )
     })

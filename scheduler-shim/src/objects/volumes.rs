@@ -50,9 +50,7 @@ pub(crate) fn bindings(
         let Some(claim) = inventory.find(CLAIM, pod.namespace(), &name) else {
             match inventory.all(CLAIM).next() {
                 Some(_) => {
-                    return Err(format!(
-                        "can't give the volume claim {name}, which does not exist"
-                    ));
+                    return Err(format!("volume claim {name} does not exist"));
                 }
                 None => continue,
             }
@@ -75,7 +73,7 @@ fn reach(claim: &str, volume: &str, node: Object<'_>, inventory: &Inventory) -> 
     let volume = inventory.find(VOLUME, "", volume);
     match volume.is_none_or(|volume| is_near(volume, node)) {
         true => Ok(()),
-        false => Err(format!("can't reach the volume of claim {claim}")),
+        false => Err(format!("cannot reach the volume of claim {claim}")),
     }
 }
 
@@ -95,14 +93,12 @@ fn open(
     let class = inventory.find("StorageClass", "", class_name);
     let waits = |class: &Object<'_>| class.json()["volumeBindingMode"] == "WaitForFirstConsumer";
     let Some(class) = class.filter(waits) else {
-        return Err(format!(
-            "can't give the volume claim {name}, which is not bound"
-        ));
+        return Err(format!("volume claim {name} is not bound"));
     };
     match claim.annotation(SELECTED) {
         Some(other) if other != node.name() => {
             return Err(format!(
-                "can't give the volume claim {name}, whose volume is being made for {other}"
+                "the volume of claim {name} is being provisioned for {other}"
             ));
         }
         Some(_) => return Ok(None),
@@ -113,7 +109,7 @@ fn open(
     }
     if text(&class.json()["provisioner"]).is_none_or(|maker| maker == NOBODY) {
         return Err(format!(
-            "can't reach a free volume of class {class_name} for claim {name}"
+            "has no free volume of class {class_name} for claim {name}"
         ));
     }
     let places = class.json()["allowedTopologies"].as_array();
@@ -130,14 +126,14 @@ fn open(
     };
     if !places.is_none_or(|places| places.is_empty() || places.iter().any(is_allowed)) {
         return Err(format!(
-            "is not where class {class_name} makes volumes, for claim {name}"
+            "is outside the allowed topology of class {class_name}, for claim {name}"
         ));
     }
     let asked = &claim.json()["spec"]["resources"]["requests"]["storage"];
     match capacity::is_there(class, asked, node, inventory) {
         true => Ok(None),
         false => Err(format!(
-            "is not where class {class_name} has room for the {} of claim {name}",
+            "has no capacity of class {class_name} for the {} of claim {name}",
             asked.as_str().unwrap_or_default()
         )),
     }
@@ -268,15 +264,15 @@ mod tests {
         assert!(refusals(&[]).is_empty());
         assert_eq!(
             refusals(&[claim("c", "v")]),
-            ["can't reach the volume of claim c"]
+            ["cannot reach the volume of claim c"]
         );
         assert_eq!(
             refusals(&[claim("c", "")])[0],
-            "can't give the volume claim c, which is not bound"
+            "volume claim c is not bound"
         );
         assert_eq!(
             refusals(&[claim("d", "v")])[1],
-            "can't give the volume claim c, which does not exist"
+            "volume claim c does not exist"
         );
     }
 
@@ -320,7 +316,7 @@ mod tests {
         let found = |zone: &str| bindings(Object::new(&pod), Object::new(&node(zone)), &inventory);
         let (claim, volume) = ("c".to_owned(), Some("small".to_owned()));
         assert_eq!(found("a"), Ok(vec![Binding { claim, volume }]));
-        let nothing = "can't reach a free volume of class local for claim c".to_owned();
+        let nothing = "has no free volume of class local for claim c".to_owned();
         assert_eq!(found("b"), Err(nothing));
     }
 
@@ -328,13 +324,13 @@ mod tests {
     fn a_volume_is_made_where_its_class_makes_them() {
         assert_eq!(
             refusals(&[open_claim("5Gi"), class("example.com/disks")]),
-            ["is not where class local makes volumes, for claim c"]
+            ["is outside the allowed topology of class local, for claim c"]
         );
         let mut chosen = open_claim("5Gi");
         chosen["metadata"]["annotations"] = json!({SELECTED: "a"});
         assert_eq!(
             refusals(&[chosen, class("example.com/disks")]),
-            ["can't give the volume claim c, whose volume is being made for a"]
+            ["the volume of claim c is being provisioned for a"]
         );
     }
 }

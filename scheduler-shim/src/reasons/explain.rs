@@ -78,8 +78,8 @@ pub(crate) fn explain(
         (Some(waiting), _) => format!("waits because {}", waiting.message),
         (None, Some(first)) => decided.fold(first, |all, one| format!("{all}; {one}")),
         (None, None) => match found {
-            Some((_, task)) => format!("stays as it is: {:?}", task.status).to_lowercase(),
-            None => "is not for this scheduler".to_owned(),
+            Some((_, task)) => format!("no change: {:?}", task.status).to_lowercase(),
+            None => "belongs to another scheduler".to_owned(),
         },
     };
     let Some((job, task)) = found else {
@@ -126,7 +126,7 @@ fn here(snapshot: &Snapshot<'_>, books: &Books<'_>, task: &Task) -> Vec<NodeView
     views.retain(|view| place.is_some_and(|place| place.node == view.node));
     for view in &mut views {
         view.lacks = None;
-        view.message = "is its place".to_owned();
+        view.message = "the pod's node".to_owned();
     }
     views
 }
@@ -188,7 +188,7 @@ fn is_zero(part: &f64) -> bool {
 fn before(usage: f64) -> String {
     match is_zero(&usage) {
         true => String::new(),
-        false => format!(", used {:.1} % in the past", usage * 100.0),
+        false => format!(", past usage {:.1} %", usage * 100.0),
     }
 }
 
@@ -207,13 +207,13 @@ impl fmt::Display for Explanation {
             )?;
         }
         if let Some(asks) = &self.asks {
-            line(f, format_args!("  asks {asks}"))?;
+            line(f, format_args!("  asks for {asks}"))?;
         }
         for node in self.nodes.iter().take(SHOWN) {
             line(
                 f,
                 format_args!(
-                    "node {}: {}; {} idle cards",
+                    "node {}: {}; {} idle GPUs",
                     node.node, node.message, node.idle_cards
                 ),
             )?;
@@ -233,7 +233,7 @@ impl fmt::Display for Explanation {
             }
         }
         if let Some(more) = self.nodes.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-            line(f, format_args!("and {more} more nodes; --json has all"))?;
+            line(f, format_args!("and {more} more nodes; --json lists all"))?;
         }
         for queue in &self.queues {
             line(f, format_args!("queue {}", queue.queue))?;
@@ -246,7 +246,7 @@ impl fmt::Display for Explanation {
         }
         for change in &self.unblocked_if {
             let alone = if self.unblocked_if_alone {
-                ", and nobody else takes it"
+                ", and no other pod takes the place"
             } else {
                 ""
             };

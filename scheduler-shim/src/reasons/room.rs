@@ -49,11 +49,11 @@ impl Lack {
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::Admission => "didn't admit the pod",
-            Self::Kind => "had another kind of cards",
-            Self::Pods => "didn't have enough resources: places for pods",
+            Self::Kind => "had another kind of GPU",
+            Self::Pods => "didn't have enough resources: pods",
             Self::Cpu => "didn't have enough resources: CPU cores",
             Self::Memory => "didn't have enough resources: memory",
-            Self::Claims => "didn't have what is claimed",
+            Self::Claims => "didn't have the claimed devices",
             Self::Gpus => "didn't have enough resources: GPUs",
             Self::GpuMemory => "didn't have enough resources: GPU memory",
             Self::Affinity => "didn't match pod affinity rules",
@@ -234,12 +234,12 @@ fn lack(
     if idle.pods < 1 {
         return Some((
             Lack::Pods,
-            format!("runs as many pods as it may ({})", node.pods),
+            format!("runs its maximum of {} pods", node.pods),
         ));
     }
     if idle.cpu < task.cpu_millis {
         let message = format!(
-            "asked {}m CPU; {}m free of {}m",
+            "asked for {}m CPU; {}m free of {}m",
             task.cpu_millis,
             idle.cpu.max(0),
             node.cpu_millis
@@ -249,7 +249,7 @@ fn lack(
     if idle.memory < task.memory {
         let bytes = |amount: i64| Bytes(u64::try_from(amount).unwrap_or(0));
         let message = format!(
-            "asked {} of memory; {} free of {}",
+            "asked for {} of memory; {} free of {}",
             bytes(task.memory),
             bytes(idle.memory),
             bytes(node.memory)
@@ -266,11 +266,11 @@ fn lack(
 
 /// Why nobody gives the node's cards, and when somebody last did.
 fn silent(snapshot: &Snapshot<'_>, node: &str) -> String {
-    let why = "has no agent that answers, and cards are given by agents";
+    let why = "has no agent that answers, so its GPUs cannot be granted";
     let heard = snapshot.inventory.find("GpuNode", "", node);
     let heard = heard.and_then(|heard| heard.json().pointer("/status/lastHeartbeatTime")?.as_str());
     match heard {
-        Some(at) => format!("{why}; it was last heard at {at}"),
+        Some(at) => format!("{why}; the last heartbeat was at {at}"),
         None => why.to_owned(),
     }
 }

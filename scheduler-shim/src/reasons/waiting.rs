@@ -101,8 +101,7 @@ impl Inquiry<'_, '_> {
             Err(message) => return (Reason::QueueDoesNotExist, message),
         };
         if let Some(sets) = together.strange(task) {
-            let message =
-                format!("it is in none of the subgroups of its pod group, which are {sets}");
+            let message = format!("it belongs to none of the subgroups of its pod group: {sets}");
             return (Reason::Invalid, message);
         }
         if let Some(message) = &together.unready {
@@ -131,7 +130,7 @@ impl Inquiry<'_, '_> {
         let queue = queues
             .find(name)
             .ok_or_else(|| match self.snapshot.unusable.get(name) {
-                Some(why) => format!("Queue '{name}' can't be used: {why}"),
+                Some(why) => format!("Queue '{name}' cannot be used: {why}"),
                 None => format!("Queue '{name}' does not exist"),
             })?;
         let below = queues.children(queue).iter();
@@ -140,7 +139,7 @@ impl Inquiry<'_, '_> {
             return Ok(queue);
         }
         Err(format!(
-            "Queue '{name}' has queues below it ({}), and pods run in queues without such only",
+            "Queue '{name}' has child queues ({}); pods run only in queues without children",
             below.join(", ")
         ))
     }
@@ -221,7 +220,7 @@ fn too_large(books: &Books<'_>, together: usize, more: Amounts) -> Option<String
     let short = involved.find(|&resource| more[resource] > total[resource])?;
     let amount = |amounts: Amounts| words::amount(short, amounts[short]);
     Some(format!(
-        "the {together} pods that have to start together are larger than the cluster: they ask for {}, and all nodes together have {}",
+        "the {together} pods that must start together ask for {}; all nodes together have {}",
         amount(more),
         amount(total)
     ))
@@ -273,10 +272,10 @@ fn no_room(
 fn room_for_one(node: &str, together: usize) -> String {
     match together {
         1 => format!(
-            "{node} has room for it alone, and something else keeps it away: topology, NUMA zones or its turn"
+            "{node} has room for it, but topology, NUMA zones or the order of jobs make it wait"
         ),
         many => format!(
-            "the {many} pods that have to start together do not fit at once; one alone would, on {node}"
+            "the {many} pods that must start together do not fit; one alone would fit on {node}"
         ),
     }
 }

@@ -42,12 +42,14 @@ fn number(amount: f64) -> String {
 /// What a pod asks of cards.
 pub(crate) fn cards(task: &Task) -> String {
     match &task.cards {
-        Cards::None if !task.claims.is_empty() => format!("the claims {}", task.claims.join(", ")),
-        Cards::None => "no card".to_owned(),
-        Cards::Whole(1) => "1 whole card".to_owned(),
-        Cards::Whole(count) => format!("{count} whole cards"),
+        Cards::None if !task.claims.is_empty() => {
+            format!("the resource claims {}", task.claims.join(", "))
+        }
+        Cards::None => "no GPU".to_owned(),
+        Cards::Whole(1) => "1 whole GPU".to_owned(),
+        Cards::Whole(count) => format!("{count} whole GPUs"),
         Cards::Shared { share, devices: 1 } => share.to_string(),
-        Cards::Shared { share, devices } => format!("{share} on each of {devices} cards"),
+        Cards::Shared { share, devices } => format!("{share} on each of {devices} GPUs"),
         Cards::Partitions(partitions) => {
             let one = |(name, count): (&String, &i64)| format!("{count} x {name}");
             partitions.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -69,18 +71,18 @@ pub(crate) const fn action(action: Action) -> &'static str {
 /// Why a claim can't be met on a node.
 pub(crate) fn claim(refusal: &ClaimRefusal) -> String {
     match refusal {
-        ClaimRefusal::Disallowed => "it names resource claims, which the running scheduler does not allocate yet; cards are asked for \
-             by gpu-fraction, gpu-memory or nvidia.com/gpu"
+        ClaimRefusal::Disallowed => "it uses resource claims, which the running scheduler does not allocate yet; request GPUs with \
+             gpu-fraction, gpu-memory or nvidia.com/gpu"
             .to_owned(),
         ClaimRefusal::Missing => "one of its resource claims does not exist".to_owned(),
         ClaimRefusal::OtherQueue(claim) => {
             format!("its claim {claim} is for another queue (label kai.scheduler/queue)")
         }
         ClaimRefusal::TooManyUsers(claim) => {
-            format!("its claim {claim} has as many users as it may have")
+            format!("its claim {claim} has reached its maximum number of users")
         }
         ClaimRefusal::Elsewhere(claim, node) => {
-            format!("its claim {claim} has its devices on {node}")
+            format!("the devices of its claim {claim} are on {node}")
         }
         ClaimRefusal::TooFewDevices(class, asked, free) => {
             format!("claimed {asked} of {class}; {} free", free.max(&0))
@@ -95,16 +97,16 @@ pub(crate) fn company(refusal: &CompanyRefusal) -> String {
         CompanyRefusal::Lonely {
             domain,
             value: Some(value),
-        } => format!("has no pod that it must be near in {domain}={value}"),
+        } => format!("has no pod that matches the pod's affinity in {domain}={value}"),
         CompanyRefusal::Lonely {
             domain,
             value: None,
-        } => outside(domain, "by which the pod must be near others"),
+        } => outside(domain, "the topologyKey of the pod's affinity"),
         CompanyRefusal::Crowded { domain, value } => {
-            format!("has pods that it must be apart from in {domain}={value}")
+            format!("has pods that match the pod's anti-affinity in {domain}={value}")
         }
         CompanyRefusal::Unwelcome { domain, value } => {
-            format!("has a pod that must be apart from it in {domain}={value}")
+            format!("has a pod whose anti-affinity matches the pod in {domain}={value}")
         }
         CompanyRefusal::Uneven {
             domain,
@@ -113,13 +115,13 @@ pub(crate) fn company(refusal: &CompanyRefusal) -> String {
             least,
             skew,
         } => format!(
-            "would have {here} such pods in {domain}={value}, where another domain has {least} and the skew may be {skew}"
+            "would have {here} matching pods in {domain}={value}, while another domain has {least} and maxSkew is {skew}"
         ),
         CompanyRefusal::Uneven {
             domain,
             value: None,
             ..
-        } => outside(domain, "over which the pod is to be spread"),
+        } => outside(domain, "the topologyKey of the pod's spread constraint"),
     }
 }
 

@@ -16,11 +16,11 @@ use crate::failure::Failure;
 pub(super) fn objects(path: &Path) -> Result<Vec<Value>, Failure> {
     let text = text(path).map_err(|error| {
         Failure::new(format!("failed to read {}: {error}", path.display()))
-            .hint("name a file with Kubernetes objects, or - for standard input")
+            .hint("give a file with Kubernetes objects, or - for standard input")
     })?;
     let documents = documents(&text).map_err(|error| {
         Failure::new(format!("failed to read {}: {error}", path.display()))
-            .hint("it has to be YAML or JSON as kubectl get -o yaml writes it")
+            .hint("the file must be YAML or JSON, as kubectl get -o yaml prints it")
     })?;
     let mut objects = Vec::new();
     for document in documents {

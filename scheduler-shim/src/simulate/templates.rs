@@ -166,8 +166,8 @@ impl Shape {
         let object = called(workload.kind(), workload.namespace(), name);
         let message = match made.len() {
             0 => return made,
-            1 => "none of its pods are given; one is simulated from its template".to_owned(),
-            many => format!("none of its pods are given; {many} are simulated from its template"),
+            1 => "its pods are not given; one is simulated from its template".to_owned(),
+            many => format!("its pods are not given; {many} are simulated from its template"),
         };
         remarks.note(object, message);
         made

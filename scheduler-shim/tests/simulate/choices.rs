@@ -47,7 +47,7 @@ fn a_queue_that_used_everything_goes_after_one_that_used_nothing() {
     assert_eq!(bound, ["late-1", "late-2"], "{decisions}");
     assert!(!remarks.contains("ConfigMap"), "{remarks}");
     let (explained, _) = simulate(&["over-time.yaml"], &["--explain", "early-1"]);
-    let used = "fair share 0 GPUs, used 100.0 % in the past";
+    let used = "fair share 0 GPUs, past usage 100.0 %";
     assert!(explained.contains(used), "{explained}");
     let queues = &json(&["over-time.yaml"], &[])["queues"];
     assert_eq!(queues[0]["resources"][0]["usage"], 1.0, "{queues}");

@@ -186,8 +186,8 @@ fn a_pod_waits_where_there_are_fewer_domains_than_it_wants_and_is_told_why() {
         let why = waits(2).unwrap();
         assert!(
             why.ends_with(
-                "1 node(s) didn't match pod topology spread constraints; closest is a: would have 2 such pods in \
-                 zone=x, where another domain has 0 and the skew may be 1"
+                "1 node(s) didn't match pod topology spread constraints; closest is a: would have 2 matching \
+                 pods in zone=x, while another domain has 0 and maxSkew is 1"
             ),
             "{why}"
         );
@@ -206,17 +206,17 @@ fn a_pod_that_others_keep_away_is_told_by_whom() {
     for (found, ending) in [
         (
             why(&must("podAffinity", like("web")), db()),
-            "1 node(s) didn't match pod affinity rules; closest is a: has no pod that it must be near in zone=x",
+            "1 node(s) didn't match pod affinity rules; closest is a: has no pod that matches the pod's affinity in zone=x",
         ),
         (
             why(&apart(like("db")), db()),
-            "1 node(s) didn't match pod anti-affinity rules; closest is a: has pods that it must be apart from in \
+            "1 node(s) didn't match pod anti-affinity rules; closest is a: has pods that match the pod's anti-affinity in \
              zone=x",
         ),
         (
             why(&json!({}), on("a", pod("there", "db", &apart(like("new"))))),
-            "1 node(s) didn't satisfy existing pods anti-affinity rules; closest is a: has a pod that must be apart \
-             from it in zone=x",
+            "1 node(s) didn't satisfy existing pods anti-affinity rules; closest is a: has a pod whose \
+             anti-affinity matches the pod in zone=x",
         ),
     ] {
         assert!(found.ends_with(ending), "{found}");

@@ -48,11 +48,11 @@ fn two_services_share_the_only_card() {
     let (decisions, remarks) = simulate(&["one-card.yaml", "services.yaml"], &[]);
     assert_eq!(
         decisions,
-        "bind ai-workloads/vllm-test-02-0 to gpu-node cards card-1: 0.2 of a card\n\
-         bind ai-workloads/vllm-test-07-0 to gpu-node cards card-1: 0.7 of a card\n"
+        "bind ai-workloads/vllm-test-02-0 to gpu-node cards card-1: 0.2 of a GPU\n\
+         bind ai-workloads/vllm-test-07-0 to gpu-node cards card-1: 0.7 of a GPU\n"
     );
     assert!(
-        remarks.contains("ignored 1 objects of kinds that decide nothing: 1 Service"),
+        remarks.contains("ignored 1 objects of kinds that do not affect scheduling: 1 Service"),
         "{remarks}"
     );
 }
@@ -89,7 +89,7 @@ fn as_many_pods_get_a_part_of_a_card_as_it_has_memory_for() {
     assert_eq!(field(waiting, "reason"), ["Unschedulable"]);
     let why = field(waiting, "message")[0];
     assert!(
-        why.contains("asked 2000 MiB; card-1 has 68 MiB free of 44.9 GiB"),
+        why.contains("asked for 2000 MiB; card-1 has 68 MiB free of 44.9 GiB"),
         "{why}"
     );
 }
@@ -112,7 +112,7 @@ fn a_gang_starts_whole_or_not_at_all() {
     assert!(
         decisions
             .lines()
-            .all(|line| line.contains("the 4 pods that have to start together")),
+            .all(|line| line.contains("the 4 pods that must start together")),
         "{decisions}"
     );
 
@@ -152,7 +152,7 @@ fn a_queue_that_has_less_than_its_quota_takes_a_card_back() {
     assert_eq!(
         decisions,
         "evict default/second from node (reclaim)\n\
-         reserve node for default/claimant 1 whole card (reclaim)\n"
+         reserve node for default/claimant 1 whole GPU (reclaim)\n"
     );
 }
 
@@ -332,7 +332,7 @@ fn cards_of_one_node_differ_in_size_and_health_and_each_is_known() {
         .collect();
     assert_eq!(on, [("default/alone", "GPU-1"), ("default/large", "GPU-2")]);
     let why = field(&report["waiting"], "message")[0];
-    let expected = "asked 12.0 GiB; GPU-2 has 10.0 GiB free of 80.0 GiB, held by default/large with 60.0 GiB, \
+    let expected = "asked for 12.0 GiB; GPU-2 has 10.0 GiB free of 80.0 GiB, held by default/large with 60.0 GiB, \
                     mixed/GPU-2 without a pod with 10.0 GiB";
     assert!(why.contains(expected), "{why}");
     // The card that is out of order is shown with who is on it, and charged.
@@ -356,7 +356,7 @@ fn workloads_without_pods_get_those_that_they_would_have_at_first() {
         ("RayCluster default/rj-raycluster", "5 are"),
         ("PyTorchJob default/torch", "2 are"),
     ] {
-        let expected = format!("{workload}: none of its pods are given; {count} simulated");
+        let expected = format!("{workload}: its pods are not given; {count} simulated");
         assert!(remarks.contains(&expected), "{expected} in {remarks}");
     }
     let report = json(&["workloads.yaml"], &[]);

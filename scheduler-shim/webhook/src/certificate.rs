@@ -38,7 +38,7 @@ pub struct Kept {
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to make a certificate")]
+#[error("failed to create a certificate")]
 pub struct MakeError(#[from] rcgen::Error);
 
 /// What must be kept from now on, given what was kept.

@@ -192,9 +192,7 @@ impl SecretKeeper {
         };
         let params = PatchParams::default();
         let patched = all.patch(name, &params, &Patch::Merge(patch)).await;
-        patched
-            .map(|_| ())
-            .map_err(api(doing("write the authority into")))
+        patched.map(|_| ()).map_err(api(doing("write the CA into")))
     }
 }
 

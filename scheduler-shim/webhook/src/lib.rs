@@ -107,7 +107,7 @@ pub enum RunError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// There is no way to the API server.
-    #[error("failed to find the API server")]
+    #[error("failed to find a cluster configuration")]
     Client(#[source] Box<kube::Error>),
 }
 
@@ -151,7 +151,7 @@ pub async fn run(
     ));
     let stop = async {
         stop.await;
-        info!("Ending");
+        info!("Webhook stopping");
         ready.send_replace(Readiness::Ending);
         tokio::time::sleep(LINGER).await;
     };
@@ -210,7 +210,7 @@ async fn keep_showing(
                     }
                     show.send_replace(Some(config));
                     ready.send_if_modified(Readiness::begin);
-                    info!(is_first = last.is_none(), "Certificate shown");
+                    info!(is_first = last.is_none(), "Certificate loaded");
                     last = Some(current);
                 }
                 Err(problem) => fail(&problem, &service),
@@ -224,7 +224,7 @@ async fn keep_showing(
 /// What was shown is shown further; the next look may find better.
 fn fail(problem: &dyn std::error::Error, service: &Service) {
     service.metrics.count_useless();
-    warn!(error = chain(problem), "No new certificate");
+    warn!(error = chain(problem), "Failed to get a certificate");
 }
 
 /// An error with its causes, on one line.

@@ -38,22 +38,22 @@ impl Metrics {
         let dropped = Counter::default();
         registry.register(
             "reviews",
-            "Questions of the API server by path and answer",
+            "Admission reviews, by path and answer",
             reviews.clone(),
         );
         registry.register(
             "review_seconds",
-            "Time that an answer took",
+            "Time taken to answer an admission review",
             seconds.clone(),
         );
         registry.register(
             "certificate_expiry_timestamp_seconds",
-            "When the certificate ends that is shown to the API server",
+            "Expiry time of the served certificate",
             expiry.clone(),
         );
         registry.register(
             "certificate_failures",
-            "Times that there was no certificate, or one that is of no use",
+            "Failed attempts to get a usable certificate",
             useless.clone(),
         );
         registry.register(

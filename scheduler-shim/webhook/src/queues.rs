@@ -45,7 +45,7 @@ pub(crate) fn follow(client: Client) -> Arc<Seen> {
         let mut events = std::pin::pin!(reflector::reflector(writer, events));
         while let Some(event) = events.next().await {
             if let Err(problem) = event {
-                warn!(%problem, "Failed to follow the queues");
+                warn!(%problem, "Failed to watch queues");
                 tokio::time::sleep(PAUSE).await;
             }
         }

@@ -89,7 +89,7 @@ impl Service {
 
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to listen at {address}")]
+#[error("failed to listen on {address}")]
 pub struct ListenError {
     address: SocketAddr,
     source: std::io::Error,
@@ -132,14 +132,14 @@ pub(crate) async fn serve_questions(
                     let connection = connection(stream, from.ip(), sit, service.clone());
                     watch(watcher.watch(connection), seat, seats, &service).await;
                 }
-                Ok(Err(problem)) => debug!(%problem, "Handshake failed"),
-                Err(_) => debug!("Handshake took too long"),
+                Ok(Err(problem)) => debug!(%problem, "TLS handshake failed"),
+                Err(_) => debug!("TLS handshake timed out"),
             }
         });
     }
     drop(listener);
     if tokio::time::timeout(GRACE, open.shutdown()).await.is_err() {
-        warn!("Connections were cut that did not end by themselves");
+        warn!("Open connections closed at shutdown");
     }
 }
 
@@ -209,11 +209,11 @@ async fn question(request: Request<Incoming>, service: &Service) -> Response<Tex
         return say(
             StatusCode::NOT_FOUND,
             "text/plain",
-            "no such question\n".to_owned(),
+            "no such path\n".to_owned(),
         );
     };
     if request.method() != Method::POST {
-        let what = "questions are posted\n".to_owned();
+        let what = "use POST\n".to_owned();
         return say(StatusCode::METHOD_NOT_ALLOWED, "text/plain", what);
     }
     let mut held = None;
@@ -332,7 +332,7 @@ fn health(request: &Request<Incoming>, service: &Service) -> Response<Text> {
         (&Method::GET, "/readyz") => {
             let why = match *service.is_ready.borrow() {
                 Readiness::Waiting => "there is no certificate that the API server trusts yet\n",
-                Readiness::Ready | Readiness::Ending => "ending\n",
+                Readiness::Ready | Readiness::Ending => "stopping\n",
             };
             say(StatusCode::SERVICE_UNAVAILABLE, plain, why.to_owned())
         }

@@ -52,7 +52,7 @@ const ROWS: &[Row] = &[
     Row {
         artefact: "library",
         take: |node| fs::remove_file(library(node)).expect("it is there"),
-        event: "libapportion_cuda.so is missing, without which the limit of pod default/library does not hold",
+        event: "libapportion_cuda.so is missing, so the limit of pod default/library cannot be enforced",
     },
     Row {
         artefact: "cut-library",
@@ -61,7 +61,7 @@ const ROWS: &[Row] = &[
             let library = library.expect("it is there");
             library.set_len(1000).expect("the disk takes it");
         },
-        event: "libapportion_cuda.so is damaged, without which the limit of pod default/cut-library does not hold",
+        event: "libapportion_cuda.so is damaged, so the limit of pod default/cut-library cannot be enforced",
     },
     Row {
         artefact: "binding",
@@ -74,7 +74,7 @@ const ROWS: &[Row] = &[
             }
             node.start_agent(&["--unplaced", "deny"]);
         },
-        event: "pod default/binding has no share of a GPU of this node: nobody placed it here",
+        event: "pod default/binding has no GPU share on this node: its scheduler reserved none",
     },
     Row {
         artefact: "agent",

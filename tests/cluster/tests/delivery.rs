@@ -89,7 +89,7 @@ fn a_pod_that_asks_for_nothing_does_not_start_and_its_events_say_why() {
     });
     eventually("its events say why", || {
         pod.events()
-            .contains("asks for neither gpu-memory nor gpu-fraction")
+            .contains("neither annotation gpu-memory nor gpu-fraction")
     });
     assert!(!pod.logs("main").contains("started"));
 }
@@ -101,7 +101,7 @@ fn a_pod_that_fits_nowhere_does_not_start_and_its_events_say_why() {
         pod["metadata"]["annotations"] = json!({"gpu-memory": "9000000"});
     });
     eventually("its events say why", || {
-        pod.events().contains("the most that one has is")
+        pod.events().contains("the most free on one GPU is")
     });
     assert!(!pod.logs("main").contains("started"));
 }
@@ -145,7 +145,10 @@ fn a_volume_over_the_account_hides_no_limit() {
         ]);
     });
     // What is described as a device comes over it; a runtime that cannot do that starts no such container.
-    let is_told = || pod.events().contains("over what holds its limit");
+    let is_told = || {
+        pod.events()
+            .contains("which hides the files that enforce its limit")
+    };
     eventually("it has ended or was refused", || {
         is_told() || matches!(pod.phase().as_str(), "Succeeded" | "Failed")
     });
@@ -177,7 +180,7 @@ fn the_kubelet_itself_says_which_pods_there_are_where_it_can() {
     eventually("somebody says which pods there are", || {
         let log = std::fs::read_to_string(node.log()).unwrap_or_default();
         let mut lines = log.lines();
-        lines.any(|line| line.contains("pods of the node are known") && line.contains(source))
+        lines.any(|line| line.contains("Pods of the node listed") && line.contains(source))
     });
     let pod = node.pod("told", "victim total", |_| {});
     pod.succeeds();

@@ -105,15 +105,12 @@ fn a_node_that_enforces_creates_the_granted_container_and_none_that_reaches_a_gp
     for (pod, why) in [
         (
             &asking,
-            "through NVIDIA_VISIBLE_DEVICES=all and has no grant",
+            "through NVIDIA_VISIBLE_DEVICES=all without a share",
         ),
-        (
-            &baked,
-            "through NVIDIA_VISIBLE_DEVICES=all and has no grant",
-        ),
+        (&baked, "through NVIDIA_VISIBLE_DEVICES=all without a share"),
         (
             &mounting,
-            "through mount of /dev/nvidia-apportion-test and has no grant",
+            "through mount of /dev/nvidia-apportion-test without a share",
         ),
         (&covering, "/.apportion/own, "),
     ] {
@@ -167,7 +164,7 @@ fn a_plugin_that_hangs_stops_no_other_pod_and_unlocks_no_grant() {
     signal("-CONT");
     eventually("it is asked again", || {
         let log = fs::read_to_string(node.log()).unwrap_or_default();
-        log.matches("Runtime asks before it creates").count() >= 2
+        log.matches("NRI plugin connected").count() >= 2
     });
     // The first lock held meanwhile, and both hold from here on.
     let next = node.pod("next", "victim total", |_| {});
@@ -175,7 +172,7 @@ fn a_plugin_that_hangs_stops_no_other_pod_and_unlocks_no_grant() {
     assert!(total(&next.logs("main")));
     let refused = node.pod("refused", "echo started", asks_for_all);
     eventually("it is refused", || {
-        refused.events().contains("has no grant")
+        refused.events().contains("without a share")
     });
     node.kill_agent();
     assert!(total(&granted.exec("victim total")));

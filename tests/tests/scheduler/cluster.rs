@@ -207,7 +207,7 @@ impl Cluster {
         eventually(PATIENCE, "the scheduler leads", || {
             self.revive_scheduler();
             let log = self.whole_log();
-            log[self.began..].contains("Scheduler leads")
+            log[self.began..].contains("Scheduler became leader")
         });
     }
 
@@ -227,7 +227,7 @@ impl Cluster {
         let text = std::fs::read_to_string(self.log()).unwrap_or_default();
         let mut lines = text
             .lines()
-            .filter(|line| line.contains("Scheduler answers"));
+            .filter(|line| line.contains("Scheduler listening"));
         let line = lines.next_back().expect("it said where it answers");
         let (_, address) = line
             .rsplit_once("127.0.0.1")

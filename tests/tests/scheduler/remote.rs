@@ -77,11 +77,11 @@ fn one_nodes_agent_is_not_taken_for_anothers() {
     cluster.bound(1);
     let elsewhere = address(&cluster, "node-1");
     cluster.add_named_node("node-2", &elsewhere);
-    let line = logged(&cluster, &["Agent is away", "node-2"]);
+    let line = logged(&cluster, &["Agent unreachable", "node-2"]);
     for part in [
         "not valid for name",
         "node-2.agent.apportion.dev",
-        "hint: somebody else listens",
+        "hint: another program listens",
     ] {
         assert!(line.contains(part), "{line}");
     }
@@ -121,7 +121,7 @@ fn nobody_but_the_scheduler_may_ask() {
         });
     };
     knock(&to, None);
-    said("only the scheduler may ask here");
+    said("only the scheduler may connect here");
     // Another node's agent has a certificate of the same authority, for serving.
     let host = &cluster.nodes["node-2"].host;
     let mut held = Value::Null;
@@ -141,7 +141,7 @@ fn nobody_but_the_scheduler_may_ask() {
         path.display().to_string()
     };
     knock(&to, Some((&file("certificate"), &file("key"))));
-    said("a scheduler's is for asking");
+    said("a scheduler's for a TLS client");
 }
 
 #[test]

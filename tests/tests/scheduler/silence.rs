@@ -80,7 +80,7 @@ fn no_whole_card_is_asked_of_a_node_whose_agent_is_silent() {
     whole["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": "1"});
     cluster.plane.apply(&[whole]);
     let sentence = format!(
-        "has no agent that answers, and cards are given by agents; it was last heard at {LONG_AGO}"
+        "has no agent that answers, so its GPUs cannot be granted; the last heartbeat was at {LONG_AGO}"
     );
     eventually(PATIENCE, "it is explained", || {
         let address = cluster.address();

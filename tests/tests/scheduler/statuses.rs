@@ -143,8 +143,8 @@ fn bad_objects_say_so_and_the_rest_goes_on() {
     for (name, part) in [
         ("negative", "its gpu quota is -3"),
         ("orphan", "its parent nobody does not exist"),
-        ("left", "circle"),
-        ("right", "circle"),
+        ("left", "cycle"),
+        ("right", "cycle"),
         ("empty", "resources must be specified"),
     ] {
         assert!(
@@ -216,7 +216,7 @@ fn a_group_that_does_not_fit_says_why_until_it_does() {
     assert_eq!(said["nodePool"], "default");
     let message = said["message"].as_str().unwrap_or_default();
     assert!(
-        message.contains("2 pods that have to start together"),
+        message.contains("2 pods that must start together"),
         "{message}"
     );
     assert_eq!(said["reasons"][0]["reason"], "Unschedulable");

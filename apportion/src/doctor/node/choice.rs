@@ -97,21 +97,24 @@ pub(super) fn choose(facts: &Facts) -> Choice {
 fn mode(facts: &Facts) -> (&'static str, String) {
     let runtime = &facts.runtime;
     let name = runtime.name.unwrap_or("the runtime");
-    let version = runtime.version.as_deref().unwrap_or("of unknown version");
+    let version = runtime.version.as_deref().unwrap_or("(version unknown)");
     let lock = match runtime.nri {
-        Support::On => "NRI is the second lock",
-        Support::Off | Support::Absent | Support::Unknown => "there is no NRI for a second lock",
+        Support::On => "NRI is on",
+        Support::Off | Support::Absent | Support::Unknown => "NRI is not available",
     };
     match runtime.cdi {
         Support::On => (
             "cdi",
-            format!("{name} {version} resolves CDI devices, {lock}"),
+            format!("{name} {version} resolves CDI devices; {lock}"),
         ),
-        Support::Off => ("mounts", format!("CDI is off in {name} {version}, {lock}")),
-        Support::Absent => ("mounts", format!("{name} {version} has no CDI, {lock}")),
+        Support::Off => ("mounts", format!("CDI is off in {name} {version}; {lock}")),
+        Support::Absent => (
+            "mounts",
+            format!("{name} {version} does not support CDI; {lock}"),
+        ),
         Support::Unknown => (
             "mounts",
-            format!("whether {name} has CDI is not known, {lock}"),
+            format!("CDI support of {name} is unknown; {lock}"),
         ),
     }
 }

@@ -185,7 +185,9 @@ fn nvidia_plugin(host: &Host, folder: &str) -> Option<String> {
     let mut names = host.names(folder).into_iter();
     let is_its = |name: &String| name.starts_with("nvidia") && name.ends_with(".sock");
     if let Some(socket) = names.find(is_its) {
-        return Some(format!("NVIDIA's serves this node ({socket})"));
+        return Some(format!(
+            "NVIDIA's device plugin serves this node ({socket})"
+        ));
     }
     let text = host.text(&format!("{folder}/kubelet_internal_checkpoint"))?;
     let record: serde_json::Value = serde_json::from_str(&text).ok()?;
@@ -196,7 +198,7 @@ fn nvidia_plugin(host: &Host, folder: &str) -> Option<String> {
         (cards > 0).then_some((resource, cards))
     })?;
     Some(format!(
-        "the kubelet's record has {count} of {resource} from NVIDIA's"
+        "the kubelet has {count} {resource} on record from NVIDIA's device plugin"
     ))
 }
 
@@ -304,7 +306,7 @@ fn description(host: &Host) -> Described {
         let text = host.text(&path).unwrap_or_default();
         let content = match serde_norway::from_str(&text) {
             Ok(content) => content,
-            Err(problem) => return Described::Badly(format!("{path} is no YAML: {problem}")),
+            Err(problem) => return Described::Badly(format!("{path} is not YAML: {problem}")),
         };
         match Description::new(&path, content) {
             Ok(Some(_)) => found = Described::In(path),

@@ -155,7 +155,7 @@ fn the_text_ends_with_what_to_type() {
         "{text}"
     );
     assert!(
-        text.contains("kubelet: a library below it can't be loaded"),
+        text.contains("kubelet: libraries in it cannot be loaded"),
         "{text}"
     );
 }
@@ -179,7 +179,7 @@ fn nvidias_description_of_the_cards_is_found_and_read() {
     for text in ["kind: [", "kind: nvidia.com/gpu\ndevices: 1\n"] {
         let (state, found) = said(&with(text));
         assert_eq!(state, State::Missing);
-        assert!(found.starts_with("/etc/cdi/nvidia.yaml is no "), "{found}");
+        assert!(found.starts_with("/etc/cdi/nvidia.yaml is not "), "{found}");
     }
 }
 
@@ -217,7 +217,7 @@ fn nvidias_plugin_is_found_by_what_the_kubelet_has_of_it() {
         finding.map(|finding| finding.found)
     };
     let found = with(r#"{"nvidia.com/gpu.shared": ["GPU-1::0", "GPU-1::1"], "x/y": ["GPU-2"]}"#);
-    let said = "the kubelet's record has 2 of nvidia.com/gpu.shared from NVIDIA's";
+    let said = "the kubelet has 2 nvidia.com/gpu.shared on record from NVIDIA's device plugin";
     assert_eq!(found.as_deref(), Some(said));
     let ours = r#"{"nvidia.com/gpu": ["w-0001"], "apportion.dev/gpu-slot": ["s-0001"]}"#;
     assert_eq!(with(ours), None);

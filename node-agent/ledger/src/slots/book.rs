@@ -56,10 +56,10 @@ pub enum SlotEffect {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SlotRefusal {
     /// There is no such slot.
-    #[error("{0} is no slot of this node")]
+    #[error("this node has no slot {0}")]
     Unknown(SlotId),
     /// The pod before has not gone altogether.
-    #[error("processes of pod {pod}, which had slot {slot} before, have not ended yet")]
+    #[error("processes of pod {pod}, the previous holder of slot {slot}, are still running")]
     Draining {
         /// The slot.
         slot: SlotId,

@@ -26,7 +26,7 @@ impl FromStr for SlotId {
             .and_then(|digits| digits.parse().ok());
         let slot = number.filter(|number| *number > 0).map(Self);
         slot.filter(|slot| slot.to_string() == text)
-            .ok_or_else(|| format!("{text:?} is no slot of ours"))
+            .ok_or_else(|| format!("{text:?} is not a slot of this agent"))
     }
 }
 

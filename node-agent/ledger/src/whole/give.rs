@@ -26,10 +26,10 @@ pub struct WholePlan {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WholeRefusal {
     /// There is no such device.
-    #[error("{0} is no whole GPU of this node")]
+    #[error("this node has no whole GPU {0}")]
     Unknown(WholeId),
     /// There are not enough cards with nothing on them.
-    #[error("asked for {}; {idle} of {cards} have nothing on them{}", Count(*asked), Holders(holders))]
+    #[error("asked for {}; {idle} of {cards} GPUs are idle{}", Count(*asked), Holders(holders))]
     NoCard {
         /// How many were wanted.
         asked: usize,
@@ -66,7 +66,7 @@ impl fmt::Display for Holders<'_> {
         let named = self.0.iter().take(NAMED).map(String::as_str);
         write!(
             f,
-            "; the others have {}",
+            "; the others are held by {}",
             named.collect::<Vec<_>>().join(", ")
         )?;
         match self.0.len().saturating_sub(NAMED) {

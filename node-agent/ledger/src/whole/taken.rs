@@ -47,7 +47,7 @@ impl Ledger {
                 vec![Effect::Save, Effect::Answer(Ok(known.id.clone()))]
             }
             None if grants.is_empty() => {
-                let why = "its cards are another's";
+                let why = "its GPUs belong to another allocation";
                 vec![Effect::Answer(Err(Refusal::Malformed(why)))]
             }
             None => self.enter_taken(now, pod, (key, name), grants),

@@ -35,7 +35,7 @@ fn a_device_is_refused_with_who_has_the_cards() {
     let said = refused.expect_err("no card is idle").to_string();
     assert_eq!(
         said,
-        "asked for a whole GPU; 0 of 4 have nothing on them; the others have share-1, share-2, share-3, share-4"
+        "asked for a whole GPU; 0 of 4 GPUs are idle; the others are held by share-1, share-2, share-3, share-4"
     );
     let ids = [WholeId(9)];
     let refused = node

@@ -62,7 +62,7 @@ impl Node {
             Effect::Answer(answer) => Some(answer),
             _ => None,
         });
-        answer.unwrap_or(Err(Refusal::Malformed("nothing was asked")))
+        answer.unwrap_or(Err(Refusal::Malformed("the request is empty")))
     }
 
     fn reserve(&mut self, key: &str, cards: &[CardUuid], bytes: u64) -> Option<AllocationId> {

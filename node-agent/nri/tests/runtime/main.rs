@@ -88,7 +88,7 @@ async fn a_granted_container_is_created_and_another_is_refused_in_one_sentence()
     ));
 
     let refused = asking.create(&pod("uid-2"), &granted).await;
-    let sentence = "container main names grant 7-1, which was given to another container";
+    let sentence = "container main names grant 7-1, which belongs to another container";
     assert_eq!(refused.expect_err("it is another's"), sentence);
     assert!(matches!(
         plugin.news().await,

@@ -18,14 +18,16 @@ use crate::failure::chain;
 pub(super) async fn follow(node: Option<&str>, pods: &watch::Sender<Pods>) {
     let Some(node) = node else {
         warn!(
-            "What pods ask for is not known: the kubelet does not serve its pods, and without --node-name the API \
-             server cannot be asked"
+            "Pods of the node unknown: the kubelet's pods API is unavailable, and --node-name is not set"
         );
         return future::pending().await;
     };
     match client().await {
         Ok(client) => events(client, node, pods).await,
-        Err(error) => warn!(error, "The API server is not to be had"),
+        Err(error) => warn!(
+            error,
+            "Kubernetes client unavailable, pods of the node unknown"
+        ),
     }
 }
 
@@ -48,7 +50,10 @@ async fn events(client: Client, node: &str, pods: &watch::Sender<Pods>) {
             // The watcher goes on by itself, after a while.
             Err(error) if !is_failing => {
                 is_failing = true;
-                warn!(error = chain(&error), "The pods of the node cannot be read");
+                warn!(
+                    error = chain(&error),
+                    "Failed to watch the pods of the node"
+                );
                 tokio::time::sleep(RETRY).await;
             }
             Err(_) => tokio::time::sleep(RETRY).await,
@@ -74,7 +79,7 @@ fn enter(
             info!(
                 pods = count,
                 source = "api-server",
-                "The pods of the node are known"
+                "Pods of the node listed"
             );
         }
         watcher::Event::Apply(pod) => pods.send_modify(|pods| pods.enter(&pod)),

@@ -44,7 +44,7 @@ pub(super) async fn open(socket: &Path) -> Option<Events> {
         let asked = PodsClient::new(channel)
             .watch_pods(WatchPodsRequest {})
             .await;
-        let refused = |status| debug!(%status, "The kubelet does not serve its pods");
+        let refused = |status| debug!(%status, "Kubelet pods API unavailable");
         Some(asked.map_err(refused).ok()?.into_inner())
     };
     tokio::time::timeout(PATIENCE, asked).await.ok().flatten()
@@ -69,7 +69,7 @@ pub(super) async fn follow(mut events: Events, pods: &watch::Sender<Pods>) {
             Ok(None) => return,
             Err(status) => {
                 let reason = status.message();
-                return warn!(reason, "The kubelet says no more which pods it has");
+                return warn!(reason, "Kubelet pods API watch ended");
             }
         }
     }
@@ -89,7 +89,7 @@ fn enter(
                 info!(
                     pods = listed.len(),
                     source = "kubelet",
-                    "The pods of the node are known"
+                    "Pods of the node listed"
                 );
                 pods.send_modify(|pods| pods.replace(listed));
             }

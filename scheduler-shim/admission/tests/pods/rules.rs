@@ -239,17 +239,17 @@ fn the_strict_mode_says_its_bounds() {
         (
             json!({"gpu-fraction": "1.2e-10"}),
             json!({}),
-            "gpu-fraction 1.2e-10 is below 0.001, the least that is accepted here",
+            "gpu-fraction 1.2e-10 is below 0.001, the minimum that is accepted here",
         ),
         (
             json!({"gpu-memory": "1"}),
             json!({}),
-            "a share of 1 MiB is below 64 MiB, the least that is accepted here",
+            "a share of 1 MiB is below 64 MiB, the minimum that is accepted here",
         ),
         (
             json!({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "1000"}),
             json!({}),
-            "gpu-fraction-num-devices 1000 is above 16, the most that is accepted here",
+            "gpu-fraction-num-devices 1000 is above 16, the maximum that is accepted here",
         ),
         (
             json!({"gpu-fraction": "0.5"}),

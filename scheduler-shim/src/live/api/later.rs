@@ -50,7 +50,7 @@ impl Later {
     pub(super) fn say(&self, pod: PodRef, message: String) {
         if let Err(mpsc::error::TrySendError::Full((pod, _))) = self.words.try_send((pod, message))
         {
-            warn!(pod = pod.full(), "Too much to say, an event is left out");
+            warn!(pod = pod.full(), "Event queue full, event dropped");
         }
     }
 

@@ -46,7 +46,7 @@ pub(crate) enum For {
 
 /// Why something can't be signed.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to make a certificate")]
+#[error("failed to create a certificate")]
 pub(crate) struct MakeError(#[from] rcgen::Error);
 
 /// What is to be kept now.

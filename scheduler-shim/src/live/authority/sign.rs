@@ -49,7 +49,7 @@ pub(super) async fn sign(client: Client, terms: Terms, mut signs: watch::Receive
             Err(problem) => {
                 warn!(
                     problem = chain(&problem),
-                    "Failed to watch requests for certificates, will try again"
+                    "Failed to watch CertificateSigningRequests, retrying"
                 );
                 continue;
             }
@@ -86,11 +86,11 @@ async fn answer(requests: &Api<Request>, request: &Request, terms: &Terms, kept:
         .and_then(|node| signed(request, &node, terms, kept).map(|pem| (node, pem)));
     let written = match &signed {
         Ok((node, pem)) => {
-            info!(node, request = name, "Agent gets a certificate");
+            info!(node, request = name, "Agent certificate signed");
             approve(requests, request, pem).await
         }
         Err(why) => {
-            warn!(request = name, why, "Agent gets no certificate");
+            warn!(request = name, why, "Agent certificate denied");
             let denied = condition(request, "Denied", why);
             let patch = Patch::Merge(json!({"status": {"conditions": [denied]}}));
             let params = PatchParams::default();
@@ -102,7 +102,7 @@ async fn answer(requests: &Api<Request>, request: &Request, terms: &Terms, kept:
         warn!(
             request = name,
             problem = chain(problem),
-            "Failed to answer a request for a certificate"
+            "Failed to answer a CertificateSigningRequest"
         );
     }
     written.is_ok()
@@ -113,7 +113,7 @@ async fn approve(requests: &Api<Request>, request: &Request, pem: &str) -> Resul
     let approved = condition(
         request,
         "Approved",
-        "the agent runs on the node that it names",
+        "the agent's token was issued for this node",
     );
     let patch = Patch::Merge(json!({"status": {"conditions": [approved]}}));
     requests.patch_approval(&name, &params, &patch).await?;
@@ -140,14 +140,14 @@ fn asking(request: &Request, agents: &str) -> Result<String, String> {
     let spec = &request.spec;
     let user = spec.username.as_deref().unwrap_or_default();
     if user != agents {
-        return Err(format!("{user} is not {agents}, which agents are"));
+        return Err(format!("{user} is not {agents}, the user of the agents"));
     }
     let nodes = spec.extra.iter().filter_map(|extra| extra.get(NODE));
     let mut nodes = nodes.flatten();
     match (nodes.next(), nodes.next()) {
         (Some(node), None) => Ok(node.clone()),
         _ => Err(format!(
-            "the token does not say for which node it was issued ({NODE}): that needs a pod's own token and Kubernetes 1.32 or newer"
+            "the token does not name the node it was issued for ({NODE}); this needs a pod's own token and Kubernetes 1.32 or newer"
         )),
     }
 }
@@ -190,7 +190,7 @@ mod tests {
         assert!(other.starts_with("system:node:a is not"), "{other}");
         for nodes in [&[][..], &["a", "b"]] {
             let none = asking(&request(AGENTS, nodes), AGENTS).unwrap_err();
-            assert!(none.contains("for which node"), "{none}");
+            assert!(none.contains("does not name the node"), "{none}");
         }
     }
 }

@@ -50,13 +50,13 @@ impl Store {
             };
             if why != told {
                 let name = &self.name;
-                warn!(name, why, "Failed to read what queues used, will try again");
+                warn!(name, why, "Failed to read the usage history, retrying");
                 told = why;
             }
             sleep(AGAIN).await;
         };
         let text = found.and_then(|found| found.data?.remove(KEY));
-        info!(is_there = text.is_some(), "Past use is known");
+        info!(is_there = text.is_some(), "Usage history loaded");
         let _ = answers.send(Event::UsedBefore(text));
     }
 
@@ -75,7 +75,7 @@ impl Store {
             Ok(Err(problem)) => chain(&problem),
             Err(late) => late.to_string(),
         };
-        warn!(name = self.name, why, "Failed to write what queues used");
+        warn!(name = self.name, why, "Failed to save the usage history");
     }
 
     async fn put(&self, object: &ConfigMap) -> kube::Result<()> {

@@ -156,7 +156,7 @@ fn namespaces_that_are_chosen_by_labels_join_those_that_are_named() {
     let remarks: Vec<String> = remarks.0.iter().map(ToString::to_string).collect();
     assert_eq!(remarks.len(), 1, "{remarks:?}");
     assert!(
-        remarks[0].starts_with("Namespace bare: it is not given"),
+        remarks[0].starts_with("Namespace bare: pods select namespaces by labels"),
         "{remarks:?}"
     );
 }
@@ -203,9 +203,9 @@ fn a_term_that_makes_no_sense_is_left_out_with_a_remark() {
     assert_eq!(
         remarks,
         [
-            "nodes that do not admit it are no domains for its topologySpreadConstraints, though they say otherwise",
-            "one term of its podAffinity is left out: it has no topologyKey",
-            "one term of its podAffinity is left out: its selector has the operator \"Like\", which is none",
+            "its topologySpreadConstraints set nodeAffinityPolicy or nodeTaintsPolicy to Ignore; Honor is used",
+            "one term of its podAffinity is ignored: it has no topologyKey",
+            "one term of its podAffinity is ignored: its selector has the unknown operator \"Like\"",
         ]
     );
 }

@@ -26,7 +26,7 @@ pub(crate) fn lack(
                 .map(|(name, count)| format!("{count} x {name}"))
                 .collect();
             let message = format!(
-                "asked {}; it has {}",
+                "asked for {}; it has {}",
                 words::cards(task),
                 offered.join(", ")
             );
@@ -85,11 +85,11 @@ fn lack_of_memory(
     if share_of(task, *largest) > *largest {
         let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
         let asked = share_of(task, *largest);
-        let message = format!("asked {asked}; its cards have {}", sizes.join(" or "));
+        let message = format!("asked for {asked}; its GPUs have {}", sizes.join(" or "));
         return Some((Lack::Kind, message));
     }
     if share_of(task, *largest) == Bytes::ZERO {
-        let message = "asked less than 2 MiB of a card, the smallest share".to_owned();
+        let message = "asked for less than 2 MiB of a GPU, the smallest share".to_owned();
         return Some((Lack::Kind, message));
     }
     // Cards that are counted have room where they are idle; those that are known are looked at one by one.
@@ -133,10 +133,10 @@ fn lack_of_memory(
     };
     let on = match devices {
         1 => String::new(),
-        devices => format!(" on each of {devices} cards ({roomy} have room)"),
+        devices => format!(" on each of {devices} GPUs ({roomy} have room)"),
     };
     let message = format!(
-        "asked {}{on}; {card} has {} free of {}, held by {}{more}",
+        "asked for {}{on}; {card} has {} free of {}, held by {}{more}",
         shortfall.ask.bytes,
         shortfall.free,
         shortfall.allocatable,
@@ -172,10 +172,10 @@ fn too_few(task: &Task, node: &Node, idle: i64) -> String {
     let dead = node.listed.iter().filter(|card| !card.is_healthy).count();
     let dead = match dead {
         0 => String::new(),
-        dead => format!(", and {dead} out of order"),
+        dead => format!(", {dead} unhealthy"),
     };
     format!(
-        "asked {asked}; {} idle of {}{dead}",
+        "asked for {asked}; {} idle of {}{dead}",
         idle.max(0),
         node.card_count()
     )

@@ -115,7 +115,9 @@ async fn a_pod_that_nobody_placed_does_not_start_and_is_told_why() {
         .await
         .expect_err("nobody placed it");
     assert!(
-        refused.message().contains("pod team/stray has no share"),
+        refused
+            .message()
+            .contains("pod team/stray has no GPU share"),
         "{refused}"
     );
     assert_eq!(node.grant(&slot), None);
@@ -181,7 +183,7 @@ async fn a_container_whose_account_or_library_was_removed_does_not_start() {
     for (place, why) in [
         (
             "/.apportion/libapportion_cuda.so",
-            "the limit of pod team/train does not hold",
+            "the limit of pod team/train cannot be enforced",
         ),
         ("/.apportion/limits", "the account of pod team/train"),
     ] {

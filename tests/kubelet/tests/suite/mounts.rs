@@ -60,7 +60,7 @@ async fn an_agent_that_cannot_tell_what_the_runtime_knows_offers_nothing() {
     let deadline = Instant::now() + PATIENCE;
     while !host
         .agent_log()
-        .contains("Nothing is offered to the kubelet")
+        .contains("GPU slots not offered to the kubelet")
     {
         assert!(Instant::now() < deadline, "{}", host.agent_log());
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -91,7 +91,7 @@ async fn an_agent_whose_files_the_runtime_does_not_look_for_says_where_it_does()
     ]);
     let deadline = Instant::now() + PATIENCE;
     let sentence =
-        "the container runtime looks for CDI files in /etc/cdi, /var/run/cdi, and --cdi-dir is";
+        "the container runtime reads CDI specs from /etc/cdi, /var/run/cdi, but --cdi-dir is";
     while !host.agent_log().contains(sentence) {
         assert!(Instant::now() < deadline, "{}", host.agent_log());
         tokio::time::sleep(Duration::from_millis(10)).await;

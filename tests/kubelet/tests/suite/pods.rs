@@ -42,6 +42,6 @@ async fn a_pod_of_which_nobody_says_what_it_asks_for_does_not_start() {
     admitted.expect("a slot is free");
     let refused = node.kubelet.before_start("u1").await;
     let refused = refused.expect_err("nobody placed it");
-    let sentence = "neither the kubelet nor the API server says what it asks for";
+    let sentence = "neither the kubelet nor the API server reports its request";
     assert!(refused.message().contains(sentence), "{refused}");
 }

@@ -39,10 +39,7 @@ async fn a_slot_is_nobodys_until_the_last_process_of_its_pod_has_ended() {
         .expect("the pod before is gone for the kubelet");
     let refused = node.kubelet.before_start("u2").await;
     let refused = refused.expect_err("a process of the first pod lives");
-    assert!(
-        refused.message().contains("have not ended yet"),
-        "{refused}"
-    );
+    assert!(refused.message().contains("are still running"), "{refused}");
     victim.step(&format!("alloc {}", 1000 * MIB - CONTEXT)).ok();
     victim.step("alloc 1").refused();
 

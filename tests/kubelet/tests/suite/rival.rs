@@ -100,7 +100,7 @@ async fn what_another_plugin_gave_a_pod_is_nobody_elses_as_long_as_the_pod_is_th
     node.eventually("nothing of any card is given", async |_| {
         let said = refused("early").await.map(|said| said.message().to_owned());
         said.is_some_and(|said| {
-            said.contains("another device plugin (that of nvidia.com/gpu.shared)")
+            said.contains("another device plugin (the one of nvidia.com/gpu.shared)")
         })
     })
     .await;

@@ -22,7 +22,7 @@ async fn a_slot_that_a_running_pod_holds_is_refused_to_another() {
         .kubelet
         .admit_to("u2", "second", &["main"], slot.clone());
     let refused = again.await.expect_err("the first pod holds it");
-    let sentence = format!("slot {slot} is held by pod team/first already");
+    let sentence = format!("slot {slot} is already held by pod team/first");
     assert_eq!(refused.message(), sentence);
     node.kubelet
         .before_start("u1")
@@ -98,7 +98,7 @@ async fn a_whole_card_of_two_pods_starts_neither_and_the_other_cards_are_given_a
         ..PodOf::default()
     });
     let sentence = format!(
-        "the kubelet has given whole GPU {device} to pod team/first and to team/second; one of them must end"
+        "the kubelet allocated whole GPU {device} to pod team/first and to team/second; delete one of them"
     );
     for uid in ["u1", "u2"] {
         let refused = node.kubelet.before_whole_start(uid, "main").await;
@@ -145,6 +145,6 @@ async fn a_whole_card_that_a_running_pod_holds_is_refused_to_another() {
     let device = first.expect("both are idle").whole[0].1[0].clone();
     let again = node.kubelet.hand_whole(std::slice::from_ref(&device)).await;
     let refused = again.expect_err("the first pod holds it");
-    let sentence = format!("whole GPU {device} is held by pod team/first already");
+    let sentence = format!("whole GPU {device} is already held by pod team/first");
     assert_eq!(refused.message(), sentence);
 }

@@ -7,29 +7,29 @@ use anyhow::Context;
 use apportion_sim_machine::{Config, Driver};
 use clap::{Parser, ValueEnum};
 
-/// Simulates the cards and the driver of one machine for all processes on this host.
+/// Simulate the GPUs and the NVIDIA driver of one machine for all processes of this host.
 #[derive(Debug, Parser)]
 #[command(version, about)]
 pub(crate) struct Arguments {
-    /// The socket to serve [default: the one that the simulated driver's libraries look for]
+    /// Socket to serve [default: the socket that the simulated driver's libraries use]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Describes the machine in JSON
+    /// Description of the machine, in JSON
     #[arg(long, value_name = "FILE", conflicts_with_all = ["gpus", "gpu_memory", "driver"])]
     config: Option<PathBuf>,
-    /// How many cards there are
+    /// Number of GPUs
     #[arg(long, value_name = "N", default_value_t = 1)]
     gpus: usize,
-    /// The memory of each card: MiB, or a number with Mi or Gi
+    /// Memory of each GPU, in MiB or with a unit (24576, 24576Mi, 24Gi)
     #[arg(long, value_name = "SIZE", default_value = "16Gi", value_parser = bytes)]
     gpu_memory: u64,
-    /// The driver generation to play
+    /// Version of the simulated driver
     #[arg(long, value_name = "VERSION", default_value = "580")]
     driver: Generation,
-    /// Leave after so many seconds without a client
+    /// Exit after this many seconds without a client
     #[arg(long, value_name = "SECONDS")]
     idle_exit: Option<u64>,
-    /// Put one request, in JSON, to the machine that serves, print its answer and leave
+    /// Send one JSON request to the running machine, print its answer and exit
     #[arg(long, value_name = "REQUEST")]
     pub(crate) ask: Option<String>,
 }
@@ -63,7 +63,8 @@ impl Arguments {
         };
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("failed to read {}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("{} is no machine", path.display()))
+        serde_json::from_str(&text)
+            .with_context(|| format!("{} does not describe a machine", path.display()))
     }
 }
 
@@ -78,7 +79,7 @@ fn bytes(text: &str) -> Result<u64, String> {
         "Gi" => 30,
         other => {
             return Err(format!(
-                "`{other}` is not a unit; write MiB, or Mi or Gi behind"
+                "`{other}` is not a unit; use Mi or Gi, or no unit for MiB"
             ));
         }
     };

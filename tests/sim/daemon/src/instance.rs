@@ -49,7 +49,7 @@ impl Instance {
             }
             if Instant::now() > deadline {
                 bail!(
-                    "{} is locked by a server that does not answer",
+                    "{} is locked by a simulated driver that does not answer",
                     socket.display()
                 );
             }
@@ -60,12 +60,13 @@ impl Instance {
     fn listen(socket: &Path, lock: Flock<File>) -> anyhow::Result<Self> {
         match fs::remove_file(socket) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("failed to clear {}", socket.display()));
+                return Err(error)
+                    .with_context(|| format!("failed to remove {}", socket.display()));
             }
             Ok(()) | Err(_) => {}
         }
         let listener = UnixListener::bind(socket)
-            .with_context(|| format!("failed to listen at {}", socket.display()))?;
+            .with_context(|| format!("failed to listen on {}", socket.display()))?;
         // As the device files of real cards: who may reach it is up to the folders and mounts above.
         fs::set_permissions(socket, Permissions::from_mode(0o666))?;
         listener.set_nonblocking(true)?;

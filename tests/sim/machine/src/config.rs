@@ -65,19 +65,19 @@ pub struct CardConfig {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// There are too few or too many cards.
-    #[error("a machine has 1 to 64 cards, not {0}")]
+    #[error("a machine has 1 to 64 GPUs, not {0}")]
     Cards(usize),
     /// The card cannot hold even its reserve.
-    #[error("card {0}: {1} bytes of memory are not more than the reserve of {2} bytes")]
+    #[error("GPU {0}: its memory of {1} bytes must exceed the reserve of {2} bytes")]
     Memory(usize, u64, u64),
     /// The UUID is not of the form that drivers print.
-    #[error("card {0}: `{1}` is not of the form GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")]
+    #[error("GPU {0}: `{1}` is not a UUID like GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")]
     Uuid(usize, String),
     /// A link that leads nowhere, or to the card itself.
-    #[error("card {0}: a link leads to card {1}")]
+    #[error("GPU {0}: a link leads to GPU {1}, which is itself or does not exist")]
     Link(usize, u32),
     /// Two cards are the same.
-    #[error("card {0}: `{1}` is taken by another card")]
+    #[error("GPU {0}: another GPU has the UUID `{1}`")]
     Twice(usize, String),
 }
 
