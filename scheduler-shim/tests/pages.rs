@@ -8,6 +8,9 @@ use std::process::Command;
 /// The pages, and how many commands each has.
 const PAGES: &[(&str, usize)] = &[("fair-share.md", 2), ("simulate.md", 4)];
 
+/// Where this is set, the output on the pages is written and not compared (`cargo xtask docs --update`).
+const UPDATE: &str = "APPORTION_UPDATE_REFERENCE";
+
 /// Commands that stand together, and what is shown below them.
 #[derive(Debug, Default)]
 struct Example {
@@ -53,6 +56,11 @@ fn examples(page: &str) -> Vec<Example> {
     examples
 }
 
+/// Output as it stands on a page.
+fn block(output: &str) -> String {
+    format!("```text\n{output}```\n")
+}
+
 fn printed(command: &str) -> String {
     let mut words = command.split_whitespace();
     assert_eq!(words.next(), Some("apportion-scheduler"), "{command}");
@@ -67,17 +75,26 @@ fn printed(command: &str) -> String {
 
 #[test]
 fn the_pages_show_what_the_program_prints() {
+    let is_update = std::env::var_os(UPDATE).is_some();
     for (page, count) in PAGES {
         let path = repository().join("docs/scheduler").join(page);
-        let text = std::fs::read_to_string(path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut new = text.clone();
         let mut commands = 0;
         for example in examples(&text) {
             commands += example.commands.len();
             let all: String = example.commands.iter().map(|one| printed(one)).collect();
             if let Some(output) = example.output {
+                if is_update {
+                    new = new.replacen(&block(&output), &block(&all), 1);
+                    continue;
+                }
                 assert_eq!(all, output, "{page}: {:?}", example.commands);
             }
         }
         assert_eq!(commands, *count, "{page}");
+        if new != text {
+            std::fs::write(path, new).unwrap();
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::ptr::null_mut;
 
-use crate::cuda::Cuda;
+use crate::cuda::{Cuda, OUT_OF_MEMORY};
 use crate::lookup::past_us;
 use crate::stage::{MIB, Machine, NO_ACCOUNT, preload, run_inside, this_program};
 

@@ -221,7 +221,7 @@ async fn two_agents_cannot_serve_one_folder_after_the_lock_was_deleted() {
     let refused = output(host.agent_command(&[]));
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("another agent serves"), "{said}");
+    assert!(said.contains("another agent uses"), "{said}");
 
     // Where the second one is faster, the first one leaves, and takes nothing along.
     freeze(&first, true);
@@ -234,7 +234,7 @@ async fn two_agents_cannot_serve_one_folder_after_the_lock_was_deleted() {
         let second = Running(command.spawn().unwrap());
         eventually("the second agent serves", async || {
             let said = fs::read_to_string(host.instance().join("second.log"));
-            said.is_ok_and(|said| said.contains("Agent serves"))
+            said.is_ok_and(|said| said.contains("Agent started"))
                 .then_some(())
         })
         .await;

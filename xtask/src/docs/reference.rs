@@ -9,8 +9,8 @@ use crate::workspace::Workspace;
 
 /// Where this is set, the tests write and do not compare.
 const UPDATE: &str = "APPORTION_UPDATE_REFERENCE";
-/// What the names of those tests have in common.
-const TESTS: &str = "the_reference_has";
+/// Parts of the names of those tests.
+const TESTS: &[&str] = &["the_reference_has", "the_pages_show"];
 
 /// Writes the parts of the reference that are made from the code.
 pub(crate) fn update(workspace: &Workspace) -> Result<()> {
@@ -22,10 +22,12 @@ pub(crate) fn update(workspace: &Workspace) -> Result<()> {
         "--bins",
         "--test",
         "reference",
+        "--test",
+        "pages",
     ]);
     for program in test_programs::build(&mut cargo)? {
         let mut command = program.command();
-        command.arg(TESTS).env(UPDATE, "1").stdin(Stdio::null());
+        command.args(TESTS).env(UPDATE, "1").stdin(Stdio::null());
         let output = command
             .output()
             .with_context(|| format!("failed to start the tests of {}", program.package))?;
