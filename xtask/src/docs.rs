@@ -22,6 +22,8 @@ mod links;
 mod page;
 mod picture;
 mod reference;
+#[cfg(test)]
+mod symptoms;
 
 /// What to do with the book.
 #[derive(Args)]
