@@ -88,7 +88,7 @@ fn a_queue_says_what_its_pods_have_and_what_is_over_its_quota() {
             status["allocated"] == has
                 && status["requested"] == has
                 && over["status"] == "True"
-                && over["message"] == "it has 1.5 GPUs of a quota of 1 GPUs"
+                && over["message"] == "allocated 1.5 GPUs of a quota of 1 GPUs"
         });
         (is_so && all["above"]["childQueues"] == json!(["below"])).then_some(())
     });
