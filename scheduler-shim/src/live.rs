@@ -100,7 +100,8 @@ fn start_log(asked: &Run) -> Result<(), Failure> {
 async fn serve_until_stopped(asked: &Run) -> Result<(), Failure> {
     let client = api::client(asked.kubeconfig.as_deref()).await?;
     let (questions, asked_of_us) = mpsc::channel(16);
-    let address = serve::open(asked.address, questions).await?;
+    let bounds = serve::bounds();
+    let address = serve::open(asked.address, bounds.clone(), questions).await?;
     info!(%address, "Scheduler listening");
     let stop = stopped()?;
     tokio::pin!(stop);
@@ -114,7 +115,8 @@ async fn serve_until_stopped(asked: &Run) -> Result<(), Failure> {
         authority::start(client.clone(), terms(&client, asked)),
         term,
     );
-    let work = tokio::spawn(Work::start(client, asked, asked_of_us, reach)?.go());
+    let metrics = Metrics::new(bounds);
+    let work = tokio::spawn(Work::start(client, asked, asked_of_us, metrics, reach)?.go());
     tokio::select! {
         lost = lease.keep() => Err(lost),
         ended = work => Err(Failure::new(format!("the scheduling loop ended: {ended:?}"))),
@@ -183,6 +185,7 @@ impl Work {
         client: Client,
         asked: &Run,
         questions: mpsc::Receiver<Question>,
+        metrics: Metrics,
         reach: Reach,
     ) -> Result<Self, Failure> {
         let (sender, events) = mpsc::unbounded_channel();
@@ -204,7 +207,7 @@ impl Work {
             nodes: Nodes::new(sender, reach),
             listed: BTreeSet::new(),
             others,
-            metrics: Metrics::new(),
+            metrics,
             decided: BTreeMap::new(),
         })
     }

@@ -5,8 +5,10 @@
 
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
+use apportion_bounded::Answers;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -105,6 +107,23 @@ fn cores(millis: f64) -> f64 {
     }
 }
 
+/// What the listener for metrics and questions counts itself.
+#[derive(Debug)]
+struct Listener(Answers);
+
+impl Collector for Listener {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let dropped = ConstCounter::new(self.0.dropped());
+        let metric = encoder.encode_descriptor(
+            "apportion_scheduler_connections_dropped",
+            "Connections dropped because the listener had too many",
+            None,
+            dropped.metric_type(),
+        )?;
+        dropped.encode(metric)
+    }
+}
+
 /// All metrics.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -117,8 +136,8 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Nothing has happened yet.
-    pub(crate) fn new() -> Self {
+    /// Nothing has happened yet; they are served within these bounds.
+    pub(crate) fn new(bounds: Answers) -> Self {
         // The registry gives counters their ending.
         let mut registry = Registry::default();
         let queues = ROWS.iter().map(|row| {
@@ -163,6 +182,7 @@ impl Metrics {
             "Pods that wait to be scheduled",
             metrics.waiting.clone(),
         );
+        registry.register_collector(Box::new(Listener(bounds)));
         Self {
             registry,
             ..metrics
@@ -224,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_reference_has_every_metric() {
-        let all = Metrics::new();
+        let all = Metrics::new(Answers::within(Duration::ZERO));
         let queue = Queue {
             queue_name: String::new(),
             queue_metadata_name: String::new(),

@@ -106,9 +106,15 @@ fn explain(model: &Model, pod: &str, as_json: bool) -> Result<String, String> {
     }
 }
 
+/// How many connections the listener of [`open`] serves, and for how long.
+pub(crate) fn bounds() -> Answers {
+    Answers::within(READ)
+}
+
 /// Listens, and serves from now on; the address is where.
 pub(crate) async fn open(
     address: SocketAddr,
+    bounds: Answers,
     questions: mpsc::Sender<Question>,
 ) -> Result<SocketAddr, Failure> {
     let wrong = |error: std::io::Error| {
@@ -117,13 +123,13 @@ pub(crate) async fn open(
     };
     let listener = TcpListener::bind(address).await.map_err(wrong)?;
     let address = listener.local_addr().map_err(wrong)?;
-    tokio::spawn(serve(listener, questions));
+    tokio::spawn(serve(listener, bounds, questions));
     Ok(address)
 }
 
-async fn serve(listener: TcpListener, questions: mpsc::Sender<Question>) {
+async fn serve(listener: TcpListener, bounds: Answers, questions: mpsc::Sender<Question>) {
     let numbers = Arc::new(Mutex::new(None));
-    apportion_bounded::serve(listener, Answers::within(READ), move |request, asker| {
+    apportion_bounded::serve(listener, bounds, move |request, asker| {
         let (questions, numbers) = (questions.clone(), numbers.clone());
         async move { respond(&request, asker, &questions, &numbers).await }
     })
