@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 
+use apportion_memory_group::MemoryGroup;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -34,6 +35,24 @@ impl Host {
     /// If it does not come to serve.
     #[must_use]
     pub fn agent_with(&self, options: &[&str], variables: &[(&str, &Path)]) -> Agent {
+        self.started(options, variables, None)
+    }
+
+    /// The same, with the memory that the chart gives an agent's container.
+    ///
+    /// # Panics
+    /// If it does not come to serve.
+    #[must_use]
+    pub fn agent_in(&self, group: Option<&MemoryGroup>) -> Agent {
+        self.started(&[], &[], group)
+    }
+
+    fn started(
+        &self,
+        options: &[&str],
+        variables: &[(&str, &Path)],
+        group: Option<&MemoryGroup>,
+    ) -> Agent {
         let log = File::options()
             .create(true)
             .append(true)
@@ -47,6 +66,9 @@ impl Host {
             .envs(variables.iter().copied());
         command.env("LD_LIBRARY_PATH", self.libraries().join("sim"));
         command.env("APPORTION_SIM_SOCKET", self.instance().join("driver.sock"));
+        if let Some(group) = group {
+            command = group.around(&command);
+        }
         command
             .stdin(Stdio::null())
             .stderr(log.expect("the folder is writable"));

@@ -163,6 +163,12 @@ const MAP: &[Crate] = &[
         knows: &[],
         room: Safe,
     },
+    // It puts programs into groups and knows nothing of them.
+    Crate {
+        name: "apportion-memory-group",
+        knows: &[],
+        room: Safe,
+    },
     // The simulated driver knows nothing of what is tested on it.
     Crate {
         name: "apportion-sim-machine",

@@ -1,5 +1,5 @@
-//! Strangers at the agent's port: whatever they send and however many they are, it stays small and says that it is
-//! well.
+//! Strangers at the agent's port: whatever they send and however many they are, it stays within the memory that the
+//! chart gives it and says that it is well.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use apportion_memory_group::{Container, MemoryGroup};
 use apportion_tests::{Host, eventually};
 
 /// Longer than any answer takes, shorter than the kubelet's patience.
@@ -40,7 +41,8 @@ fn is_well(host: &Host) {
 #[test]
 fn unfinished_headers_take_no_memory_and_the_oldest_go() {
     let host = Host::new();
-    let agent = host.agent(&[]);
+    let group = MemoryGroup::of(Container::Agent);
+    let agent = host.agent_in(group.as_ref());
     is_well(&host);
     let before = peak(agent.pid());
     let head = format!(
@@ -71,13 +73,15 @@ fn unfinished_headers_take_no_memory_and_the_oldest_go() {
         host.metric(metric, &["listener=\"metrics\""]) > Some(40.0)
     });
     assert!(host.agent_log().contains("the oldest are dropped"));
+    assert_eq!(group.as_ref().map_or(0, MemoryGroup::killed), 0);
     drop(held);
 }
 
 #[test]
 fn health_is_answered_while_metrics_are_asked_for_without_an_end() {
     let host = Host::new();
-    let _agent = host.agent(&[]);
+    let group = MemoryGroup::of(Container::Agent);
+    let _agent = host.agent_in(group.as_ref());
     let is_over = Arc::new(AtomicBool::new(false));
     let answered = Arc::new(AtomicUsize::new(0));
     let flood = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(50);
@@ -119,6 +123,7 @@ fn health_is_answered_while_metrics_are_asked_for_without_an_end() {
     }
     // The machine may be busy with something else for one of them.
     assert!(best < Duration::from_millis(300), "{best:?}");
+    assert_eq!(group.as_ref().map_or(0, MemoryGroup::killed), 0);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use apportion_memory_group::{Container, MemoryGroup};
 use serde_json::{Value, json};
 
 use crate::client::{Authority, Webhook};
@@ -12,10 +13,17 @@ use crate::client::{Authority, Webhook};
 const MIB: u64 = 1024;
 
 fn start(options: &[&str]) -> (Webhook, Authority, tempfile::TempDir) {
+    start_in(None, options)
+}
+
+fn start_in(
+    group: Option<&MemoryGroup>,
+    options: &[&str],
+) -> (Webhook, Authority, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     let authority = Authority::new();
     authority.issue(folder.path());
-    let webhook = Webhook::start(folder.path(), &authority, options);
+    let webhook = Webhook::start_in(group, folder.path(), &authority, options);
     (webhook, authority, folder)
 }
 
@@ -42,7 +50,8 @@ fn many_containers(count: usize) -> String {
 
 #[test]
 fn a_pod_with_very_many_containers_is_refused_and_costs_little() {
-    let (webhook, _authority, _folder) = start(&[]);
+    let group = MemoryGroup::of(Container::Webhook);
+    let (webhook, _authority, _folder) = start_in(group.as_ref(), &[]);
     let review = many_containers(150_000);
     for path in ["/mutate--v1-pod", "/validate--v1-pod"] {
         let said = webhook.post(path, &review);
@@ -61,11 +70,13 @@ fn a_pod_with_very_many_containers_is_refused_and_costs_little() {
     assert!(peak(&webhook) < 100 * MIB, "{} KiB", peak(&webhook));
     let said = webhook.post("/mutate--v1-pod", &many_containers(1000));
     assert!(said.contains(r#""allowed":true"#), "{said}");
+    assert_eq!(group.as_ref().map_or(0, MemoryGroup::killed), 0);
 }
 
 #[test]
 fn a_pod_with_very_many_fields_is_refused_and_costs_little() {
-    let (webhook, _authority, _folder) = start(&[]);
+    let group = MemoryGroup::of(Container::Webhook);
+    let (webhook, _authority, _folder) = start_in(group.as_ref(), &[]);
     let variables = "{\"a\":0},".repeat(300_000);
     let review = many_containers(1).replace(
         r#""name":"c0""#,
@@ -74,6 +85,7 @@ fn a_pod_with_very_many_fields_is_refused_and_costs_little() {
     let said = webhook.post("/mutate--v1-pod", &review);
     assert!(said.contains("the object has too many fields"), "{said}");
     assert!(peak(&webhook) < 64 * MIB, "{} KiB", peak(&webhook));
+    assert_eq!(group.as_ref().map_or(0, MemoryGroup::killed), 0);
 }
 
 #[test]

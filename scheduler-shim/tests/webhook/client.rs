@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use apportion_memory_group::MemoryGroup;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -67,8 +68,19 @@ pub(crate) struct Webhook {
 
 impl Webhook {
     pub(crate) fn start(folder: &Path, authority: &Authority, options: &[&str]) -> Self {
+        Self::start_in(None, folder, authority, options)
+    }
+
+    /// The same, with the memory that the chart gives a webhook's container.
+    pub(crate) fn start_in(
+        group: Option<&MemoryGroup>,
+        folder: &Path,
+        authority: &Authority,
+        options: &[&str],
+    ) -> Self {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_apportion-scheduler"));
-        let mut process = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args([
                 "webhook",
                 "--listen",
@@ -78,7 +90,11 @@ impl Webhook {
                 "--tls-dir",
             ])
             .arg(folder)
-            .args(options)
+            .args(options);
+        if let Some(group) = group {
+            command = group.around(&command);
+        }
+        let mut process = command
             .stdout(Stdio::piped())
             .spawn()
             .expect("the webhook starts");
