@@ -123,7 +123,11 @@ fn part(line: &str) -> Option<Part> {
         version: version.to_owned(),
         purl,
         // An older way to write it.
-        licence: licence.replace('/', " OR "),
+        licence: licence
+            .split('/')
+            .map(str::trim)
+            .collect::<Vec<_>>()
+            .join(" OR "),
     })
 }
 
@@ -177,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_line_of_cargos_tree_is_a_part_and_our_own_is_in_no_registry() {
-        let known = part("serde v1.0.228|MIT/Apache-2.0 (*)").unwrap();
+        let known = part("serde v1.0.228|MIT / Apache-2.0 (*)").unwrap();
         assert_eq!(known.purl.as_deref(), Some("pkg:cargo/serde@1.0.228"));
         assert_eq!(known.licence, "MIT OR Apache-2.0");
         let own = part("apportion-abi v0.1.0 (/src/proto/abi)|Apache-2.0").unwrap();
