@@ -122,6 +122,23 @@ impl ControlPlane {
         path
     }
 
+    /// What a client needs that has the token of this service account, which is made here.
+    ///
+    /// # Panics
+    /// If the API server does not give one.
+    #[must_use]
+    pub fn kubeconfig_of(&self, namespace: &str, account: &str) -> PathBuf {
+        self.apply(&[
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+            json!({"apiVersion": "v1", "kind": "ServiceAccount",
+                "metadata": {"name": account, "namespace": namespace}}),
+        ]);
+        let token = self.kubectl(&["create", "token", account, "--namespace", namespace]);
+        let path = self.dir.path().join(format!("kubeconfig-{account}"));
+        self.write_config(&path, token.trim());
+        path
+    }
+
     /// Starts the API server and waits until it is ready.
     ///
     /// # Panics
@@ -211,6 +228,18 @@ impl ControlPlane {
             String::from_utf8_lossy(&output.stderr)
         );
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// What `kubectl ARGUMENTS` says where it fails; none where it does not.
+    ///
+    /// # Panics
+    /// If kubectl does not start.
+    #[must_use]
+    pub fn refusal(&self, arguments: &[&str]) -> Option<String> {
+        let output = self.kubectl_command(arguments).output();
+        let output = output.expect("kubectl starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (!output.status.success()).then_some(said)
     }
 
     /// Makes or changes objects.

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 
 use nix::sys::signal::{Signal, kill, killpg};
@@ -68,6 +68,29 @@ impl Victim {
                 Ok(dot) if dot == "." => return answers,
                 Ok(answer) => answers.push(answer.parse().expect("only victims speak here")),
                 Err(error) => panic!("{line}: no answer ({error}): {}", self.errors()),
+            }
+        }
+    }
+
+    /// Says one line of steps to a program that may end by it; returns the answers that came.
+    ///
+    /// # Panics
+    /// If the program neither answers nor ends.
+    #[track_caller]
+    pub fn try_say(&mut self, line: &str) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        let sent = self.input.as_mut().map(|input| writeln!(input, "{line}"));
+        if !matches!(sent, Some(Ok(()))) {
+            return answers;
+        }
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(dot) if dot == "." => return answers,
+                Ok(answer) => answers.extend(answer.parse()),
+                Err(RecvTimeoutError::Disconnected) => return answers,
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("{line}: no answer and no end: {}", self.errors())
+                }
             }
         }
     }

@@ -1,9 +1,11 @@
 //! The agent's life: it comes when needed, is not missed when killed, remembers, and leaves.
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use apportion_reference::Rights;
 use apportion_tests::{CONTEXT, Host, MIB, PATIENCE, Said, built, eventually};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -302,4 +304,29 @@ fn programs_of_nobody_take_from_what_can_be_given() {
             .status
             .success()
     );
+}
+
+/// What it may do on a machine: a part of what whoever started it may.
+#[test]
+fn the_agent_keeps_no_right_that_its_table_does_not_name() {
+    let host = Host::new();
+    let agent = host.agent(&[]);
+    let ours = Rights::of(Path::new("/proc/self"));
+    let documented = Rights::documented("agent on a machine, started by root");
+    let has = |name: &&str| ours.capabilities.split(' ').any(|one| one == *name);
+    let wanted: Vec<&str> = documented.capabilities.split(' ').filter(has).collect();
+    let wanted = match wanted.is_empty() {
+        true => Rights::documented("agent on a machine, started by a user").capabilities,
+        false => wanted.join(" "),
+    };
+    let threads = format!("/proc/{}/task", agent.pid());
+    let threads = fs::read_dir(threads).expect("the agent runs");
+    for thread in threads {
+        let rights = Rights::of(&thread.expect("the folder is readable").path());
+        assert_eq!(rights.capabilities, wanted);
+        // The table says of these: as started.
+        assert_eq!(rights.bounding, ours.bounding);
+        assert_eq!(rights.no_new_privileges, ours.no_new_privileges);
+        assert_eq!(rights.seccomp, ours.seccomp);
+    }
 }

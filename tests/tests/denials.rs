@@ -116,3 +116,97 @@ fn a_program_that_may_map_or_lock_no_more_keeps_its_limit() {
         assert!(most <= SMALL_LIMIT, "{denial}: {most} bytes");
     }
 }
+
+/// Takes all that it is given, in pieces, as long as it lives.
+fn fill_while_it_lives(victim: &mut Victim) -> usize {
+    let answers = victim.try_say("alloc 400M ".repeat(20).trim());
+    answers.iter().filter(|answer| answer.code == 0).count()
+}
+
+/// Does what is said to a program before it begins and to one that holds memory; either may end it. Returns how many
+/// pieces of memory the first one got.
+fn keeps_its_limit_through(denial: &str) -> usize {
+    let host = Host::new();
+    let mut new = host.victim(OPTIONS);
+    new.try_say(&format!("{denial} exec -"));
+    let pieces = fill_while_it_lives(&mut new);
+    drop(new);
+    let most = host.high_water();
+    assert!(most <= LIMIT, "{denial}, before: {most} bytes");
+
+    let host = Host::new();
+    let mut holder = host.victim(OPTIONS);
+    holder.step("alloc 400M").ok();
+    holder.try_say(denial);
+    fill_while_it_lives(&mut holder);
+    holder.try_say("fork alloc 400M alloc 400M alloc 400M alloc 400M");
+    let most = host.high_water();
+    assert!(most <= LIMIT, "{denial}, while it holds: {most} bytes");
+    pieces
+}
+
+/// What a filter can look for.
+const KINDS: [&str; 7] = [
+    "page",
+    "shared-maps",
+    "open-for-writing",
+    "open",
+    "advice",
+    "locks",
+    "pid",
+];
+
+#[test]
+fn a_filter_that_ends_the_program_sheds_no_limit() {
+    for kind in KINDS {
+        keeps_its_limit_through(&format!("deny {kind} 0"));
+    }
+}
+
+/// The worst answers: the call is said to be done, and is not. Who opens a file gets a descriptor that is not open.
+#[test]
+fn a_filter_whose_calls_another_process_answers_sheds_no_limit() {
+    for kind in KINDS {
+        let answer = if kind.starts_with("open") { 900 } else { 0 };
+        keeps_its_limit_through(&format!("notify {kind} {answer}"));
+    }
+}
+
+/// What a program may ask the kernel about itself. Some of it ends the program sooner or later.
+#[test]
+fn a_program_that_changes_itself_by_prctl_keeps_its_limit() {
+    let harmless = [
+        (libc::PR_SET_DUMPABLE, 0),
+        (libc::PR_SET_NAME, 0),
+        (libc::PR_SET_CHILD_SUBREAPER, 1),
+        (libc::PR_SET_NO_NEW_PRIVS, 1),
+        (libc::PR_SET_THP_DISABLE, 1),
+    ];
+    for (option, value) in harmless {
+        let pieces = keeps_its_limit_through(&format!("prctl {option} {value}"));
+        assert_eq!(pieces, 4, "prctl {option} {value}");
+    }
+    let harmful = [
+        (libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV),
+        (libc::PR_SET_SECCOMP, 1),
+    ];
+    for (option, value) in harmful {
+        keeps_its_limit_through(&format!("prctl {option} {value}"));
+    }
+}
+
+#[test]
+fn a_program_of_another_personality_keeps_its_limit() {
+    let personalities = [
+        ("ADDR_NO_RANDOMIZE", 0x4_0000),
+        ("ADDR_COMPAT_LAYOUT", 0x20_0000),
+        ("ADDR_LIMIT_3GB", 0x800_0000),
+        ("READ_IMPLIES_EXEC", 0x40_0000),
+        ("MMAP_PAGE_ZERO", 0x10_0000),
+        ("UNAME26", 0x2_0000),
+    ];
+    for (name, bits) in personalities {
+        let pieces = keeps_its_limit_through(&format!("personality {bits}"));
+        assert_eq!(pieces, 4, "{name}");
+    }
+}

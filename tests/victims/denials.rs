@@ -33,6 +33,12 @@ impl Victim {
                     .find(|code| *code != 0)
                     .unwrap_or(0)
             }
+            "notify" => {
+                let kind = words.next().unwrap_or_else(|| misused("notify of what?"));
+                notify(&denied(&kind), words.number())
+            }
+            "prctl" => prctl(words.number(), words.number()),
+            "personality" => personality(words.number()),
             "starve" => self.starve(words.number()),
             "feed" => {
                 for descriptor in self.descriptors.drain(..) {
@@ -112,6 +118,18 @@ fn denied(kind: &str) -> Vec<Denied> {
 /// Makes the kernel answer such calls with an error, or end the process where that is 0, in this process and all that it
 /// starts.
 fn install(denied: &Denied, errno: u32) -> i32 {
+    let verdict = match errno {
+        0 => libc::SECCOMP_RET_KILL_PROCESS,
+        errno => libc::SECCOMP_RET_ERRNO | errno,
+    };
+    match filter(denied, verdict, 0) {
+        0.. => 0,
+        failed => failed,
+    }
+}
+
+/// Installs a filter with these flags; returns what the kernel does.
+fn filter(denied: &Denied, verdict: u32, flags: libc::c_ulong) -> i32 {
     let code = |bits: u32| u16::try_from(bits).unwrap_or(u16::MAX);
     let statement = |bits, k| libc::sock_filter {
         code: code(bits),
@@ -129,10 +147,6 @@ fn install(denied: &Denied, errno: u32) -> i32 {
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let has_bit = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
-    let verdict = match errno {
-        0 => libc::SECCOMP_RET_KILL_PROCESS,
-        errno => libc::SECCOMP_RET_ERRNO | errno,
-    };
     let number = u32::try_from(denied.call).unwrap_or(u32::MAX);
     let all = denied.arguments.len();
     let mut filter = vec![statement(load, 0), jump(equals, number, 2 * all + 1)];
@@ -153,15 +167,85 @@ fn install(denied: &Denied, errno: u32) -> i32 {
     };
     // SAFETY: the arguments are numbers.
     let sworn = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    if sworn != 0 {
+        return sworn;
+    }
+    let mode = libc::SECCOMP_SET_MODE_FILTER;
     // SAFETY: the program and its instructions live through the call.
-    let installed = unsafe {
-        libc::prctl(
-            libc::PR_SET_SECCOMP,
-            libc::SECCOMP_MODE_FILTER,
-            &raw const program,
-        )
+    let answer = unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) };
+    i32::try_from(answer).unwrap_or(-1)
+}
+
+/// Lets a second process answer the first of such calls: with this number, as if they were done.
+///
+/// The process shares this one's descriptors, so it has the filter's, too. It ends with this process.
+fn notify(denied: &[Denied], value: u64) -> i32 {
+    let mut pipe = [0; 2];
+    // SAFETY: the array is for two descriptors.
+    let made = unsafe { libc::pipe(pipe.as_mut_ptr()) };
+    let [read, write] = pipe;
+    let flags = libc::CLONE_FILES | libc::SIGCHLD;
+    // SAFETY: without a stack the call does what fork does; this process has one thread.
+    let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    if child == 0 {
+        answer(read, value);
+    }
+    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    // The kernel takes one listener for each process, so one kind of call.
+    let Some(first) = denied.first() else {
+        return 1;
     };
-    sworn | installed
+    let listener = filter(first, libc::SECCOMP_RET_USER_NOTIF, flags);
+    // SAFETY: the bytes live through the call.
+    let told = unsafe { libc::write(write, (&raw const listener).cast(), size_of::<i32>()) };
+    match (made, child, listener) {
+        (0, 1.., 0..) if told == 4 => 0,
+        _ => 1,
+    }
+}
+
+/// Answers calls until there are no more.
+fn answer(read: i32, value: u64) -> ! {
+    let mut listener = -1_i32;
+    // SAFETY: the arguments are numbers.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
+    // SAFETY: the bytes live through the call.
+    unsafe { libc::read(read, (&raw mut listener).cast(), size_of::<i32>()) };
+    loop {
+        // SAFETY: zeros are a value of this structure.
+        let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        // SAFETY: the structure lives through the call. Its number is that of `SECCOMP_IOCTL_NOTIF_RECV`.
+        if unsafe { libc::ioctl(listener, 0xc050_2100, &raw mut asked) } != 0 {
+            // SAFETY: nothing of this process has to be ended in order.
+            unsafe { libc::_exit(0) };
+        }
+        let mut reply = libc::seccomp_notif_resp {
+            id: asked.id,
+            val: value.cast_signed(),
+            error: 0,
+            flags: 0,
+        };
+        // SAFETY: the structure lives through the call. Its number is that of `SECCOMP_IOCTL_NOTIF_SEND`.
+        unsafe { libc::ioctl(listener, 0xc018_2101, &raw mut reply) };
+    }
+}
+
+fn prctl(option: u64, argument: u64) -> i32 {
+    let option = i32::try_from(option).unwrap_or(-1);
+    // SAFETY: the options of the tests take numbers; a name is a text of this program.
+    match option {
+        libc::PR_SET_NAME => unsafe { libc::prctl(option, c"v) R 1 (1".as_ptr(), 0, 0, 0) },
+        option => unsafe { libc::prctl(option, argument, 0, 0, 0) },
+    }
+}
+
+/// Takes these bits for what this process starts next.
+fn personality(bits: u64) -> i32 {
+    // SAFETY: the argument is a number.
+    match unsafe { libc::personality(bits) } {
+        -1 => -1,
+        _ => 0,
+    }
 }
 
 fn limit(resource: libc::__rlimit_resource_t, most: u64) -> i32 {

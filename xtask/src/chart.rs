@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::steps::{run, succeeds, typed};
 use crate::workspace::Workspace;
@@ -21,6 +22,9 @@ const MANIFESTS: &str = "runtime-class/manifests";
 const KUBERNETES: &str = "1.36.0";
 /// What must not be taken, one value each.
 const WRONG: &[&str] = &[
+    "image.digest=1.2.3",
+    "image.digest=sha256:12",
+    "scheduler.image.digest=sha512:0000000000000000000000000000000000000000000000000000000000000000",
     "policy=maim",
     "policyOverrides.team=maim",
     "policyOverrides.Team=kill",
@@ -106,6 +110,68 @@ pub(crate) fn check(workspace: &Workspace, is_update: bool) -> Result<()> {
         WRONG.len()
     );
     Ok(())
+}
+
+/// Writes the chart as a package into `folder`. With a file of images its default values name these, by their digests.
+pub(crate) fn package(workspace: &Workspace, folder: &Path, images: Option<&Path>) -> Result<()> {
+    let chart = workspace.root.join(CHART);
+    let program = helm(workspace)?;
+    let mut helm = Command::new(&program);
+    helm.arg("package").arg("--destination").arg(folder);
+    let Some(images) = images else {
+        return run(helm.arg(chart));
+    };
+    let reading = || format!("failed to read {}", images.display());
+    let text = fs::read_to_string(images).with_context(reading)?;
+    let images: Value = serde_json::from_str(&text).with_context(reading)?;
+    let copy = workspace.target.join("chart");
+    let _ = fs::remove_dir_all(&copy);
+    fs::create_dir_all(&copy)?;
+    run(Command::new("cp").arg("-R").arg(&chart).arg(&copy))?;
+    let copy = copy.join("apportion");
+    let values = copy.join("values.yaml");
+    fs::write(&values, pinned(&fs::read_to_string(&values)?, &images)?)?;
+    let rendered = render(Command::new(&program).args(template(&copy)))?;
+    for image in [&images["image"], &images["scheduler"]["image"]] {
+        let named = format!("image: {}\n", reference(image)?);
+        if !rendered.contains(&named) {
+            bail!("the packed chart has no {named}");
+        }
+    }
+    run(helm.arg(copy))
+}
+
+/// An image as a manifest names it.
+fn reference(image: &Value) -> Result<String> {
+    let text = |name: &str| {
+        let text = image[name].as_str();
+        text.with_context(|| format!("an image has no {name}"))
+    };
+    Ok(format!("{}@{}", text("repository")?, text("digest")?))
+}
+
+/// The chart's values with these images, comments and all.
+fn pinned(values: &str, images: &Value) -> Result<String> {
+    let mut left = vec![&images["scheduler"]["image"], &images["image"]];
+    let (mut pinned, mut image) = (String::new(), None);
+    for line in values.lines() {
+        let (name, _) = line.split_once(": ").unwrap_or((line, ""));
+        if name.trim() == "repository" {
+            image = Some(left.pop().context("the values name more images")?);
+        }
+        let known = image.and_then(|image| image[name.trim()].as_str());
+        match known {
+            Some(known) => pinned.push_str(&format!("{name}: {known}\n")),
+            None => pinned.push_str(&format!("{line}\n")),
+        }
+        if name.trim() == "digest" {
+            image = None;
+        }
+    }
+    if !left.is_empty() {
+        bail!("the values name fewer images");
+    }
+    Ok(pinned)
 }
 
 fn check_rules(rules: &Path) -> Result<()> {
@@ -195,4 +261,34 @@ fn compare(path: &Path, fresh: &str, is_update: bool) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_packed_chart_names_its_images_by_their_digests() {
+        let values = include_str!("../../runtime-class/chart/apportion/values.yaml");
+        let image = |name: &str, digest: &str| json!({"repository": format!("example.org/{name}"), "digest": digest});
+        let images = json!({"image": image("agent", "sha256:a"), "scheduler": {"image": image("scheduler", "sha256:b")}});
+        let pinned = pinned(values, &images).unwrap();
+        let changed = values
+            .lines()
+            .zip(pinned.lines())
+            .filter(|(old, new)| old != new);
+        let changed: Vec<&str> = changed.map(|(_, new)| new).collect();
+        assert_eq!(
+            changed,
+            [
+                "  repository: example.org/agent",
+                "  digest: sha256:a",
+                "    repository: example.org/scheduler",
+                "    digest: sha256:b",
+            ]
+        );
+        assert_eq!(values.lines().count(), pinned.lines().count());
+    }
 }

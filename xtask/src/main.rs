@@ -21,6 +21,7 @@ mod docs;
 mod drivers;
 mod frameworks;
 mod gpu_pack;
+mod image;
 mod lint;
 mod oracle_pod_groups;
 mod oracles;
@@ -90,13 +91,23 @@ enum Task {
         /// Write the plain manifests again.
         #[arg(long)]
         update: bool,
+        /// Instead, write the chart as a package into this folder.
+        #[arg(long, value_name = "FOLDER", conflicts_with = "update")]
+        package: Option<PathBuf>,
+        /// Values with the images that the package names: images.json of `cargo xtask image`.
+        #[arg(long, value_name = "FILE", requires = "package")]
+        images: Option<PathBuf>,
     },
     /// Build the container images of the chart with optimisation, as files for `docker load`,
-    /// `ctr images import` and `kind load image-archive`.
+    /// `ctr images import` and `kind load image-archive`. Each has its bill of materials (CycloneDX) beside it, and
+    /// images.json has the chart's values with their digests.
     Image {
         /// Folder for the files.
         #[arg(long, default_value = "target/images")]
         out: PathBuf,
+        /// Where the images will be pushed, such as ghcr.io/NAME: images.json names them there.
+        #[arg(long, default_value = "apportion")]
+        registry: String,
     },
     /// Build the pack for tests on a machine with a GPU, with optimisation: one folder of at most 60 MiB with programs,
     /// libraries and the script that runs them.
@@ -177,7 +188,16 @@ fn perform(task: Task) -> Result<ExitCode> {
         Task::Drivers { branches } => return drivers::compare(&workspace, &branches),
         Task::Docs(options) => docs::perform(&workspace, &options)?,
         Task::Lint => lint::check(&workspace)?,
-        Task::Chart { update } => chart::check(&workspace, update)?,
+        Task::Chart {
+            update,
+            package: None,
+            ..
+        } => chart::check(&workspace, update)?,
+        Task::Chart {
+            package: Some(folder),
+            images,
+            ..
+        } => chart::package(&workspace, &folder, images.as_deref())?,
         Task::Soak {
             cases,
             seed,
@@ -187,15 +207,7 @@ fn perform(task: Task) -> Result<ExitCode> {
         Task::Bench { args } => suites::bench(&workspace, &args)?,
         Task::Scenarios(options) => return ask(&workspace, &scenarios::SUITE, &options),
         Task::Oracles(options) => return ask(&workspace, &oracles::SUITE, &options),
-        Task::Image { out } => {
-            let tree = workspace.target.join("image");
-            stage::install(&stage::build(&workspace, true)?, &tree)?;
-            stage::strip(&tree)?;
-            for image in apportion_cluster::image::released(&tree)? {
-                let path = apportion_cluster::image::pack(&image, &out)?;
-                println!("{}  {}", path.display(), image.name);
-            }
-        }
+        Task::Image { out, registry } => image::make(&workspace, &out, &registry)?,
         Task::GpuPack { out, debug } => {
             let profile = if debug {
                 Profile::Debug

@@ -112,6 +112,13 @@ fn programs(workspace: &Workspace, release: bool) -> process::Command {
     cargo
 }
 
+/// The workspace packages of the programs and libraries that are staged at places which `is_wanted`.
+pub(crate) fn packages(is_wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let rows = ROWS.iter().filter(|row| is_wanted(row.placed));
+    let runtime = is_wanted(&runtime::placed(runtime::MAJORS[0])).then_some(runtime::PACKAGE);
+    rows.map(|row| row.package).chain(runtime).collect()
+}
+
 /// Copies the staged tree below `prefix`.
 pub(crate) fn install(staged: &Path, prefix: &Path) -> Result<()> {
     let placed = ROWS.iter().map(|row| row.placed.to_owned());

@@ -15,7 +15,7 @@ mod archive;
 mod files;
 mod stand_ins;
 
-pub use archive::pack;
+pub use archive::{Packed, digests, pack};
 pub use files::Files;
 
 /// Holds a pod's namespaces open.
@@ -168,7 +168,7 @@ pub fn released(staged: &Path) -> Result<[Image; 2]> {
 /// # Errors
 /// If it cannot be packed or containerd refuses it.
 pub fn import(cluster: &Cluster, image: &Image) -> Result<()> {
-    let tar = pack(image, &cluster.folder().path().join("images"))?;
+    let Packed { path, .. } = pack(image, &cluster.folder().path().join("images"))?;
     let loading = || format!("failed to load {}", image.name);
     let import = || {
         let mut ctr = cluster.ctr_command();
@@ -180,7 +180,7 @@ pub fn import(cluster: &Cluster, image: &Image) -> Result<()> {
     if output(import().arg("--help"), "")?.contains("--local") {
         ctr.arg("--local");
     }
-    ctr.args(["--snapshotter", cluster.snapshotter()]).arg(tar);
+    ctr.args(["--snapshotter", cluster.snapshotter()]).arg(path);
     output(&mut ctr, "").with_context(loading)?;
     Ok(())
 }

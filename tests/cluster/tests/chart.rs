@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use apportion_cluster::{Cluster, eventually, image};
+use apportion_reference::Rights;
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "apportion-system";
@@ -78,6 +79,26 @@ impl Release {
         let path = format!("jsonpath={{{path}}}");
         let get = ["get", "pod", pod, "--ignore-not-found", "-o", &path];
         self.cluster.kubectl(&get).unwrap_or_default()
+    }
+
+    /// The running containers of the chart: their names and first processes.
+    fn processes(&self) -> Vec<(String, u32)> {
+        let pods = self.kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "json"]);
+        let pods: Value = serde_json::from_str(&pods).unwrap();
+        let tasks = self.cluster.ctr_command().args(["tasks", "list"]).output();
+        let tasks = String::from_utf8_lossy(&tasks.unwrap().stdout).into_owned();
+        let process = |container: &Value| {
+            let id = container["containerID"].as_str()?;
+            let (_, id) = id.split_once("://")?;
+            let task = tasks.lines().find(|line| line.starts_with(id))?;
+            let process = task.split_whitespace().nth(1)?.parse().ok()?;
+            Some((container["name"].as_str()?.to_owned(), process))
+        };
+        let kinds = ["containerStatuses", "initContainerStatuses"];
+        let pods = pods["items"].as_array().into_iter().flatten();
+        let containers = pods.flat_map(|pod| kinds.map(|kind| &pod["status"][kind]));
+        let containers = containers.filter_map(Value::as_array).flatten();
+        containers.filter_map(process).collect()
     }
 
     fn has_kais_classes(&self) {
@@ -292,6 +313,8 @@ fn installing_upgrading_and_uninstalling_disturb_nobody() {
     release.has_kais_classes();
     release.rolled_out();
     release.shares_are_taken("the webhook is trusted");
+    runs_with_the_rights_that_are_documented(&release);
+    lets_the_scheduler_write_its_own_fields_only(&release);
     release.kubectl(&["apply", "-f", &example("queues.yaml")]);
     release.kubectl(&["apply", "-f", &example("fraction.yaml")]);
     release.reaches(SHARED, "Running");
@@ -309,6 +332,41 @@ fn installing_upgrading_and_uninstalling_disturb_nobody() {
     lives_without_the_webhook(&release);
     assert_eq!(release.refusals(), Vec::<String>::new());
     leaves_what_runs(&release, half);
+}
+
+fn runs_with_the_rights_that_are_documented(release: &Release) {
+    let processes = release.processes();
+    for program in ["agent", "simulated-driver", "scheduler", "webhook"] {
+        let documented = Rights::documented(program);
+        let found = processes.iter().find(|(name, _)| name == program);
+        let (_, process) = found.unwrap_or_else(|| panic!("{program}: {processes:?}"));
+        let folder = format!("/proc/{process}");
+        assert_eq!(Rights::of(Path::new(&folder)), documented, "{program}");
+    }
+}
+
+/// The suite `scheduler` has every field; here it is the account that the chart itself makes, with its role.
+fn lets_the_scheduler_write_its_own_fields_only(release: &Release) {
+    let account = format!("--as=system:serviceaccount:{NAMESPACE}:apportion-scheduler");
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "own-fields", "namespace": OTHERS},
+        "spec": {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}});
+    release.cluster.apply(&pod).unwrap();
+    let patch = |patch: Value| {
+        let text = patch.to_string();
+        let words = ["patch", "pod", "own-fields", "-n", OTHERS, &account, "-p"];
+        release.cluster.kubectl(&[&words[..], &[&text]].concat())
+    };
+    for refused in [
+        json!({"spec": {"containers": [{"name": "main", "image": "other"}]}}),
+        json!({"metadata": {"annotations": {"note": "1"}}}),
+    ] {
+        let said = format!("{:#}", patch(refused).unwrap_err());
+        assert!(said.contains("apportion-scheduler-own-fields"), "{said}");
+    }
+    patch(json!({"metadata": {"labels": {"runai-gpu-group": "GPU-0"}}})).unwrap();
+    let delete = ["delete", "pod", "own-fields", "-n", OTHERS, "--now"];
+    release.kubectl(&delete);
 }
 
 fn upgrades_under_load(release: &Release, half: u64) {

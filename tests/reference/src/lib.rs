@@ -17,10 +17,12 @@ use std::path::{Path, PathBuf};
 
 mod command;
 mod metrics;
+mod rights;
 mod table;
 
 pub use command::{Depth, commands};
 pub use metrics::{Metric, metrics, served};
+pub use rights::Rights;
 pub use table::{cell, code, table};
 
 /// Where this is set, parts are written and not compared.

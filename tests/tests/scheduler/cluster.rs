@@ -63,6 +63,8 @@ pub(crate) struct Cluster {
     began: usize,
     /// What the scheduler logs.
     pub(crate) log_level: &'static str,
+    /// As whom the scheduler asks the API server, if not as everybody.
+    pub(crate) kubeconfig: Option<PathBuf>,
     /// More options of the scheduler.
     pub(crate) options: Vec<String>,
     pub(crate) nodes: BTreeMap<String, Node>,
@@ -99,6 +101,7 @@ impl Cluster {
             scheduler: None,
             began: 0,
             log_level: "info,apportion_scheduler=debug",
+            kubeconfig: None,
             options: Vec::new(),
             nodes: BTreeMap::new(),
             plane,
@@ -177,7 +180,11 @@ impl Cluster {
                 self.log_level,
                 "--kubeconfig",
             ])
-            .arg(self.plane.kubeconfig())
+            .arg(
+                self.kubeconfig
+                    .clone()
+                    .unwrap_or_else(|| self.plane.kubeconfig()),
+            )
             .args(["--lease-duration", "3"])
             .args(&self.options)
             .stdin(Stdio::null())

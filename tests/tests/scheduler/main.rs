@@ -8,6 +8,7 @@ mod crashes;
 mod gangs;
 mod objects;
 mod over_time;
+mod own_fields;
 mod placing;
 mod queues;
 mod remote;

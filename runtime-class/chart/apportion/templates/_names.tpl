@@ -31,13 +31,24 @@ app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
 {{ .Values.serviceAccount.name | default (include "agent.name" .) }}
 {{- end -}}
 
+{{/* An image by its digest, or else by a tag: (list .Values.image "1.2.3"). */}}
+{{- define "apportion.image" -}}
+{{- $image := index . 0 -}}
+{{- with $image.digest -}}
+{{ $image.repository }}@{{ . }}
+{{- else -}}
+{{ $image.repository }}:{{ index . 1 }}
+{{- end -}}
+{{- end -}}
+
 {{- define "agent.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ include "apportion.image" (list .Values.image (.Values.image.tag | default .Chart.AppVersion)) }}
 {{- end -}}
 
 {{/* Scheduler and webhook are one program. */}}
 {{- define "scheduler.image" -}}
-{{ .Values.scheduler.image.repository }}:{{ .Values.scheduler.image.tag | default .Values.image.tag | default .Chart.AppVersion }}
+{{- $tag := .Values.scheduler.image.tag | default .Values.image.tag | default .Chart.AppVersion -}}
+{{ include "apportion.image" (list .Values.scheduler.image $tag) }}
 {{- end -}}
 
 {{/* What the pods of scheduler and webhook have in common: (list . "webhook" .Values.webhook). */}}

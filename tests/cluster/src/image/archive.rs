@@ -20,17 +20,39 @@ use super::files::{Files, Source};
 /// Folders that programs expect, even empty; the last is for everybody.
 const FOLDERS: [&str; 5] = ["dev", "proc", "sys", "run", "tmp"];
 
-/// Packs `image` into a file in `folder`; returns the file.
+/// An image in a file.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    /// The file.
+    pub path: PathBuf,
+    /// The digest of its manifest, `sha256:…`, by which a registry names it, too.
+    pub digest: String,
+}
+
+/// Packs `image` into a file in `folder`.
 ///
 /// # Errors
 /// If a file of it cannot be read, or the archive not be written.
-pub fn pack(image: &Image, folder: &Path) -> Result<PathBuf> {
+pub fn pack(image: &Image, folder: &Path) -> Result<Packed> {
     let packing = || format!("failed to pack {}", image.name);
     let name = image.name.trim_start_matches("docker.io/");
     let path = folder.join(format!("{}.tar", name.replace(['/', ':'], "_")));
     fs::create_dir_all(folder).with_context(packing)?;
-    write(image, &path).with_context(packing)?;
-    Ok(path)
+    let digest = write(image, &path).with_context(packing)?;
+    Ok(Packed { path, digest })
+}
+
+/// The SHA-256 of every file that `image` brings, links left out, by its place.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn digests(image: &Image) -> Result<BTreeMap<PathBuf, String>> {
+    let copies = image.files.copies();
+    let digests = copies.map(|(place, from)| {
+        let bytes = fs::read(from).with_context(|| format!("failed to read {}", from.display()))?;
+        Ok((place.to_owned(), digest(&bytes)))
+    });
+    digests.collect()
 }
 
 /// A file of the archive that others name by its digest.
@@ -56,7 +78,7 @@ impl Blob {
     }
 }
 
-fn write(image: &Image, path: &Path) -> Result<()> {
+fn write(image: &Image, path: &Path) -> Result<String> {
     let layer = Blob::new(layer(&image.files)?);
     let version = image.name.rsplit(':').next().unwrap_or_default();
     let mut labels: BTreeMap<&str, &str> = image.labels.iter().copied().collect();
@@ -96,7 +118,7 @@ fn write(image: &Image, path: &Path) -> Result<()> {
         append(&mut tar, Path::new(name), 0o644, text.as_bytes())?;
     }
     tar.into_inner()?.flush()?;
-    Ok(())
+    Ok(format!("sha256:{}", manifest.digest))
 }
 
 fn digest(bytes: &[u8]) -> String {
@@ -202,8 +224,8 @@ mod tests {
     fn the_same_files_give_the_same_bytes() {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let [first, second] = folders.each_ref().map(|folder| {
-            let path = pack(&image(), folder.path()).unwrap();
-            fs::read(path).unwrap()
+            let packed = pack(&image(), folder.path()).unwrap();
+            fs::read(packed.path).unwrap()
         });
         assert_eq!(first, second);
     }
@@ -211,12 +233,12 @@ mod tests {
     #[test]
     fn both_lists_name_what_is_there_by_its_digest() {
         let folder = tempfile::tempdir().unwrap();
-        let path = pack(&image(), folder.path()).unwrap();
+        let Packed { path, digest } = pack(&image(), folder.path()).unwrap();
         assert!(path.ends_with("apportion_hello_1.2.3.tar"));
         let entries = entries(&path);
         for (name, bytes) in &entries {
             if let Some(named) = name.strip_prefix("blobs/sha256/") {
-                assert_eq!(named, digest(bytes));
+                assert_eq!(named, super::digest(bytes));
             }
         }
         let json =
@@ -225,7 +247,9 @@ mod tests {
             let digest = digest.as_str().unwrap().trim_start_matches("sha256:");
             format!("blobs/sha256/{digest}")
         };
-        let manifest = json(&at(&json("index.json")["manifests"][0]["digest"]));
+        let named = &json("index.json")["manifests"][0]["digest"];
+        assert_eq!(*named, *digest);
+        let manifest = json(&at(named));
         let docker = &json("manifest.json")[0];
         assert_eq!(docker["Config"], at(&manifest["config"]["digest"]));
         assert_eq!(docker["Layers"][0], at(&manifest["layers"][0]["digest"]));

@@ -22,6 +22,14 @@ pub(super) enum Source {
 pub struct Files(pub(super) BTreeMap<PathBuf, Source>);
 
 impl Files {
+    /// The files that are copies: their places, and where they come from.
+    pub fn copies(&self) -> impl Iterator<Item = (&Path, &Path)> {
+        self.0.iter().filter_map(|(place, source)| match source {
+            Source::Copy(from) => Some((place.as_path(), from.as_path())),
+            Source::Text(_) | Source::Script(_) | Source::Link(_) => None,
+        })
+    }
+
     /// Puts the program or library `from` at `to`, and what it is linked to where it is linked from.
     ///
     /// # Errors

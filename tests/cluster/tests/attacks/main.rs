@@ -55,6 +55,7 @@ fn attack(node: &Node, row: &Row) {
     let pod = node.pod(row.name, row.script, row.change);
     match row.outcome {
         Outcome::Held => held(node, &pod),
+        Outcome::Within => within(node, &pod),
         Outcome::Told(reasons) => told(&pod, reasons),
     }
     assert!(
@@ -82,6 +83,18 @@ fn held(node: &Node, pod: &Pod) {
     });
     assert!(used(node, pod) <= LIMIT as f64, "{}", said());
     pod.says(&format!("total 0 {LIMIT}"));
+    assert!(!pod.events_by("{.reason}").contains("Gpu"), "{}", said());
+}
+
+fn within(node: &Node, pod: &Pod) {
+    eventually(&format!("{} has tried", pod.name), || {
+        pod.logs("main").contains("tried")
+    });
+    let log = pod.logs("main");
+    let said = || format!("{}\n{log}\n{}", pod.name, pod.events());
+    let got = log.lines().filter(|line| line.starts_with("alloc 0"));
+    assert!(got.count() <= 1, "{}", said());
+    assert!(used(node, pod) <= LIMIT as f64, "{}", said());
     assert!(!pod.events_by("{.reason}").contains("Gpu"), "{}", said());
 }
 

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 pub(crate) enum Outcome {
     /// Its programs are refused at the limit as ever, and are suspected of nothing.
     Held,
+    /// It takes something from itself, so it may get less or end; it gets no more than its limit, and is suspected of
+    /// nothing.
+    Within,
     /// It takes more, or goes around its account: one of these events tells, soon.
     Told(&'static [&'static str]),
 }
@@ -22,7 +25,7 @@ pub(crate) struct Row {
     pub(crate) outcome: Outcome,
 }
 
-use Outcome::{Held, Told};
+use Outcome::{Held, Told, Within};
 
 const BYPASSED: &[&str] = &["GpuLimitBypassed", "GpuLimitExceeded"];
 const EXCEEDED: &[&str] = &["GpuLimitExceeded"];
@@ -87,6 +90,19 @@ macro_rules! asks {
 macro_rules! takes {
     ($before:literal, $victim:literal) => {
         concat!($before, "echo begun $(date +%s%N); ", $victim)
+    };
+}
+
+/// Takes something from itself, asks for more than the limit, and stays as long as it lives.
+macro_rules! tries {
+    ($victim:literal) => {
+        concat!(
+            "(",
+            $victim,
+            " alloc 1000M alloc 1000M alloc 1000M hold hold; echo ended) > /tmp/said 2>&1 & ",
+            "until grep -q ended /tmp/said || test $(grep -c '^alloc' /tmp/said) -ge 3; do sleep 0.1; done; ",
+            "cat /tmp/said; echo tried; wait; sleep infinity"
+        )
     };
 }
 
@@ -223,6 +239,110 @@ pub(crate) const ROWS: &[Row] = &[
             "head -c 40 /dev/zero >> /tmp/s; i=$((i + 1)); done; test $(stat -c %s /tmp/s) = 32000 || echo BROKE test; ",
             "dd if=/tmp/s of=$u conv=notrunc bs=64 seek=503; printf '\\0\\4' | dd of=$u conv=notrunc bs=1 seek=64; "
         ),
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "filter-errno-page",
+        script: tries!("victim deny page 12 exec"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "filter-errno-open",
+        script: tries!("victim deny open 12 exec"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "filter-errno-locks",
+        script: tries!("victim deny locks 12 exec"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "filter-kill-page",
+        script: tries!("victim deny page 0 exec"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "filter-kill-open",
+        script: tries!("victim deny open 0 exec"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "filter-kill-locks",
+        script: tries!("victim deny locks 0 exec"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "filter-answered-page",
+        script: tries!("victim notify page 0 exec"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "filter-answered-open",
+        script: tries!("victim notify open 900 exec"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "filter-answered-locks",
+        script: tries!("victim notify locks 0 exec"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "filter-answered-advice",
+        script: tries!("victim notify advice 0 exec"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "prctl-strict",
+        script: tries!("victim prctl 22 1 exec"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "no-descriptors",
+        script: tries!("victim-linked starve 2"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "no-memory-to-lock",
+        script: tries!("victim-linked lock 64K"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "no-address-space",
+        script: tries!("victim-linked space 512M"),
+        change: nothing,
+        outcome: Within,
+    },
+    Row {
+        name: "undumpable",
+        // PR_SET_DUMPABLE: the files of the process in /proc are then root's.
+        script: "victim prctl 4 0 total alloc 1000M alloc 1000M hold",
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "prctl-name",
+        script: "victim prctl 15 0 total alloc 1000M alloc 1000M hold",
+        change: nothing,
+        outcome: Held,
+    },
+    Row {
+        name: "personality",
+        // ADDR_NO_RANDOMIZE and READ_IMPLIES_EXEC.
+        script: "victim personality 4456448 exec total alloc 1000M alloc 1000M hold hold",
         change: nothing,
         outcome: Held,
     },

@@ -1,0 +1,219 @@
+//! The images that people install, and what a release says of each: its digest, and its bill of materials.
+//!
+//! A bill is a CycloneDX file. It has every crate that is linked into the image's programs, every file, and the Debian
+//! packages that the C library and its like come from. It says nothing of the time, so that the same image has the same
+//! bill.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use apportion_cluster::image::{Image, Packed, digests, pack, released};
+use serde_json::{Value, json};
+
+use crate::stage;
+use crate::steps::typed;
+use crate::workspace::Workspace;
+
+/// The only one that images are built for.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// The chart's values with the digests.
+const VALUES: &str = "images.json";
+/// The program that makes the second image.
+const SCHEDULER: &str = "bin/apportion-scheduler";
+
+/// A crate, or a package of the distribution, in a bill.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    name: String,
+    version: String,
+    /// Where it is known by that name, as a package URL; none for our own crates.
+    purl: Option<String>,
+    licence: String,
+}
+
+impl Part {
+    fn component(&self) -> Value {
+        let reference = format!("{}@{}", self.name, self.version);
+        let mut component = json!({"type": "library", "name": self.name, "version": self.version,
+            "bom-ref": self.purl.as_deref().unwrap_or(&reference)});
+        if let Some(purl) = &self.purl {
+            component["purl"] = json!(purl);
+        }
+        if !self.licence.is_empty() {
+            component["licenses"] = json!([{"expression": self.licence}]);
+        }
+        component
+    }
+}
+
+/// Builds the images into `out`, as they will be called below `registry`.
+pub(crate) fn make(workspace: &Workspace, out: &Path, registry: &str) -> Result<()> {
+    let tree = workspace.target.join("image");
+    stage::install(&stage::build(workspace, true)?, &tree)?;
+    stage::strip(&tree)?;
+    let [agent, scheduler] = released(&tree)?;
+    let is_scheduler = |placed: &str| placed == SCHEDULER;
+    let mut crates_of_agent = crates(workspace.cargo(), &stage::packages(|at| !is_scheduler(at)))?;
+    crates_of_agent.extend(crates(workspace.cargo_of_preload(), &[])?);
+    let crates_of_scheduler = crates(workspace.cargo(), &stage::packages(is_scheduler))?;
+    let agent = write(&agent, crates_of_agent, out, registry)?;
+    let scheduler = write(&scheduler, crates_of_scheduler, out, registry)?;
+    let values = json!({"image": agent, "scheduler": {"image": scheduler}});
+    let path = out.join(VALUES);
+    fs::write(&path, format!("{values:#}\n"))
+        .with_context(|| format!("failed to write {}", path.display()))
+}
+
+/// Writes an image and its bill; returns the chart's values of it.
+fn write(image: &Image, crates: BTreeSet<Part>, out: &Path, registry: &str) -> Result<Value> {
+    let Packed { path, digest } = pack(image, out)?;
+    let mut parts = crates;
+    parts.extend(packages(image.files.copies().map(|(_, from)| from)));
+    let bill = bill(image.name, &digest, &parts, &digests(image)?);
+    let beside = path.with_extension("cdx.json");
+    fs::write(&beside, format!("{bill:#}\n"))
+        .with_context(|| format!("failed to write {}", beside.display()))?;
+    println!("{}  {}  {digest}", path.display(), image.name);
+    let (name, _) = image.name.rsplit_once(':').context("an image has a tag")?;
+    let name = name.rsplit('/').next().unwrap_or(name);
+    Ok(json!({"repository": format!("{registry}/{name}"), "digest": digest}))
+}
+
+fn bill(
+    name: &str,
+    digest: &str,
+    parts: &BTreeSet<Part>,
+    files: &BTreeMap<PathBuf, String>,
+) -> Value {
+    let files = files.iter().map(|(path, hash)| {
+        let path = path.display().to_string();
+        json!({"type": "file", "bom-ref": path, "name": path,
+            "hashes": [{"alg": "SHA-256", "content": hash}]})
+    });
+    let components: Vec<Value> = parts.iter().map(Part::component).chain(files).collect();
+    json!({"$schema": "http://cyclonedx.org/schema/bom-1.5.schema.json", "bomFormat": "CycloneDX",
+        "specVersion": "1.5", "version": 1, "components": components,
+        "metadata": {"component":
+            {"type": "container", "bom-ref": digest, "name": name, "version": digest}}})
+}
+
+/// The crates that are linked into what `packages` make; without any, into the workspace's own.
+fn crates(mut cargo: Command, packages: &[&str]) -> Result<BTreeSet<Part>> {
+    cargo.args(["tree", "--locked", "--prefix", "none", "--target", TARGET]);
+    cargo.args(["--edges", "normal,no-proc-macro", "--format", "{p}|{l}"]);
+    cargo.args(packages.iter().flat_map(|package| ["--package", package]));
+    let text = said(&mut cargo)?;
+    Ok(text.lines().filter_map(part).collect())
+}
+
+/// `serde v1.0.228|MIT OR Apache-2.0`, or with a folder where it is our own.
+fn part(line: &str) -> Option<Part> {
+    let (described, licence) = line.trim_end_matches(" (*)").split_once('|')?;
+    let mut words = described.split_whitespace();
+    let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
+    let purl = words
+        .next()
+        .is_none()
+        .then(|| format!("pkg:cargo/{name}@{version}"));
+    Some(Part {
+        name: name.to_owned(),
+        version: version.to_owned(),
+        purl,
+        // An older way to write it.
+        licence: licence
+            .split('/')
+            .map(str::trim)
+            .collect::<Vec<_>>()
+            .join(" OR "),
+    })
+}
+
+/// The packages that these files come from, where the machine has Debian's list of them.
+fn packages<'a>(files: impl Iterator<Item = &'a Path>) -> BTreeSet<Part> {
+    let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let system = system.lines().find_map(|line| line.strip_prefix("ID="));
+    let system = system.unwrap_or("debian").trim_matches('"').to_owned();
+    let package = |file: &Path| {
+        // The list has the path of before /lib became a link.
+        let older = Path::new("/").join(file.strip_prefix("/usr").ok()?);
+        [file, &older].into_iter().find_map(|file| {
+            let found = said(Command::new("dpkg-query").arg("--search").arg(file)).ok()?;
+            let (package, _) = found.split_once(": ")?;
+            let format = "--showformat=${Package} ${Version} ${Architecture}";
+            let shown = said(Command::new("dpkg-query").args(["--show", format, package])).ok()?;
+            of_debian(&system, &shown)
+        })
+    };
+    files.filter_map(package).collect()
+}
+
+/// `libc6 2.36-9+deb12u10 amd64`.
+fn of_debian(system: &str, shown: &str) -> Option<Part> {
+    let mut words = shown.split_whitespace();
+    let (name, version, machine) = (words.next()?, words.next()?, words.next()?);
+    let escaped = version.replace('+', "%2B").replace(':', "%3A");
+    Some(Part {
+        name: name.to_owned(),
+        version: version.to_owned(),
+        purl: Some(format!("pkg:deb/{system}/{name}@{escaped}?arch={machine}")),
+        licence: String::new(),
+    })
+}
+
+/// What a program prints.
+fn said(command: &mut Command) -> Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("failed to start {}", typed(command)))?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        bail!("{}: {why}", typed(command));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_cargos_tree_is_a_part_and_our_own_is_in_no_registry() {
+        let known = part("serde v1.0.228|MIT / Apache-2.0 (*)").unwrap();
+        assert_eq!(known.purl.as_deref(), Some("pkg:cargo/serde@1.0.228"));
+        assert_eq!(known.licence, "MIT OR Apache-2.0");
+        let own = part("apportion-abi v0.1.0 (/src/proto/abi)|Apache-2.0").unwrap();
+        assert_eq!((own.name.as_str(), own.purl), ("apportion-abi", None));
+        assert_eq!(part(""), None);
+    }
+
+    #[test]
+    fn a_bill_has_the_crates_of_the_programs_and_no_others() {
+        let workspace = Workspace::find().unwrap();
+        let packages = stage::packages(|at| at == SCHEDULER);
+        assert_eq!(packages, ["apportion-scheduler"]);
+        let crates = crates(workspace.cargo(), &packages).unwrap();
+        let has = |name: &str| crates.iter().any(|part| part.name == name);
+        assert!(has("apportion-policy") && has("kube") && has("tokio"));
+        // Macros and what only tests use are not in a program.
+        assert!(!has("serde_derive") && !has("proptest"));
+        let preload = super::crates(workspace.cargo_of_preload(), &[]).unwrap();
+        assert!(
+            preload
+                .iter()
+                .any(|part| part.name == "apportion-cuda-preload"),
+            "{preload:?}"
+        );
+        let bill = bill("x:1", "sha256:0", &crates, &BTreeMap::new());
+        assert_eq!(bill["components"].as_array().unwrap().len(), crates.len());
+    }
+
+    #[test]
+    fn a_package_of_the_distribution_is_named_by_its_url() {
+        let part = of_debian("debian", "libc6 1:2.36-9+deb12u10 amd64").unwrap();
+        let url = "pkg:deb/debian/libc6@1%3A2.36-9%2Bdeb12u10?arch=amd64";
+        assert_eq!(part.purl.as_deref(), Some(url));
+    }
+}
