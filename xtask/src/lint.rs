@@ -16,7 +16,9 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     run(cargo().args(["fmt", "--all", "--check"]))?;
     run(cargo_of_preload().args(["fmt", "--all", "--check"]))?;
     let targets = workspace.root.join("tests/fuzz");
-    run(workspace.cargo_in(&targets, &target).args(["fmt", "--check"]))?;
+    run(workspace
+        .cargo_in(&targets, &target)
+        .args(["fmt", "--check"]))?;
     let deny = ["--", "--deny", "warnings"];
     run(cargo()
         .args(["clippy", "--workspace", "--all-targets"])

@@ -196,7 +196,7 @@ mod tests {
     fn bytes_are_written_as_kubernetes_writes_them() {
         let whole = "[{\"op\": \"add\", \"path\": \"/é~1 ÿ>?\"}]".repeat(3);
         for (end, _) in whole.char_indices() {
-            let bytes = k8s_openapi::ByteString(whole[..end].as_bytes().to_vec());
+            let bytes = k8s_openapi::ByteString(whole.as_bytes()[..end].to_vec());
             assert_eq!(json!(base64(&whole[..end])), json!(bytes));
         }
     }

@@ -20,13 +20,13 @@ impl Said {
     /// Reads the log of a run.
     pub(crate) fn read(target: &str, log: &str, has_succeeded: bool, path: &Path) -> Self {
         let states = log.lines().filter(|line| line.starts_with('#'));
-        let last = |name: &str| {
+        let most = |name: &str| {
             let numbers = states.clone().filter_map(|line| number_after(line, name));
-            numbers.last().unwrap_or(0)
+            numbers.max().unwrap_or(0)
         };
         let stat = |name: &str| {
             let numbers = log.lines().filter_map(|line| number_after(line, name));
-            numbers.last()
+            numbers.max()
         };
         // Who is stopped in the middle prints no statistics.
         let counted = states
@@ -34,10 +34,10 @@ impl Said {
             .filter_map(|line| line[1..].split_whitespace().next()?.parse().ok());
         Self {
             runs: stat("stat::number_of_executed_units:")
-                .unwrap_or_else(|| counted.last().unwrap_or(0)),
-            per_second: stat("stat::average_exec_per_sec:").unwrap_or_else(|| last("exec/s:")),
-            coverage: last("cov:"),
-            inputs: last("corp:"),
+                .unwrap_or_else(|| counted.max().unwrap_or(0)),
+            per_second: stat("stat::average_exec_per_sec:").unwrap_or_else(|| most("exec/s:")),
+            coverage: most("cov:"),
+            inputs: most("corp:"),
             failure: (!has_succeeded).then(|| failure(target, log, path)),
         }
     }
@@ -59,10 +59,10 @@ fn failure(target: &str, log: &str, path: &Path) -> String {
             error.map_or("it ended early", |error| *error).to_owned()
         }
     };
-    let input = log
+    let mut input = log
         .lines()
         .filter_map(|line| line.split_once("Test unit written to "));
-    let again = match input.last() {
+    let again = match input.next_back() {
         Some((_, input)) => {
             format!("input:  {input}\n    repeat: cargo xtask fuzz {target} --input {input}\n    ")
         }

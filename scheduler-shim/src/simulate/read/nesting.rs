@@ -121,7 +121,7 @@ impl<'a> Scanner<'a> {
             }
             b'&' | b'*' | b'!' => {
                 self.begin();
-                while !self.is_blank(0) && !(is_flow && self.is_bracket()) {
+                while !(self.is_blank(0) || is_flow && self.is_bracket()) {
                     self.at += 1;
                 }
             }
