@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::steps::{run, succeeds};
 use crate::workspace::Workspace;
 
-/// Checks both workspaces; the first complaint ends it.
+/// Checks both workspaces, and the form of the fuzz targets; the first complaint ends it.
 ///
 /// What clippy and rustdoc make lies in a folder of its own, so that nobody who builds or tests waits for them.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
@@ -15,6 +15,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let cargo_of_preload = || workspace.cargo_in(&preload, &target);
     run(cargo().args(["fmt", "--all", "--check"]))?;
     run(cargo_of_preload().args(["fmt", "--all", "--check"]))?;
+    let targets = workspace.root.join("tests/fuzz");
+    run(workspace
+        .cargo_in(&targets, &target)
+        .args(["fmt", "--check"]))?;
     let deny = ["--", "--deny", "warnings"];
     run(cargo()
         .args(["clippy", "--workspace", "--all-targets"])

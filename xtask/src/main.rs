@@ -20,6 +20,7 @@ mod deviations;
 mod docs;
 mod drivers;
 mod frameworks;
+mod fuzz;
 mod gpu_pack;
 mod image;
 mod lint;
@@ -146,6 +147,8 @@ enum Task {
         #[arg(long, value_name = "STEPS")]
         api: Option<u64>,
     },
+    /// Fuzz everything that reads what strangers write, with libFuzzer (needs a C++ compiler).
+    Fuzz(fuzz::Options),
     /// Ask the policy's rules single questions, and compare with KAI's answers.
     Oracles(Options),
     /// Build with optimisation and install the programs and libraries.
@@ -180,6 +183,7 @@ fn perform(task: Task) -> Result<ExitCode> {
                 .args(args))?;
         }
         Task::Cluster(task) => return cluster::perform(&workspace, task),
+        Task::Fuzz(options) => return fuzz::perform(&workspace, &options),
         Task::Frameworks(options) => return frameworks::perform(&workspace, &options),
         Task::Test { quick, jobs, args } => {
             return suites::test(&workspace, quick, jobs, &args);

@@ -83,7 +83,8 @@ pub(crate) fn read(folder: &Path) -> Result<Record, CheckpointError> {
     }
 }
 
-fn parse(text: &[u8]) -> Result<Record, serde_json::Error> {
+/// What the record's text says; the fuzz target `kubelet_checkpoint` calls this.
+pub(crate) fn parse(text: &[u8]) -> Result<Record, serde_json::Error> {
     let file: File = serde_json::from_slice(text)?;
     let registered = file.data.registered.unwrap_or_default().into_iter();
     let registered = registered.map(|(resource, ids)| (resource, ids.unwrap_or_default()));

@@ -9,6 +9,7 @@ use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
@@ -95,21 +96,36 @@ where
 {
     loop {
         let (stream, from) = accept(&listener).await;
-        let seat = answers.asking.take(from.ip());
-        let connection = connection(stream, from.ip(), seat, answers.clone(), answer.clone());
-        tokio::spawn(connection);
+        tokio::spawn(connection(
+            stream,
+            from.ip(),
+            answers.clone(),
+            answer.clone(),
+        ));
     }
 }
 
-async fn connection<F, A>(
-    stream: TcpStream,
+/// Answers the one request of a connection. It takes its seat at once, before it is polled.
+pub fn connection<S, F, A>(
+    stream: S,
     from: IpAddr,
-    mut seat: Seat,
     answers: Answers,
     answer: F,
-) where
-    F: Fn(Request<Incoming>, IpAddr) -> A + Send + Sync + 'static,
-    A: Future<Output = Response<Text>> + Send + 'static,
+) -> impl Future<Output = ()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Fn(Request<Incoming>, IpAddr) -> A,
+    A: Future<Output = Response<Text>>,
+{
+    let seat = answers.asking.take(from);
+    seated(stream, from, seat, answers, answer)
+}
+
+async fn seated<S, F, A>(stream: S, from: IpAddr, mut seat: Seat, answers: Answers, answer: F)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Fn(Request<Incoming>, IpAddr) -> A,
+    A: Future<Output = Response<Text>>,
 {
     let (sit, mut next) = mpsc::channel(1);
     let answering = answers.answering;

@@ -12,7 +12,7 @@
 mod http;
 mod seats;
 
-pub use http::{Answers, PATIENCE, accept, http1, serve};
+pub use http::{Answers, PATIENCE, accept, connection, http1, serve};
 pub use seats::{Bounds, Seat, Seats};
 
 /// What [`serve`] answers with: bytes that many connections may share.

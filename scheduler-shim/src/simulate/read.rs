@@ -4,13 +4,20 @@
 //! not: that is a remark of whoever reads the object.
 
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::failure::Failure;
+
+mod documents;
+mod nesting;
+
+use documents::{documents, flatten};
+
+/// The largest file.
+const LARGEST: u64 = 256 << 20;
 
 /// All objects of a file.
 pub(super) fn objects(path: &Path) -> Result<Vec<Value>, Failure> {
@@ -37,58 +44,20 @@ pub(super) fn objects(path: &Path) -> Result<Vec<Value>, Failure> {
     Ok(objects)
 }
 
-fn text(path: &Path) -> std::io::Result<String> {
-    if path == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text)?;
-        return Ok(text);
-    }
-    fs::read_to_string(path)
-}
-
-fn documents(text: &str) -> Result<Vec<Value>, String> {
-    if text.trim_start().starts_with(['{', '[']) {
-        let values = serde_json::Deserializer::from_str(text).into_iter();
-        if let Ok(values) = values.collect::<Result<Vec<Value>, _>>() {
-            return Ok(values);
-        }
-    }
-    let documents = serde_norway::Deserializer::from_str(text);
-    documents
-        .map(|document| Value::deserialize(document).map_err(|error| error.to_string()))
-        .filter(|document| !matches!(document, Ok(Value::Null)))
-        .collect()
-}
-
-/// A list becomes its items; those of a typed list (`PodList`) say nothing of their own kind.
-fn flatten(document: Value, objects: &mut Vec<Value>) {
-    let mut document = match document {
-        Value::Array(entries) => {
-            entries
-                .into_iter()
-                .for_each(|entry| flatten(entry, objects));
-            return;
-        }
-        other => other,
+/// The text of a file, and no more of it than [`LARGEST`].
+fn text(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    let most = LARGEST + 1;
+    match path == Path::new("-") {
+        true => io::stdin().take(most).read_to_end(&mut bytes)?,
+        false => fs::File::open(path)?.take(most).read_to_end(&mut bytes)?,
     };
-    let kind = document["kind"].as_str().unwrap_or_default();
-    let Some(kind) = kind.strip_suffix("List").map(str::to_owned) else {
-        objects.push(document);
-        return;
-    };
-    let version = document["apiVersion"].clone();
-    let Some(Value::Array(items)) = document.get_mut("items").map(Value::take) else {
-        return;
-    };
-    for mut item in items {
-        if let Some(fields) = item.as_object_mut().filter(|_| !kind.is_empty()) {
-            fields.entry("kind").or_insert_with(|| kind.as_str().into());
-            fields
-                .entry("apiVersion")
-                .or_insert_with(|| version.clone());
-        }
-        flatten(item, objects);
+    if bytes.len() as u64 > LARGEST {
+        let why = format!("it is larger than {} MiB", LARGEST >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
+    String::from_utf8(bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
 #[cfg(test)]

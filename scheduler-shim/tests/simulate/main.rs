@@ -8,6 +8,7 @@ use serde_json::Value;
 
 mod choices;
 mod company;
+mod hostile;
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

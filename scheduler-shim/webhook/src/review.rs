@@ -169,7 +169,35 @@ impl Answer {
 
 /// Base64, as the JSON form of bytes is.
 fn base64(text: &str) -> String {
-    let bytes = k8s_openapi::ByteString(text.as_bytes().to_vec());
-    let json = serde_json::to_value(bytes).unwrap_or_default();
-    json.as_str().unwrap_or_default().to_owned()
+    let digit = |number: u32| match u8::try_from(number & 63).unwrap_or_default() {
+        number @ 0..26 => char::from(b'A' + number),
+        number @ 26..52 => char::from(b'a' + number - 26),
+        number @ 52..62 => char::from(b'0' + number - 52),
+        62 => '+',
+        _ => '/',
+    };
+    let group = |bytes: &[u8]| {
+        let byte = |place: usize| u32::from(bytes.get(place).copied().unwrap_or_default());
+        let word = byte(0) << 16 | byte(1) << 8 | byte(2);
+        let digits = [18, 12, 6, 0].map(|shift| digit(word >> shift));
+        let padded = digits.into_iter().enumerate();
+        padded
+            .map(|(place, digit)| if place > bytes.len() { '=' } else { digit })
+            .collect::<String>()
+    };
+    text.as_bytes().chunks(3).map(group).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_written_as_kubernetes_writes_them() {
+        let whole = "[{\"op\": \"add\", \"path\": \"/é~1 ÿ>?\"}]".repeat(3);
+        for (end, _) in whole.char_indices() {
+            let bytes = k8s_openapi::ByteString(whole.as_bytes()[..end].to_vec());
+            assert_eq!(json!(base64(&whole[..end])), json!(bytes));
+        }
+    }
 }

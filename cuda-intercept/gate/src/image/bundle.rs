@@ -94,8 +94,16 @@ fn entry(read: &Reader<'_>, head: u64, content: u64) -> Option<Image> {
 }
 
 fn source(read: &Reader<'_>, bytes: u64) -> Option<Image> {
-    let mut copy = room(bytes.min(LONGEST))?;
-    read(0, &mut copy).then(|| text(&copy))
+    copied(read, 0, bytes.min(LONGEST)).map(|copy| text(&copy))
+}
+
+/// A part of the image. Whoever only says that there is much does not get the memory for it.
+fn copied(read: &Reader<'_>, at: u64, bytes: u64) -> Option<Vec<u8>> {
+    if let Some(last) = bytes.checked_sub(1) {
+        read(at.checked_add(last)?, &mut [0]).then_some(())?;
+    }
+    let mut copy = room(bytes)?;
+    read(at, &mut copy).then_some(copy)
 }
 
 /// So many bytes.
@@ -115,8 +123,8 @@ fn unpacked(read: &Reader<'_>, head: u64) -> Option<(Image, u64)> {
     if bytes > LONGEST || whole > LONGEST {
         return None;
     }
-    let (mut packed, mut found) = (room(bytes)?, room(whole)?);
-    read(content, &mut packed).then_some(())?;
+    let packed = copied(read, content, bytes)?;
+    let mut found = room(whole.min(bytes.saturating_mul(lz4::MOST)))?;
     let length = lz4::unpack(&packed, &mut found)?;
     found.truncate(length);
     if u16_at(read, head)? == TEXT {
@@ -204,6 +212,25 @@ mod tests {
                 assert!(bundle(&of(&all)).is_some(), "{end}");
             }
         }
+    }
+
+    #[test]
+    fn memory_that_is_only_claimed_is_not_taken() {
+        let largest = std::cell::Cell::new(0);
+        for (kind, flags) in [(1, 0), (2, 0x2000), (1, 0x2000)] {
+            let mut all = bundled(&[(kind, flags, b".global .b8 a[8];".to_vec())]);
+            // The head says 64 MiB, packed and unpacked.
+            for at in [24, 32, 72] {
+                all[at..at + 4].copy_from_slice(&(64_u32 << 20).to_le_bytes());
+            }
+            let read = of(&all);
+            let noted = |at: u64, into: &mut [u8]| {
+                largest.set(largest.get().max(into.len()));
+                read(at, into)
+            };
+            let _ = bundle(&noted);
+        }
+        assert!(largest.get() < 1024, "{largest:?}");
     }
 
     #[test]

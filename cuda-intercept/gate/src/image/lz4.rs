@@ -9,6 +9,9 @@ const LONG: usize = 15;
 /// The shortest piece that is repeated.
 const SHORTEST: usize = 4;
 
+/// How many bytes one packed byte becomes at most: a further byte of a length.
+pub(super) const MOST: u64 = 255;
+
 /// Unpacks a block into `into`; returns how many bytes there were.
 #[must_use]
 pub(super) fn unpack(packed: &[u8], into: &mut [u8]) -> Option<usize> {

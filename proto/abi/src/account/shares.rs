@@ -146,11 +146,9 @@ impl Usage<'_> {
             return Bytes::ZERO;
         }
         fence(SeqCst);
-        let here = self.seen().filter(|seen| seen.card == card);
+        let here = self.seen_of(of).filter(|seen| seen.card == card);
         let counts = here.filter(|seen| !seen.is_paid() && !self.is_counted_elsewhere(seen));
-        let is_asked =
-            |seen: &Seen| of.is_none_or(|owner| named(seen.holder) == (owner.slot, owner.tag()));
-        counts.filter(is_asked).map(|seen| Bytes(seen.bytes)).sum()
+        counts.map(|seen| Bytes(seen.bytes)).sum()
     }
 
     /// Whether an offer, or a holder in an earlier place, stands for the same memory.
@@ -161,15 +159,22 @@ impl Usage<'_> {
 
     /// All shares whose holders are in the account.
     fn seen(&self) -> impl Iterator<Item = Seen> + '_ {
+        self.seen_of(None)
+    }
+
+    /// All shares, or those of one holder. Who asks for one holder after the other looks at each share so often that
+    /// those of others must cost no more than a word: a tenant can fill all places.
+    fn seen_of(&self, of: Option<Owner>) -> impl Iterator<Item = Seen> + '_ {
         let used = self.cards.iter().map(|card| card.shares.load(Acquire));
         let used = usize::try_from(used.max().unwrap_or(0)).unwrap_or(usize::MAX);
         let places = self.heads.iter().take(used).enumerate();
-        places.filter_map(|(place, head)| self.look(place, head))
+        places.filter_map(move |(place, head)| self.look(place, head, of))
     }
 
-    fn look(&self, place: usize, head: &SlotHead) -> Option<Seen> {
+    fn look(&self, place: usize, head: &SlotHead, of: Option<Owner>) -> Option<Seen> {
         let holder = head.holder.load(Acquire);
-        if holder & TAKEN == 0 || holder & BEGUN != 0 {
+        let is_asked = of.is_none_or(|owner| named(holder) == (owner.slot, owner.tag()));
+        if !is_asked || holder & TAKEN == 0 || holder & BEGUN != 0 {
             return None;
         }
         let (key, amount) = (head.key.load(Acquire), head.amount.load(Acquire));

@@ -11,6 +11,7 @@ use apportion_abi::account::{
 };
 use apportion_abi::{Bytes, CardUuid};
 
+mod damage;
 mod files;
 mod shared;
 

@@ -1,0 +1,219 @@
+//! What a tenant writes into its own page changes nothing of another's, and keeps nobody who reads it for long.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use apportion_abi::Bytes;
+use apportion_abi::account::{Api, Charge, Owner, SLOTS, UsageMap, Used};
+use proptest::prelude::*;
+
+use crate::{Account, account, c_path};
+
+const CARDS: usize = 2;
+const LINE: usize = 64;
+/// Where the lines of the cards, of the slots' heads and of the claims begin, and where the page ends.
+const USES: usize = 2;
+const HEADS: usize = USES + CARDS;
+const CLAIMS: usize = HEADS + SLOTS;
+const END: usize = CLAIMS + SLOTS * CARDS;
+/// Flags of a share's holder: taken, and not paid by a claim.
+const TAKEN: u64 = 1 << 63;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The tenant writes a word of its page.
+    Write {
+        line: usize,
+        word: usize,
+        value: u64,
+    },
+    /// It makes its page longer or shorter, and then as long as it was.
+    Cut {
+        bytes: u64,
+    },
+    /// The other charges, gives back or is refused.
+    Charge {
+        card: usize,
+        mib: u64,
+    },
+    Uncharge {
+        card: usize,
+        mib: u64,
+    },
+    Deny {
+        card: usize,
+    },
+    /// The agent reads both, and takes out those that it believes dead.
+    Tick {
+        dead: usize,
+    },
+}
+
+fn value() -> impl Strategy<Value = u64> {
+    let slot_and_generation =
+        (0..4_u64, 0..1030_u64).prop_map(|(of, slot)| TAKEN | slot << 32 | of);
+    prop_oneof![
+        any::<u64>(),
+        0..4_u64,
+        slot_and_generation,
+        Just(u64::MAX),
+        (0..3_u64, 0..1_u64 << 48).prop_map(|(tag, bytes)| tag << 48 | bytes),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // The first slots, where most happens, and all of the page.
+    let line = prop_oneof![0..HEADS + 4, CLAIMS..CLAIMS + 8, 0..END];
+    prop_oneof![
+        8 => (line, 0..8_usize, value()).prop_map(|(line, word, value)| Step::Write { line, word, value }),
+        1 => (0..300_000_u64).prop_map(|bytes| Step::Cut { bytes }),
+        2 => (0..CARDS, 1..60_u64).prop_map(|(card, mib)| Step::Charge { card, mib }),
+        1 => (0..CARDS, 1..60_u64).prop_map(|(card, mib)| Step::Uncharge { card, mib }),
+        1 => (0..CARDS).prop_map(|card| Step::Deny { card }),
+        2 => (1..4_usize).prop_map(|dead| Step::Tick { dead }),
+    ]
+}
+
+/// What the other's numbers must be: counted here, without a page.
+#[derive(Debug, Default)]
+struct Model {
+    claimed: u64,
+    peak: u64,
+    denied: u64,
+}
+
+impl Model {
+    fn charge(&mut self, mib: u64) -> Charge {
+        if self.claimed + mib > crate::LIMIT.as_mib() {
+            return Charge::Refused;
+        }
+        self.claimed += mib;
+        self.peak = self.peak.max(self.claimed);
+        Charge::Granted
+    }
+
+    fn is(&self, used: &Used) -> bool {
+        let seen = (used.claimed, used.peak, used.denied);
+        seen == (
+            Bytes::from_mib(self.claimed),
+            Bytes::from_mib(self.peak),
+            self.denied,
+        )
+    }
+}
+
+fn page(account: &Account) -> File {
+    File::options()
+        .write(true)
+        .open(account.dir.join("usage"))
+        .unwrap()
+}
+
+/// As the agent looks at an account. Every third of its processes is believed dead.
+fn tick(account: &Account, dead: usize) {
+    // The page was cut under an earlier mapping, perhaps; a page that is no longer one is not opened.
+    let Ok(mapped) = UsageMap::adopt(&c_path(&account.dir.join("usage"))) else {
+        return;
+    };
+    let usage = mapped.usage();
+    for (place, process) in usage.processes().enumerate() {
+        for card in 0..CARDS {
+            let (claimed, _) = usage.claimed_by(process.owner, card);
+            assert!(usage.take_high(process.owner, card) >= claimed);
+        }
+        if place % 3 == dead - 1 {
+            let _ = usage.retire(process.owner);
+        }
+    }
+    for card in 0..CARDS {
+        let used = usage.used(card);
+        assert!(used.reserve <= used.claimed && used.modules <= used.claimed);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_that_a_tenant_writes_changes_anothers_numbers(steps in prop::collection::vec(step(), 1..60)) {
+        let (own, other) = (account(CARDS), account(CARDS));
+        let (file, length) = (page(&own), (END * LINE) as u64);
+        let mut models = [(); CARDS].map(|()| Model::default());
+        let owner: Owner = other.enter(21);
+        let program = own.enter(22);
+        let usage = other.usage.usage();
+        for step in steps {
+            match step {
+                Step::Write { line, word, value } => {
+                    let at = (line * LINE + word * 8) as u64;
+                    file.write_all_at(&value.to_ne_bytes(), at).unwrap();
+                }
+                Step::Cut { bytes } => {
+                    file.set_len(bytes).unwrap();
+                    tick(&own, 1);
+                    file.set_len(length).unwrap();
+                }
+                Step::Charge { card, mib } => {
+                    let limit = &other.limits.cards()[card];
+                    let charged = usage.charge(owner, card, Bytes::from_mib(mib), limit);
+                    prop_assert_eq!(charged, models[card].charge(mib));
+                    // The tenant's own program goes on with whatever stands in its page.
+                    let _ = own.usage.usage().charge(program, card, Bytes::from_mib(mib), limit);
+                }
+                Step::Uncharge { card, mib } => {
+                    usage.uncharge(owner, card, Bytes::from_mib(mib));
+                    models[card].claimed = models[card].claimed.saturating_sub(mib);
+                }
+                Step::Deny { card } => {
+                    usage.deny(card, Api::ALL[0], Bytes(1));
+                    models[card].denied += 1;
+                }
+                Step::Tick { dead } => {
+                    tick(&own, dead);
+                    let others: Vec<_> = usage.processes().map(|process| process.owner).collect();
+                    prop_assert_eq!(others, [owner]);
+                }
+            }
+            for (card, model) in models.iter().enumerate() {
+                prop_assert!(model.is(&usage.used(card)), "{:?}, not {:?}", usage.used(card), model);
+                for account in [&own, &other] {
+                    let limits = account.limits.cards()[card].limits();
+                    prop_assert_eq!((limits.limit, limits.overhead), (crate::LIMIT, Bytes::ZERO));
+                }
+            }
+        }
+    }
+}
+
+/// Each slot taken, and in each place a share that nobody pays for. Each process was compared with each pair of
+/// shares, which took minutes.
+#[test]
+fn a_page_full_of_nonsense_keeps_no_reader_for_long() {
+    let account = account(1);
+    let file = page(&account);
+    let write = |line: usize, word: usize, value: u64| {
+        let at = (line * LINE + word * 8) as u64;
+        file.write_all_at(&value.to_ne_bytes(), at).unwrap();
+    };
+    let (heads, slots) = (USES + 1, SLOTS as u64);
+    write(1, 0, slots);
+    write(USES, 4, slots);
+    for slot in 0..SLOTS {
+        let number = slot as u64;
+        write(heads + slot, 0, number + 1);
+        write(heads + slot, 3, TAKEN | number << 32);
+        write(heads + slot, 4, number);
+        write(heads + slot, 5, 1);
+        write(heads + SLOTS + slot, 0, 1);
+    }
+    let begun = Instant::now();
+    let usage = account.usage.usage();
+    let looked_at = usage
+        .processes()
+        .map(|process| usage.take_high(process.owner, 0));
+    assert_eq!(looked_at.count(), SLOTS);
+    assert_eq!(usage.used(0).claimed, Bytes(2 * slots));
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
+}

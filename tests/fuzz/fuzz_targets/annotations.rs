@@ -1,0 +1,83 @@
+//! What a pod's annotations ask for: one line is one annotation, its first byte says which.
+#![no_main]
+
+use apportion_admission::strict::Bounds;
+use apportion_admission::{Delivery, Pod, Settings, amounts, is_shared, mutate, request, validate};
+use libfuzzer_sys::fuzz_target;
+use serde_json::{Map, Value, json};
+
+const KEYS: [&str; 10] = [
+    "gpu-fraction",
+    "gpu-memory",
+    "gpu-fraction-num-devices",
+    "gpu-fraction-container-name",
+    "mps",
+    "nvidia.com/container.main.gpu-memory.limit",
+    "nvidia.com/container.side.gpu-memory.request",
+    "nvidia.com/container.fetch.gpu-memory.limit",
+    "runai/shared-gpu-configmap",
+    "received-resource-type",
+];
+
+fn pod(annotations: Value, limits: Value) -> Option<Pod> {
+    let json = json!({
+        "metadata": {"name": "train-0", "namespace": "lab", "annotations": annotations},
+        "spec": {"schedulerName": "kai-scheduler", "initContainers": [{"name": "fetch"}],
+            "containers": [{"name": "main", "resources": {"limits": limits}}, {"name": "side"}]},
+    });
+    Pod::read(&json).ok()
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((flags, rest)) = data.split_first() else {
+        return;
+    };
+    let text = String::from_utf8_lossy(rest);
+    let mut annotations = Map::new();
+    let mut limits = Map::new();
+    for line in text.lines() {
+        let mut letters = line.chars();
+        let Some(first) = letters.next() else {
+            continue;
+        };
+        match KEYS.get((u32::from(first) % 16) as usize) {
+            Some(key) => annotations.insert((*key).to_owned(), letters.as_str().into()),
+            None => limits.insert("nvidia.com/gpu".to_owned(), letters.as_str().into()),
+        };
+    }
+    let Some(pod) = pod(annotations.into(), limits.into()) else {
+        return;
+    };
+    let delivery = match flags & 1 {
+        0 => Delivery::Slot("apportion.dev/gpu-slot".to_owned()),
+        _ => Delivery::ConfigMaps {
+            with_memory_limit: flags & 2 != 0,
+        },
+    };
+    let settings = Settings {
+        sharing: flags & 4 == 0,
+        delivery,
+        block_visible_devices: flags & 8 != 0,
+        runtime_class: Some("nvidia".to_owned()),
+        strict: None,
+    };
+    let strict = Settings {
+        strict: Some(Bounds::default()),
+        ..settings.clone()
+    };
+    let judged = validate(&pod, &settings);
+    match &judged {
+        Ok(()) => match request::read(&pod) {
+            Ok(asked) => assert_eq!(asked.is_empty(), !is_shared(&pod)),
+            Err(why) => assert!(validate(&pod, &strict).is_err(), "{why}"),
+        },
+        Err(why) => assert_eq!(validate(&pod, &strict).as_ref(), Err(why)),
+    }
+    let _ = (amounts::requested(&pod), amounts::received(&pod, None));
+    let mut once = pod;
+    if mutate(&mut once, &settings, 7).is_ok() {
+        let mut twice = once.clone();
+        assert!(mutate(&mut twice, &settings, 8).is_ok());
+        assert_eq!(once, twice, "completing twice changes nothing more");
+    }
+});

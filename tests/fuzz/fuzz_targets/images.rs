@@ -1,0 +1,26 @@
+//! Images of code as a program hands them to the driver: cubins, bundles with LZ4 inside, PTX.
+#![no_main]
+
+use apportion_gate::image::{BUNDLE, CUBIN, Image, bundle, cubin, text};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let read = |at: u64, into: &mut [u8]| {
+        let start = usize::try_from(at).ok();
+        let range = start.and_then(|start| Some(start..start.checked_add(into.len())?));
+        let found = range.and_then(|range| data.get(range));
+        found.map(|found| into.copy_from_slice(found)).is_some()
+    };
+    let image = |word: u32| match word {
+        CUBIN => cubin(&read),
+        BUNDLE => bundle(&read),
+        _ => Some(text(data)),
+    };
+    let first: Option<&[u8; 4]> = data.first_chunk();
+    let found: Option<Image> = first.and_then(|word| image(u32::from_le_bytes(*word)));
+    if let Some(found) = found {
+        // What is counted is whole blocks of the driver, or more than fits.
+        let is_whole = |bytes: u64| bytes.is_multiple_of(256) || bytes == u64::MAX;
+        assert!(found.is_bundled || is_whole(found.variables) && is_whole(found.code));
+    }
+});

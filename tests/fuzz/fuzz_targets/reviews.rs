@@ -1,0 +1,74 @@
+//! What the API server sends to the admission webhook. The first byte says which question is asked.
+#![no_main]
+
+use apportion_admission::queue::Queue;
+use apportion_admission::strict::Bounds;
+use apportion_admission::{Delivery, Settings};
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+
+// Not the crate `apportion-webhook`: with its listeners and its client it would take minutes to compile.
+#[path = "../../../scheduler-shim/webhook/src/judge.rs"]
+#[allow(dead_code, reason = "the webhook knows paths, too")]
+mod judge;
+#[path = "../../../scheduler-shim/webhook/src/object.rs"]
+mod object;
+#[path = "../../../scheduler-shim/webhook/src/review.rs"]
+mod review;
+
+use judge::{PATHS, Rules, answer};
+use review::Review;
+
+fn rules(flags: u8) -> Rules {
+    let delivery = match flags & 1 {
+        0 => Delivery::Slot("apportion.dev/gpu-slot".to_owned()),
+        _ => Delivery::ConfigMaps {
+            with_memory_limit: flags & 2 != 0,
+        },
+    };
+    let settings = Settings {
+        sharing: true,
+        delivery,
+        block_visible_devices: flags & 4 != 0,
+        runtime_class: Some("nvidia".to_owned()),
+        strict: (flags & 8 != 0).then(Bounds::default),
+    };
+    Rules {
+        schedulers: vec!["kai-scheduler".to_owned()],
+        settings,
+        compare_quotas: true,
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((first, body)) = data.split_first() else {
+        return;
+    };
+    let (_, question) = PATHS[usize::from(first >> 4) % PATHS.len()];
+    let Ok(review) = Review::read(body, question) else {
+        return;
+    };
+    if review.refusal.is_some() {
+        return;
+    }
+    let parent = |name: &str| {
+        let queue = serde_json::json!({"metadata": {"name": name}, "spec": {"parentQueue": "root", "resources": {}}});
+        (name.len() < 8).then(|| serde_json::from_value::<Queue>(queue).ok())?
+    };
+    let answer = answer(question, &review.request, &rules(*first), &parent, 7);
+    let said = answer.review(&review.request.uid);
+    assert_eq!(said["response"]["allowed"], answer.refusal.is_none());
+    if let Some(patch) = answer.patch {
+        applies(body, patch);
+    }
+});
+
+/// The patch was made of what rules look at, and must fit the whole object.
+fn applies(body: &[u8], patch: Value) {
+    let Ok(whole) = serde_json::from_slice::<Value>(body) else {
+        return;
+    };
+    let mut object = whole["request"]["object"].clone();
+    let patch: json_patch::Patch = serde_json::from_value(patch).expect("it is a patch");
+    json_patch::patch(&mut object, &patch).expect("it fits the object");
+}
