@@ -18,6 +18,7 @@ use apportion_abi::account::{
 };
 use apportion_abi::{Bytes, CardUuid, place};
 use apportion_ledger::{AllocationId, ClaimWindow, ProcessId};
+use tracing::warn;
 
 use crate::access::Access;
 use crate::namespace::Namespaces;
@@ -178,7 +179,14 @@ impl Account {
             Access::Everybody => BTreeSet::new(),
         };
         users.insert(user);
-        self.set_access(Access::Users(users)).map(|()| true)
+        let given = self.set_access(Access::Users(users));
+        if let Err(problem) = given {
+            // A file system without access control lists. A program that is refused its own account is worse than a
+            // neighbour who could open it.
+            warn!(folder = %self.folder.display(), %problem, "Account opened to all users");
+            self.open_to_all()?;
+        }
+        Ok(true)
     }
 
     fn set_access(&mut self, access: Access) -> io::Result<()> {

@@ -19,8 +19,8 @@ fn shared_host() -> Option<Host> {
         return None;
     }
     let host = Host::new();
-    fs::set_permissions(host.dir(), Permissions::from_mode(0o711)).unwrap();
-    fs::set_permissions(host.instance(), Permissions::from_mode(0o711)).unwrap();
+    fs::set_permissions(host.dir(), Permissions::from_mode(0o711)).expect("it is there");
+    fs::set_permissions(host.instance(), Permissions::from_mode(0o711)).expect("it is there");
     Some(host)
 }
 
@@ -37,7 +37,7 @@ fn victim(host: &Host, user: u32, name: &str, mib: &str) -> Command {
 }
 
 fn named(top: &Value, name: &str) -> Value {
-    let all = top["allocations"].as_array().unwrap();
+    let all = top["allocations"].as_array().expect("it is there");
     let found = all.iter().find(|allocation| allocation["name"] == name);
     found.cloned().unwrap_or_default()
 }

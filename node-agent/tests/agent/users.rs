@@ -32,17 +32,17 @@ fn shared_host() -> Option<Host> {
         return None;
     }
     let host = Host::new(1);
-    fs::set_permissions(host.dir(), Permissions::from_mode(0o711)).unwrap();
+    fs::set_permissions(host.dir(), Permissions::from_mode(0o711)).expect("it is ours");
     Some(host)
 }
 
 /// Does something on a thread that is another user's.
 fn r#as<T: Send + 'static>(user: u32, act: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
-        set_thread_uid(rustix::process::Uid::from_raw(user)).unwrap();
+        set_thread_uid(rustix::process::Uid::from_raw(user)).expect("root may");
         act()
     });
-    thread.join().unwrap()
+    thread.join().expect("it does not panic")
 }
 
 fn opens(user: u32, file: &Path) -> bool {
@@ -62,7 +62,7 @@ fn opens(user: u32, file: &Path) -> bool {
 fn sleeper(user: u32) -> Running {
     let mut command = Command::new("sleep");
     let command = command.arg("60").stdin(Stdio::null()).uid(user).gid(user);
-    Running(command.spawn().unwrap())
+    Running(command.spawn().expect("sleep is everywhere"))
 }
 
 #[tokio::test]
@@ -158,8 +158,8 @@ fn told<T: Send + 'static>(
     let socket = host.instance().join("agent.sock");
     r#as(user, move || {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.enable_all().build().unwrap();
-        runtime.block_on(async { ask(connect(&socket).await.unwrap()).await })
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        runtime.block_on(async { ask(connect(&socket).await.expect("it listens")).await })
     })
 }
 
