@@ -29,7 +29,8 @@ pub(crate) use start::connect_or_start;
 const RESERVATION_MS: u64 = 10_000;
 
 /// What to know when the agent does not hear us.
-const HEARS: &str = "the agent accepts only its own user and root";
+const HEARS: &str =
+    "this agent accepts only its own user and root; ask root to start one with --users all";
 
 /// A connection to an agent.
 pub(crate) struct Agent {

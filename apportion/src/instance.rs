@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(crate) struct Instance {
     pub(crate) is_simulated: bool,
     /// The socket of the simulated driver.
     pub(crate) driver_socket: PathBuf,
+    /// Whether its agent is root's and serves all users. Nothing is made in its folder and no agent is started.
+    pub(crate) is_shared: bool,
     /// How long each call to the agent may take.
     pub(crate) patience: Duration,
     /// The folder with the libraries of this installation.
@@ -38,9 +41,15 @@ impl Instance {
         if is_simulated {
             dir.push(place::DIR_SIM);
         }
+        let is_named = std::env::var_os(place::ENV_DIR).is_some_and(|dir| !dir.is_empty());
+        let roots = PathBuf::from(place::DIR_ROOT);
+        if !is_named && !is_simulated && is_shared(&roots) {
+            dir = roots;
+        }
         let dir = std::path::absolute(&dir).map_err(|e| {
             Failure::usage(format!("{} is not a folder", place::ENV_DIR)).because(e)
         })?;
+        let is_shared = is_shared(&dir);
         let lib = place::lib_dir().ok_or_else(|| {
             let hint = format!("set {} to the folder of its libraries", place::ENV_LIB_DIR);
             Failure::new("cannot tell where Apportion is installed").hint(hint)
@@ -51,6 +60,7 @@ impl Instance {
             dir,
             is_simulated,
             driver_socket,
+            is_shared,
             patience: Duration::from_secs(address.timeout),
             lib,
         })
@@ -81,6 +91,9 @@ impl Instance {
 
     /// Makes the folder, if it is not there, and checks that it is ours alone.
     pub(crate) fn prepare(&self) -> Result<(), Failure> {
+        if self.is_shared {
+            return Ok(());
+        }
         let failed = |what: &str| Failure::new(format!("{what} {}", self.dir.display()));
         let hint = || format!("set {} to a folder that you own", place::ENV_DIR);
         let mut builder = DirBuilder::new();
@@ -148,6 +161,16 @@ impl Instance {
             (place::ENV_SIM_SOCKET, self.driver_socket.clone().into()),
         ])
     }
+}
+
+/// Whether root's agent listens in the folder, for all users, and we are not root.
+fn is_shared(dir: &Path) -> bool {
+    let socket = dir.join(place::AGENT_SOCKET);
+    let is_roots = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == 0);
+    !Uid::effective().is_root()
+        && is_roots(dir)
+        && is_roots(&socket)
+        && UnixStream::connect(socket).is_ok()
 }
 
 /// `paths`, then the entries of `list` that are none of them.

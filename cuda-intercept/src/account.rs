@@ -19,6 +19,7 @@ pub(crate) mod marks;
 mod members;
 mod pace;
 mod path;
+mod patience;
 mod peers;
 mod shared;
 
@@ -101,7 +102,10 @@ impl Standing {
         }
         match named {
             None => Some(Self::Unlimited),
-            Some(named) => Account::open(&mut path, named).ok().map(Self::Limited),
+            Some(named) => {
+                let opened = patience::wait(|| Account::open(&mut path, named));
+                opened.ok().map(Self::Limited)
+            }
         }
     }
 }

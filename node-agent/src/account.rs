@@ -5,7 +5,7 @@
 //! length. Files that changed their size or place are not looked at again, and one that is cut while it is
 //! looked at costs nobody anything: both are mapped guarded (`apportion_abi::account`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -18,7 +18,9 @@ use apportion_abi::account::{
 };
 use apportion_abi::{Bytes, CardUuid, place};
 use apportion_ledger::{AllocationId, ClaimWindow, ProcessId};
+use tracing::warn;
 
+use crate::access::Access;
 use crate::namespace::Namespaces;
 use crate::procfs::{self, MappedFile};
 use crate::reserve::Cost;
@@ -64,6 +66,7 @@ pub(crate) struct Account {
     usage: UsageMap,
     identity: Option<[(u64, u64); 2]>,
     usage_file: Option<MappedFile>,
+    access: Access,
     begun: HashMap<(usize, u32), Vec<Bytes>>,
     was_recreated: bool,
     was_grown: bool,
@@ -133,6 +136,7 @@ impl Account {
         let cards = limits.cards().iter().map(|card| card.card()).collect();
         let identity = identity(&folder);
         let usage_file = procfs::mapped_at(std::process::id(), usage.address());
+        let access = Access::of(&folder.join(place::USAGE_FILE));
         let begun = HashMap::new();
         Self {
             folder,
@@ -141,6 +145,7 @@ impl Account {
             usage,
             identity,
             usage_file,
+            access,
             begun,
             was_recreated: false,
             was_grown: false,
@@ -154,6 +159,42 @@ impl Account {
     /// The folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Who may open the usage.
+    pub(crate) fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Opens the usage to whoever sees it, as containers do.
+    pub(crate) fn open_to_all(&mut self) -> io::Result<()> {
+        self.set_access(Access::Everybody)
+    }
+
+    /// Lets a user open the usage, and nobody whom the account was not given to. Says whether that was new.
+    pub(crate) fn let_in(&mut self, user: u32) -> io::Result<bool> {
+        let mut users = match &self.access {
+            Access::Users(users) if users.contains(&user) => return Ok(false),
+            Access::Users(users) => users.clone(),
+            Access::Everybody => BTreeSet::new(),
+        };
+        users.insert(user);
+        let given = self.set_access(Access::Users(users));
+        if let Err(problem) = given {
+            // A file system without access control lists. A program that is refused its own account is worse than a
+            // neighbour who could open it.
+            warn!(folder = %self.folder.display(), %problem, "Account opened to all users");
+            self.open_to_all()?;
+        }
+        Ok(true)
+    }
+
+    fn set_access(&mut self, access: Access) -> io::Result<()> {
+        if self.access != access {
+            access.apply(&self.folder.join(place::USAGE_FILE))?;
+            self.access = access;
+        }
+        Ok(())
     }
 
     /// Whether the files are those that were opened, whole and in their place, and no process can be

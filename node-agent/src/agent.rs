@@ -282,6 +282,7 @@ impl Agent {
         self.keep_owners();
         if self.followed.elapsed() >= FOLLOW_EVERY {
             self.members.follow();
+            self.let_users_in();
             self.followed = Instant::now();
         }
         self.give_up_probe();

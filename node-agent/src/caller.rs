@@ -10,6 +10,8 @@ use tokio::net::unix::UCred;
 use tonic::Status;
 use tonic::transport::server::Connected;
 
+use crate::tenant::{Tenant, Users};
+
 mod authority;
 
 use authority::Authority;
@@ -26,13 +28,15 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// Whether it may ask: the agent's own user and root, and the scheduler.
-    pub(crate) fn admit(&self) -> Result<(), Status> {
-        let own = rustix::process::geteuid().as_raw();
+    /// Whether it may ask: the agent's own user and root, the scheduler, and others where the agent is for all.
+    pub(crate) fn admit(&self, users: Users) -> Result<(), Status> {
         let refusal = match self {
             Self::Scheduler => return Ok(()),
-            Self::Local(Some(peer)) if peer.uid() == own || peer.uid() == 0 => return Ok(()),
+            Self::Local(Some(_)) if users == Users::All || self.tenant().is_none() => {
+                return Ok(());
+            }
             Self::Local(Some(peer)) => {
+                let own = rustix::process::geteuid().as_raw();
                 format!("user {} may not use the agent of user {own}", peer.uid())
             }
             Self::Local(None) => {
@@ -41,6 +45,18 @@ impl Caller {
             Self::Stranger(why) => why.clone(),
         };
         Err(Status::permission_denied(refusal))
+    }
+
+    /// Its user, where that is neither root nor the agent's own.
+    pub(crate) fn tenant(&self) -> Option<Tenant> {
+        let own = rustix::process::geteuid().as_raw();
+        match self {
+            Self::Local(peer) => {
+                let user = peer.as_ref()?.uid();
+                (user != 0 && user != own).then_some(Tenant(user))
+            }
+            Self::Scheduler | Self::Stranger(_) => None,
+        }
     }
 
     /// Its process, where it is on this machine.

@@ -13,6 +13,8 @@ use apportion_abi::place;
 use rustix::fs::{FlockOperation, flock};
 use tokio::net::UnixListener;
 
+use crate::machine::Machine;
+
 /// Why an instance cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InstanceError {
@@ -36,7 +38,10 @@ pub(crate) enum InstanceError {
 #[derive(Debug)]
 pub(crate) struct Instance {
     dir: PathBuf,
+    /// Before the lock, which says to who comes next that the machine is free.
+    machine: Option<Machine>,
     lock: File,
+    is_for_all: bool,
     /// The socket as it was made: device and inode.
     socket: Option<(u64, u64)>,
 }
@@ -72,14 +77,27 @@ impl Instance {
         make_folder(&accounts, mode).map_err(failed(&accounts))?;
         Ok(Self {
             dir,
+            machine: None,
             lock,
+            is_for_all: false,
             socket: None,
         })
+    }
+
+    /// Keeps the machine for as long as the folder.
+    pub(crate) fn own(&mut self, machine: Machine) {
+        self.machine = Some(machine);
+    }
+
+    /// From here on the socket is for all users. Requests are judged by who makes them.
+    pub(crate) fn open_to_all(&mut self) {
+        self.is_for_all = true;
     }
 
     /// Whether the folder is still this agent's. Somebody may have deleted the lock file; then it is made anew, unless
     /// another agent did so first.
     pub(crate) fn keep_lock(&mut self) -> bool {
+        self.machine.iter_mut().for_each(Machine::keep);
         let path = self.path(place::AGENT_LOCK);
         if !path.exists() {
             let mut options = OpenOptions::new();
@@ -115,7 +133,7 @@ impl Instance {
         &self.dir
     }
 
-    /// Listens at the agent's socket, for this user and root.
+    /// Listens at the agent's socket, for this user and root, or for all.
     pub(crate) fn listen(&mut self) -> Result<UnixListener, InstanceError> {
         let path = self.path(place::AGENT_SOCKET);
         let failed = |source| InstanceError::Listen {
@@ -124,7 +142,8 @@ impl Instance {
         };
         remove(&path).map_err(failed)?;
         let listener = UnixListener::bind(&path).map_err(failed)?;
-        fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(failed)?;
+        let mode = if self.is_for_all { 0o666 } else { 0o600 };
+        fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(failed)?;
         self.socket = identity(&path);
         Ok(listener)
     }

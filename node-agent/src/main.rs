@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod account;
 mod agent;
 mod caller;
@@ -22,6 +23,7 @@ mod instance;
 mod kubelet;
 mod library;
 mod log;
+mod machine;
 mod members;
 mod metrics;
 mod namespace;
@@ -39,6 +41,7 @@ mod service;
 mod specs;
 mod stop;
 mod tcp;
+mod tenant;
 mod terms;
 mod toolkit;
 mod view;
@@ -50,7 +53,7 @@ use std::time::Duration;
 
 use apportion_abi::place;
 use tokio::sync::mpsc;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::agent::Agent;
 use crate::contact::Contact;
@@ -58,8 +61,10 @@ use crate::delivery::Delivery;
 use crate::driver::Driver;
 use crate::failure::Failure;
 use crate::instance::Instance;
+use crate::machine::Machine;
 use crate::options::{Command, Options};
 use crate::service::Service;
+use crate::tenant::Users;
 use crate::terms::Terms;
 
 /// How long open requests may take to end once the agent leaves.
@@ -112,12 +117,24 @@ async fn run(options: Options) -> Result<(), Failure> {
                 "install the NVIDIA driver, or use simulated GPUs with --sim",
             )
         })?;
+    let machine = Machine::take(options.driver_socket().as_deref(), instance.dir()).await;
+    match machine {
+        Ok(machine) => instance.own(machine),
+        // No user of a node may keep its agent from starting.
+        Err(error) if error.is_of_a_user() && options.kubelet_dir.is_some() => {
+            warn!(problem = %error, "GPUs are managed twice until the other agent ends");
+        }
+        Err(error) => return Err(Failure::running(&error, error.hint())),
+    }
     info!(
         driver = driver.version,
         cards = driver.cards.len(),
         "Driver found"
     );
 
+    if options.users == Users::All {
+        instance.open_to_all();
+    }
     let file = instance.path(place::METRICS_ADDRESS);
     let (metrics, address) = http::open(options.metrics, &file).await?;
     let listener = instance.listen().map_err(|error| {
@@ -180,6 +197,7 @@ async fn run(options: Options) -> Result<(), Failure> {
         requests,
         shown,
         contact: contact.clone(),
+        users: options.users,
     };
     let (left_here, left) = tokio::sync::oneshot::channel::<()>();
     // There is room for one, and it is the first.

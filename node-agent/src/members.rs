@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use apportion_ledger::{AllocationId, ProcessId};
 
+use crate::access::Access;
 use crate::exits::Exits;
 use crate::procfs;
 
@@ -21,6 +22,8 @@ pub(crate) struct Members {
     of: HashMap<ProcessId, AllocationId>,
     pods: HashMap<AllocationId, String>,
     accounts: PathBuf,
+    /// Who may open the account. Only they become members by naming it.
+    access: HashMap<AllocationId, Access>,
     /// Of the event that is being handled.
     looked: Option<Vec<Candidate>>,
     pub(crate) exits: Exits,
@@ -43,6 +46,7 @@ impl Members {
             of: HashMap::new(),
             pods: HashMap::new(),
             accounts,
+            access: HashMap::new(),
             looked: None,
             exits: Exits::new(),
         }
@@ -57,6 +61,16 @@ impl Members {
     /// Enters a pod: the containers in it that have the account belong to the allocation.
     pub(crate) fn enter_pod(&mut self, pod: String, id: &AllocationId) {
         self.pods.insert(id.clone(), pod);
+    }
+
+    /// From here on only these users' processes become members of an allocation by naming its account.
+    pub(crate) fn restrict(&mut self, id: &AllocationId, access: Access) {
+        self.access.insert(id.clone(), access);
+    }
+
+    /// All live processes, with their allocations.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&ProcessId, &AllocationId)> {
+        self.of.iter()
     }
 
     /// Whether the process belongs to some allocation.
@@ -90,6 +104,7 @@ impl Members {
             self.leave(process);
         }
         self.pods.remove(id);
+        self.access.remove(id);
     }
 
     /// Enters all children of all members, and theirs. A container is not its starter's child in this sense.
@@ -132,7 +147,8 @@ impl Members {
         let is_its = |candidate: &&Candidate| {
             let is_in_its_pod = pod.is_some() && candidate.pod.as_ref() == pod;
             (is_in_its_pod && procfs::has_account(candidate.process.pid))
-                || candidate.account.as_ref() == Some(&folder)
+                || (candidate.account.as_ref() == Some(&folder)
+                    && self.may_name(candidate.process, id))
         };
         let found = looked.iter().filter(is_its);
         let found: Vec<_> = found.map(|candidate| candidate.process).collect();
@@ -180,10 +196,17 @@ impl Members {
         let id = account.strip_prefix(&self.accounts).ok()?;
         let is_one_folder = id.components().count() == 1 && Path::new(id).is_relative();
         let id = is_one_folder.then(|| id.to_str())??;
-        self.accounts
-            .join(id)
-            .is_dir()
-            .then(|| AllocationId(id.to_owned()))
+        let is_there = self.accounts.join(id).is_dir();
+        let id = AllocationId(id.to_owned());
+        (is_there && self.may_name(process, &id)).then_some(id)
+    }
+
+    /// An environment can name anything, so that of a stranger says nothing.
+    fn may_name(&self, process: ProcessId, id: &AllocationId) -> bool {
+        let Some(access) = self.access.get(id) else {
+            return true;
+        };
+        procfs::users(process.pid).is_some_and(|(real, _)| access.admits(real))
     }
 }
 

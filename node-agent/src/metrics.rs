@@ -26,7 +26,7 @@ mod samples;
 
 use facts::Facts;
 use rows::{Kind, ROWS, Row};
-pub(crate) use samples::{FAILED, reason};
+pub(crate) use samples::{FAILED, QUOTA, reason};
 
 /// How many shares of cards are shown. A node has fewer; more are a mistake, and not Prometheus'.
 const MOST_SHARES: usize = 1024;

@@ -8,11 +8,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use apportion_abi::units::parse_memory;
 use apportion_abi::{Bytes, place};
 use apportion_ledger::OffenderPolicy;
 
 use crate::driver::Sizes;
 use crate::failure::Failure;
+use crate::tenant::Users;
 
 mod cards;
 mod kubelet;
@@ -76,6 +78,32 @@ const ROWS: &[Row] = &[
             let wait = seconds.filter(|seconds| *seconds > 0);
             options.idle_exit = wait.map(|wait| Duration::from_secs(wait.into()));
             seconds.is_some()
+        },
+    },
+    Row {
+        flag: "--users",
+        env: "APPORTION_USERS",
+        form: "own or all",
+        default: "own: the agent's user and root",
+        help: "Users of this machine that may ask for shares. With all, which needs root, each user changes only its own allocations",
+        set: |options, text| {
+            options.users = match text {
+                "all" if rustix::process::geteuid().is_root() => Users::All,
+                "own" => Users::Own,
+                _ => return false,
+            };
+            true
+        },
+    },
+    Row {
+        flag: "--user-quota",
+        env: "APPORTION_USER_QUOTA",
+        form: "MiB of each GPU; also 8192Mi or 8Gi",
+        default: "none: what is free",
+        help: "Most memory of each GPU that one user can be granted with --users all; root has no quota",
+        set: |options, text| {
+            options.user_quota = parse_memory(text);
+            options.user_quota.is_some()
         },
     },
     Row {
@@ -166,6 +194,10 @@ pub(crate) struct Options {
     pub(crate) context_reserve: Option<Bytes>,
     pub(crate) tick: Duration,
     pub(crate) idle_exit: Option<Duration>,
+    /// Which users of the machine may ask.
+    pub(crate) users: Users,
+    /// How much of each card each of the other users may have.
+    pub(crate) user_quota: Option<Bytes>,
     /// The node to publish for; `None`: publish nothing.
     pub(crate) node: Option<String>,
     pub(crate) tcp: Tcp,
@@ -182,6 +214,16 @@ pub(crate) struct Options {
     pub(crate) has_whole_cards: bool,
     /// Whether containers get `/etc/ld.so.preload`.
     pub(crate) has_preload_list: bool,
+}
+
+impl Options {
+    /// The socket of the simulated driver, where the cards are simulated.
+    pub(crate) fn driver_socket(&self) -> Option<PathBuf> {
+        let named = std::env::var_os(place::ENV_SIM_SOCKET).filter(|path| !path.is_empty());
+        let usual = || self.dir.join(place::SIM_SOCKET);
+        self.is_simulated
+            .then(|| named.map_or_else(usual, PathBuf::from))
+    }
 }
 
 /// What the command line asks for.
@@ -280,6 +322,8 @@ fn defaults(is_simulated: bool) -> Options {
         context_reserve: None,
         tick: Duration::from_millis(250),
         idle_exit: None,
+        users: Users::Own,
+        user_quota: None,
         node: None,
         tcp: Tcp::default(),
         second_lock: SecondLock::default(),

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `CAP_KILL` | ending an offender that runs as another user (policy `kill`, also of one namespace) |
 //! | `CAP_SYS_PTRACE` | reading the environment and the namespaces of other users' processes, to tell whose they are |
-//! | `CAP_DAC_OVERRIDE` | serving an instance folder that another user owns, and the NVIDIA device files of a locked-down node |
+//! | `CAP_CHOWN` | giving the account of an allocation to the user of its programs |
+//! | `CAP_DAC_OVERRIDE` | the accounts of other users, and the NVIDIA device files of a locked-down node |
 //! | `CAP_MKNOD` | the folder with the device files of a container's cards, for a container runtime without CDI |
 //!
 //! The bounding set stays: `nvidia-modprobe`, which the driver runs to make its device files, is
@@ -15,7 +16,8 @@ use std::collections::HashSet;
 use caps::{CapSet, Capability, CapsHashSet};
 
 /// What is kept, of what was there.
-const KEPT: [Capability; 4] = [
+const KEPT: [Capability; 5] = [
+    Capability::CAP_CHOWN,
     Capability::CAP_KILL,
     Capability::CAP_SYS_PTRACE,
     Capability::CAP_DAC_OVERRIDE,

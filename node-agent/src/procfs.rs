@@ -77,6 +77,16 @@ pub(crate) fn name(pid: u32) -> String {
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
+/// The user that started the process, and the one as whom it opens files.
+pub(crate) fn users(pid: u32) -> Option<(u32, u32)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let mut users = users.split_whitespace().flat_map(str::parse);
+    let real = users.next()?;
+    // Real, effective, saved and that of the file system.
+    Some((real, users.nth(2)?))
+}
+
 /// The account that the environment of the process named when it started.
 pub(crate) fn account_of(pid: u32) -> Option<PathBuf> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;

@@ -5,6 +5,7 @@
 use std::io;
 use std::sync::Arc;
 
+use apportion_ledger::AllocationId;
 use apportion_proto::v1::agent_server::{Agent, AgentServer};
 use apportion_proto::v1::watch_reply::Item;
 use apportion_proto::{identity, v1};
@@ -20,6 +21,7 @@ use crate::caller::{Caller, Peer};
 use crate::contact::Contact;
 use crate::request::{self, Answer};
 use crate::tcp::Remote;
+use crate::tenant::{Tenant, Users};
 use crate::terms::Terms;
 use crate::view::View;
 use crate::wire;
@@ -32,6 +34,7 @@ pub(crate) struct Service {
     pub(crate) requests: mpsc::Sender<request::Request>,
     pub(crate) shown: Shown,
     pub(crate) contact: Arc<Contact>,
+    pub(crate) users: Users,
 }
 
 /// Serves on the latest of the sockets, and over TCP where that is wanted, until `left`, and then until the
@@ -43,8 +46,9 @@ pub(crate) async fn serve(
     terms: Terms,
     left: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    let terms = Arc::new(terms);
-    let service = AgentServer::with_interceptor(service, move |request| authorise(request, &terms));
+    let (terms, users) = (Arc::new(terms), service.users);
+    let authorise = move |request| authorise(request, users, &terms);
+    let service = AgentServer::with_interceptor(service, authorise);
     let (connections, incoming) = mpsc::channel(1);
     if let Some(remote) = remote {
         tokio::spawn(remote.accept(connections.clone()));
@@ -81,15 +85,19 @@ async fn accept(
 }
 
 /// Lets through who may ask, unless its term is over.
-fn authorise(request: Request<()>, terms: &Terms) -> Result<Request<()>, Status> {
+fn authorise(request: Request<()>, users: Users, terms: &Terms) -> Result<Request<()>, Status> {
     let unknown = || Status::permission_denied("the caller is unknown");
-    caller(&request).ok_or_else(unknown)?.admit()?;
+    caller(&request).ok_or_else(unknown)?.admit(users)?;
     if let Some(term) = request.metadata().get(identity::TERM) {
         let number = term.to_str().ok().and_then(|text| text.parse().ok());
         let wrong = || Status::invalid_argument(format!("{} is not a number", identity::TERM));
         terms.hear(number.ok_or_else(wrong)?)?;
     }
     Ok(request)
+}
+
+fn tenant<T>(request: &Request<T>) -> Option<Tenant> {
+    caller(request).and_then(Caller::tenant)
 }
 
 fn caller<T>(request: &Request<T>) -> Option<&Caller> {
@@ -109,6 +117,17 @@ impl Service {
             .await
             .map_err(|_| leaving())?;
         answered.await.map_err(|_| leaving())?.map(Response::new)
+    }
+
+    /// Whether who asks may change the allocation.
+    fn may_change(&self, tenant: Option<Tenant>, id: &AllocationId) -> Result<(), Status> {
+        let Some(tenant) = tenant else {
+            return Ok(());
+        };
+        let view = self.shown.views.borrow().clone();
+        let mut all = view.list.allocations.iter();
+        let found = all.find(|allocation| allocation.id == id.0);
+        tenant.may_change(id, found.map(|found| found.idempotency_key.as_str()))
     }
 
     fn list_now(&self) -> v1::ListReply {
@@ -131,7 +150,11 @@ impl Agent for Service {
         &self,
         request: Request<v1::AllocateRequest>,
     ) -> Result<Response<v1::AllocateReply>, Status> {
-        let proposal = wire::proposal(request.into_inner())?;
+        let tenant = tenant(&request);
+        let mut proposal = wire::proposal(request.into_inner())?;
+        if let Some(tenant) = tenant {
+            proposal = tenant.proposal(proposal)?;
+        }
         self.ask(|answer| request::Request::Allocate(proposal, answer))
             .await
     }
@@ -140,10 +163,14 @@ impl Agent for Service {
         &self,
         request: Request<v1::CommitRequest>,
     ) -> Result<Response<v1::CommitReply>, Status> {
-        let caller = caller(&request).and_then(Caller::pid);
+        let (caller, tenant) = (caller(&request).and_then(Caller::pid), tenant(&request));
         let v1::CommitRequest { id, holder } = request.into_inner();
-        let owner = wire::owner(holder, caller)?;
-        self.ask(|answer| request::Request::Commit(wire::id(id), owner, answer))
+        let (id, owner) = (wire::id(id), wire::owner(holder, caller)?);
+        self.may_change(tenant, &id)?;
+        if let Some(tenant) = tenant {
+            tenant.may_own(&owner)?;
+        }
+        self.ask(|answer| request::Request::Commit(id, owner, answer))
             .await
     }
 
@@ -151,7 +178,9 @@ impl Agent for Service {
         &self,
         request: Request<v1::ReleaseRequest>,
     ) -> Result<Response<v1::ReleaseReply>, Status> {
+        let tenant = tenant(&request);
         let id = wire::id(request.into_inner().id);
+        self.may_change(tenant, &id)?;
         self.ask(|answer| request::Request::Release(id, answer))
             .await
     }
@@ -160,9 +189,11 @@ impl Agent for Service {
         &self,
         request: Request<v1::ResizeRequest>,
     ) -> Result<Response<v1::ResizeReply>, Status> {
+        let tenant = tenant(&request);
         let v1::ResizeRequest { id, shares } = request.into_inner();
-        let asks = wire::asks(&shares)?;
-        self.ask(|answer| request::Request::Resize(wire::id(id), asks, answer))
+        let (id, asks) = (wire::id(id), wire::asks(&shares)?);
+        self.may_change(tenant, &id)?;
+        self.ask(|answer| request::Request::Resize(id, asks, answer))
             .await
     }
 

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use apportion_abi::place;
+use nix::unistd::Uid;
 
-use super::{Agent, Unreachable, try_connect};
+use super::{Agent, Unreachable, connect_to_running, try_connect};
 use crate::background::Background;
 use crate::failure::Failure;
 use crate::instance::Instance;
@@ -28,6 +29,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Connects to the agent of `instance`, starting it, and the simulated driver below it, where needed.
 pub(crate) async fn connect_or_start(instance: &Instance) -> Result<Agent, Failure> {
     instance.prepare()?;
+    if instance.is_shared {
+        return connect_to_running(instance).await;
+    }
     if instance.is_simulated {
         simulation::ensure(instance, &simulation::Shape::default())?;
     }
@@ -71,6 +75,10 @@ pub(crate) async fn connect_or_start(instance: &Instance) -> Result<Agent, Failu
 fn launch(instance: &Instance) -> Result<Background, Failure> {
     let mut args = vec!["--dir".into(), instance.dir.clone().into_os_string()];
     args.extend(["--idle-exit".into(), IDLE_EXIT_SECONDS.into()]);
+    // Root's agent has the machine's GPUs, so other users must get theirs from it.
+    if Uid::effective().is_root() && std::env::var_os("APPORTION_USERS").is_none() {
+        args.extend(["--users".into(), "all".into()]);
+    }
     if instance.is_simulated {
         let nvml = format!("{}/libnvidia-ml.so.1", place::SIM_LIBRARIES);
         args.extend([

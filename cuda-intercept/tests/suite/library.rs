@@ -71,6 +71,7 @@ fn it_asks_only_for_what_every_c_library_has() {
         "memset",
         "mmap",
         "munmap",
+        "nanosleep",
         "open",
         "pause",
         "posix_memalign",

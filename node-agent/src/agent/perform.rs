@@ -1,6 +1,8 @@
 //! Performing what the ledger decided, in its order.
 
 use super::*;
+use apportion_abi::Workload;
+use apportion_ledger::Owner;
 
 /// What a request got: the ledger's answer, or that it could not be carried out.
 pub(super) enum Outcome {
@@ -124,7 +126,62 @@ impl Agent {
             account.set_context_cost(card.uuid, self.context_cost(card.uuid));
         }
         self.accounts.insert(id.clone(), account);
+        self.give_account(id);
         Ok(())
+    }
+
+    /// Gives the account to those for whom the allocation is. Until that is known it is the agent's alone.
+    pub(super) fn give_account(&mut self, id: &AllocationId) {
+        let (Some(allocation), Some(account)) =
+            (self.ledger.allocation(id), self.accounts.get_mut(id))
+        else {
+            return;
+        };
+        let given = match &allocation.state {
+            State::Allocated(Owner::Process(owner)) => match crate::procfs::users(owner.pid) {
+                Some((_, user)) => account.let_in(user).map(drop),
+                None => Ok(()),
+            },
+            State::Allocated(Owner::Pod(_)) => account.open_to_all(),
+            State::Reserved { .. } | State::Draining
+                if Workload::of(&allocation.name).is_some() =>
+            {
+                account.open_to_all()
+            }
+            State::Reserved { .. } | State::Draining => Ok(()),
+        };
+        if let Err(problem) = given {
+            warn!(%id, %problem, "Failed to give the account to its user");
+        }
+        self.members.restrict(id, account.access().clone());
+    }
+
+    /// Lets in the users as whom processes of an allocation run by now: whoever starts a program as another user
+    /// means it to have the limit. A process that only says so is no member.
+    pub(super) fn let_users_in(&mut self) {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        for (process, id) in self.members.all() {
+            let Some(account) = self.accounts.get_mut(id) else {
+                continue;
+            };
+            let user = crate::procfs::users(process.pid).map(|(_, user)| user);
+            let Some(user) = user.filter(|user| !account.access().admits(*user)) else {
+                continue;
+            };
+            match account.let_in(user) {
+                Ok(_) => {
+                    info!(%id, user, pid = process.pid, "Account opened to another user of the allocation")
+                }
+                Err(problem) => {
+                    warn!(%id, user, %problem, "Failed to open the account to its user")
+                }
+            }
+        }
+        for (id, account) in &self.accounts {
+            self.members.restrict(id, account.access().clone());
+        }
     }
 
     fn new_card(&self, grant: &apportion_ledger::Grant) -> NewCard {

@@ -3,6 +3,7 @@
 use super::perform::Outcome;
 use super::*;
 use crate::metrics;
+use crate::tenant::Tenant;
 use crate::wire;
 use tonic::Status;
 
@@ -47,6 +48,15 @@ impl Agent {
     ) -> Result<v1::AllocateReply, Status> {
         use v1::allocate_reply::Result as Reply;
         let key = proposal.key.clone();
+        if let Some(tenant) = Tenant::of(&key) {
+            let all = self.ledger.allocations();
+            // Who asks again gets what was given.
+            if !all.iter().any(|allocation| allocation.key == key) {
+                let quota = self.options.user_quota;
+                let may = tenant.may_have(&proposal.asks, &all, None, quota);
+                may.inspect_err(|_| *self.counts.refused.entry(metrics::QUOTA).or_default() += 1)?;
+            }
+        }
         let outcome = self.apply(Event::Allocate(proposal));
         self.count(&outcome);
         let result = match outcome {
@@ -103,6 +113,7 @@ impl Agent {
             owner: owner.clone(),
         });
         answered(outcome)?;
+        self.give_account(&id);
         match owner {
             apportion_ledger::Owner::Process(process) => {
                 self.members.join(process, &id);
@@ -130,6 +141,11 @@ impl Agent {
         asks: Vec<apportion_abi::Ask>,
     ) -> Result<v1::ResizeReply, Status> {
         use v1::resize_reply::Result as Reply;
+        let all = self.ledger.allocations();
+        let found = self.ledger.allocation(&id);
+        if let Some(tenant) = found.and_then(|found| Tenant::of(&found.key)) {
+            tenant.may_have(&asks, &all, Some(&id), self.options.user_quota)?;
+        }
         let result = match self.apply(Event::Resize {
             id: id.clone(),
             asks,

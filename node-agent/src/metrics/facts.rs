@@ -71,13 +71,19 @@ pub(super) fn container(allocation: &v1::Allocation) -> ContainerName {
             pod: workload.pod.to_owned(),
             container: workload.container.to_owned(),
         },
-        // No pod: what people call the program, and the id, because two programs may be called the same.
+        // No pod: what people call the program, and a number, because two programs may be called the same. The
+        // whole id names the account's folder, and is of no use to who reads metrics.
         None => ContainerName {
             namespace: String::new(),
             pod: String::new(),
-            container: format!("{}/{}", allocation.name, allocation.id),
+            container: format!("{}/{}", allocation.name, serial(&allocation.id)),
         },
     }
+}
+
+/// The number of an allocation, which no other of this agent has.
+fn serial(id: &str) -> &str {
+    id.rsplit_once('-').map_or(id, |(_, serial)| serial)
 }
 
 /// The first `most` shares, and how many there are beyond. A pod that ends while its successor of the

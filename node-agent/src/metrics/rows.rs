@@ -191,8 +191,8 @@ pub(super) const ROWS: &[Row] = rows! {
         Of::Card(|c| c.utilisation_percent.map(ratio));
     Gauge "apportion_reconcile_drift_bytes" "Memory use of the GPU that neither accounts nor unmanaged processes explain"
         Of::Labels(&CARD_LABELS, drift);
-    Gauge "apportion_container_info" "Allocation and pod of the container"
-        Of::Labels(&["namespace", "pod", "container", "allocation_id", "pod_uid"], container_info);
+    Gauge "apportion_container_info" "UID of the pod of the container"
+        Of::Labels(&["namespace", "pod", "container", "pod_uid"], container_info);
     Gauge "apportion_container_processes" "Running processes of the container"
         Of::Labels(&["namespace", "pod", "container"], processes);
     Gauge "apportion_container_memory_limit_bytes" "Memory limit of all its processes together"

@@ -1,7 +1,7 @@
 //! What the rows say: numbers and labels out of the facts. Labels are of a fixed set of words, or name a card
 //! or a container; never a pid, never free text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::CardUuid;
 use apportion_abi::account::Api;
@@ -66,6 +66,9 @@ pub(crate) fn reason(refusal: &Refusal) -> &'static str {
 
 /// The reason where the agent could not carry out what the ledger had granted.
 pub(crate) const FAILED: &str = "failed";
+
+/// The reason where a user's quota is used up.
+pub(crate) const QUOTA: &str = "quota";
 
 pub(super) fn node(facts: &Facts) -> v1::Node {
     facts.view.list.node.clone().unwrap_or_default()
@@ -253,10 +256,11 @@ pub(super) fn container_info(facts: &Facts) -> Vec<Sample> {
             Some(v1::holder::Kind::PodUid(uid)) => uid.clone(),
             Some(v1::holder::Kind::Pid(_)) | None => String::new(),
         };
-        let id = allocation.id.clone();
-        (vec![name.namespace, name.pod, name.container, id, uid], 1.0)
+        vec![name.namespace, name.pod, name.container, uid]
     };
-    facts.shown().map(of).collect()
+    // Two that wait for a pod of one name are one series.
+    let all: BTreeSet<_> = facts.shown().map(of).collect();
+    all.into_iter().map(|labels| (labels, 1.0)).collect()
 }
 
 pub(super) fn processes(facts: &Facts) -> Vec<Sample> {

@@ -148,7 +148,6 @@ fn no_label_is_a_pid_or_a_sentence() {
         "namespace",
         "pod",
         "container",
-        "allocation_id",
         "pod_uid",
         "source",
         "state",

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -79,6 +80,10 @@ impl Host {
         self.driver = start_driver(&self.dir.path().join("driver.sock"), gpus);
     }
 
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     pub(crate) fn instance(&self) -> PathBuf {
         self.dir.path().join("instance")
     }
@@ -135,7 +140,17 @@ impl Host {
 
     /// A program that holds a context on the first card that it sees.
     pub(crate) fn context(&self, account: Option<&Path>, cards: &str) -> Running {
+        self.start_context(self.program(), account, cards)
+    }
+
+    /// The same as another user.
+    pub(crate) fn context_of(&self, account: Option<&Path>, cards: &str, user: u32) -> Running {
         let mut command = self.program();
+        command.uid(user).gid(user);
+        self.start_context(command, account, cards)
+    }
+
+    fn start_context(&self, mut command: Command, account: Option<&Path>, cards: &str) -> Running {
         command
             .arg("probe-context")
             .stdin(Stdio::piped())

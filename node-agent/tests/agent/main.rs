@@ -16,3 +16,4 @@ mod reconcile;
 mod recovery;
 mod runtime;
 mod start;
+mod users;

@@ -123,13 +123,13 @@ impl UsageMap {
         self.mapping.is_damaged()
     }
 
-    /// Creates a new, empty file for so many cards (mode 0666: the program may run as another user
-    /// than the one that asked), which must not exist yet.
+    /// Creates a new, empty file for so many cards, which must not exist yet. It is its maker's alone (mode 0600)
+    /// until the maker gives it to the programs' user.
     ///
     /// # Errors
     /// A system call failed, or there are no cards or more than [`MAX_CARDS`](super::MAX_CARDS).
     pub fn create(path: &CStr, cards: usize) -> Result<Self, OpenError> {
-        let mapping = Mapping::create(path, USAGE_MAGIC, cards, 0o666)?;
+        let mapping = Mapping::create(path, USAGE_MAGIC, cards, 0o600)?;
         mapping.publish(USAGE_MAGIC);
         Ok(Self { mapping, cards })
     }

@@ -1,0 +1,147 @@
+//! Who may open an account's usage file, which its programs write.
+//!
+//! | whose allocation | owner and mode of the file |
+//! |---|---|
+//! | a process's, under root's agent | the process's user, 0600 |
+//! | the same, once one of its processes runs as another user, too | the first user, and an entry for each other one in the file's access control list |
+//! | a process's, under a user's own agent | that user, 0600 |
+//! | a pod's | root, 0666: an image decides as whom its programs run, and only the pod's own containers see the file |
+//!
+//! The file is in a folder of the agent's, so nobody can put another one in its place. Root may always open it.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::Path;
+
+use rustix::fs::{OFlags, XattrFlags, fremovexattr, fsetxattr};
+
+const ROOT: u32 = 0;
+const EVERYBODY: u32 = 0o006;
+/// The attribute in which Linux keeps a file's access control list.
+const LIST: &str = "system.posix_acl_access";
+
+/// Who may open it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Whoever sees it.
+    Everybody,
+    /// These users, and root.
+    Users(BTreeSet<u32>),
+}
+
+impl Access {
+    /// As it stands on disk. Users in the access control list are let in again when they are seen.
+    pub(crate) fn of(usage: &Path) -> Self {
+        match std::fs::symlink_metadata(usage) {
+            Ok(found) if found.mode() & EVERYBODY == EVERYBODY => Self::Everybody,
+            Ok(found) => Self::Users([found.uid()].into()),
+            Err(_) => Self::Users(BTreeSet::new()),
+        }
+    }
+
+    /// Whether a process of this user may.
+    pub(crate) fn admits(&self, user: u32) -> bool {
+        match self {
+            Self::Everybody => true,
+            Self::Users(users) => user == ROOT || users.contains(&user),
+        }
+    }
+
+    /// Makes it so on disk.
+    pub(crate) fn apply(&self, usage: &Path) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let flags = OFlags::NOFOLLOW.bits().cast_signed();
+        let file = options.read(true).custom_flags(flags).open(usage)?;
+        let own = rustix::process::geteuid().as_raw();
+        if file.metadata()?.uid() != own {
+            // Only an owner may change who else may open it.
+            fchown(&file, Some(own), None)?;
+        }
+        match self {
+            Self::Everybody => file.set_permissions(Permissions::from_mode(0o666)),
+            Self::Users(users) => {
+                let others = users.iter().filter(|user| ![own, ROOT].contains(user));
+                restrict(&file, &others.copied().collect::<Vec<_>>())
+            }
+        }
+    }
+}
+
+/// Lets in the users, and nobody else but the owner.
+fn restrict(file: &File, users: &[u32]) -> io::Result<()> {
+    let _ = fremovexattr(file, LIST);
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    let Some((first, rest)) = users.split_first() else {
+        return Ok(());
+    };
+    if !rest.is_empty() {
+        enter(file, users)?;
+    }
+    match fchown(file, Some(*first), None) {
+        // In a container without the capability the file stays the agent's.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => enter(file, users),
+        outcome => outcome,
+    }
+}
+
+/// Writes the access control list, in the form of the attribute: a version, and 8 bytes an entry.
+fn enter(file: &File, users: &[u32]) -> io::Result<()> {
+    const VERSION: u32 = 2;
+    const NOBODY: u32 = u32::MAX;
+    const READ_WRITE: u16 = 6;
+    let (owner, user, group, mask, other) = (0x01, 0x02, 0x04, 0x10, 0x20);
+    let mut list = VERSION.to_le_bytes().to_vec();
+    let mut entry = |tag: u16, rights: u16, id: u32| {
+        list.extend(tag.to_le_bytes());
+        list.extend(rights.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    };
+    entry(owner, READ_WRITE, NOBODY);
+    users.iter().for_each(|id| entry(user, READ_WRITE, *id));
+    entry(group, 0, NOBODY);
+    entry(mask, READ_WRITE, NOBODY);
+    entry(other, 0, NOBODY);
+    Ok(fsetxattr(file, LIST, &list, XattrFlags::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn users(of: &[u32]) -> Access {
+        Access::Users(of.iter().copied().collect())
+    }
+
+    #[test]
+    fn a_file_is_its_users_alone_and_a_pods_is_for_all() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let found = || {
+            let found = file.path().metadata().unwrap();
+            (found.uid(), found.mode() & 0o777)
+        };
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(Access::of(file.path()), users(&[own]));
+        Access::Everybody.apply(file.path()).unwrap();
+        assert_eq!(found(), (own, 0o666));
+        assert_eq!(Access::of(file.path()), Access::Everybody);
+        users(&[own]).apply(file.path()).unwrap();
+        assert_eq!(found(), (own, 0o600));
+        if own != ROOT {
+            return;
+        }
+        users(&[0, 4711]).apply(file.path()).unwrap();
+        assert_eq!(found(), (4711, 0o600));
+        assert_eq!(Access::of(file.path()), users(&[4711]));
+        Access::Everybody.apply(file.path()).unwrap();
+        assert_eq!(found(), (0, 0o666));
+    }
+
+    #[test]
+    fn who_is_not_named_is_not_admitted() {
+        let access = users(&[4711]);
+        assert!(access.admits(4711) && access.admits(ROOT) && !access.admits(4712));
+        assert!(Access::Everybody.admits(4712));
+    }
+}

@@ -1,0 +1,194 @@
+//! One agent for one machine: two of them would each give the same memory away.
+//!
+//! An agent holds a name that is the driver's: a socket in the kernel's abstract namespace, which needs no file, has
+//! no permissions, and is gone with the process. All users of a machine share that namespace, and each simulated
+//! driver has a name of its own. Who finds the name taken learns from the kernel whose process has it.
+//!
+//! An agent in a pod has another network and so another namespace. It has its folder on the host, where its lock is
+//! seen.
+
+use std::fs;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use apportion_abi::place;
+use tokio::net::UnixStream;
+
+/// The name for the driver of the machine.
+const NAME: &str = "apportion-agent";
+/// How long an agent of the same user may take to leave.
+const LEAVES_IN: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why the machine is not this agent's.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MachineError {
+    #[error("the agent of user {user} manages these GPUs (process {pid})")]
+    Taken { user: u32, pid: i32 },
+    #[error("root's agent manages these GPUs (folder {})", place::DIR_ROOT)]
+    Root,
+    #[error("another agent manages these GPUs")]
+    Busy,
+    #[error("failed to reserve the GPUs for this agent")]
+    Failed(#[source] io::Error),
+}
+
+impl MachineError {
+    /// Whether this agent is root's and the other one is not.
+    pub(crate) fn is_of_a_user(&self) -> bool {
+        let is_users = matches!(self, Self::Taken { user, .. } if *user != 0);
+        is_users && rustix::process::geteuid().is_root()
+    }
+
+    /// What to do about it.
+    pub(crate) fn hint(&self) -> &'static str {
+        match self {
+            Self::Taken { user: 0, .. } | Self::Root => {
+                "ask root to start its agent with --users all, then `apportion run` uses it"
+            }
+            _ => {
+                "wait until that agent ends, or ask root to start one for all users: `apportion-agent --users all`"
+            }
+        }
+    }
+}
+
+/// A machine that no other agent manages for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    /// The driver's, and that of the agent's folder.
+    names: [String; 2],
+    held: Vec<UnixListener>,
+}
+
+impl Machine {
+    /// Takes the name of the simulated driver at the socket, or of the machine's own, for the agent that has the
+    /// folder.
+    ///
+    /// An agent that had the folder before and lost it leaves as soon as it sees that. Its ledger is taken over, so it
+    /// is waited for a moment and no longer; the name is taken when it is free.
+    pub(crate) async fn take(
+        simulated: Option<&Path>,
+        folder: &Path,
+    ) -> Result<Self, MachineError> {
+        let driver = match simulated {
+            None => NAME.to_owned(),
+            Some(socket) => format!("{NAME}/sim/{}", identity(socket)?),
+        };
+        if simulated.is_none() && is_roots() {
+            return Err(MachineError::Root);
+        }
+        let folder = format!("{NAME}/folder/{}", identity(folder)?);
+        let mut machine = Self {
+            names: [driver, folder],
+            held: Vec::new(),
+        };
+        let own = rustix::process::geteuid().as_raw();
+        let deadline = Instant::now() + LEAVES_IN;
+        while !machine.enter()? {
+            let [driver, folder] = &machine.names;
+            let taken = holder(driver).await;
+            // Whoever is not seen has just left, and one of this user may be about to.
+            let may_leave = !matches!(taken, Some((user, _)) if user != own);
+            if !may_leave || Instant::now() > deadline {
+                return match taken {
+                    Some((user, _)) if user == own && taken == holder(folder).await => Ok(machine),
+                    Some((user, pid)) => Err(MachineError::Taken { user, pid }),
+                    None => Err(MachineError::Busy),
+                };
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(machine)
+    }
+
+    /// Takes what is free, and lets those go who asked who this is.
+    pub(crate) fn keep(&mut self) {
+        for listener in &self.held {
+            while listener.accept().is_ok() {}
+        }
+        let _ = self.enter();
+    }
+
+    /// Takes both names, or none.
+    fn enter(&mut self) -> Result<bool, MachineError> {
+        if !self.held.is_empty() {
+            return Ok(true);
+        }
+        let held: io::Result<Vec<_>> = self.names.iter().map(|name| bind(name)).collect();
+        match held {
+            Ok(held) => self.held = held,
+            Err(problem) if problem.kind() == io::ErrorKind::AddrInUse => return Ok(false),
+            Err(problem) => return Err(MachineError::Failed(problem)),
+        }
+        Ok(true)
+    }
+}
+
+fn identity(path: &Path) -> Result<String, MachineError> {
+    let found = fs::metadata(path).map_err(MachineError::Failed)?;
+    Ok(format!("{}-{}", found.dev(), found.ino()))
+}
+
+fn bind(name: &str) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The user and the process that have the name.
+async fn holder(name: &str) -> Option<(u32, i32)> {
+    let stream = UnixStream::connect(format!("\0{name}")).await.ok()?;
+    let peer = stream.peer_cred().ok()?;
+    Some((peer.uid(), peer.pid().unwrap_or_default()))
+}
+
+/// Whether root's agent runs and this is not one of root's. The kernel's list of locks says so to everybody.
+fn is_roots() -> bool {
+    let lock = Path::new(place::DIR_ROOT).join(place::AGENT_LOCK);
+    let Some(found) = fs::metadata(lock).ok() else {
+        return false;
+    };
+    let inode = format!(":{}", found.ino());
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let is_it = |line: &str| {
+        let mut words = line.split_whitespace();
+        words.nth(1) == Some("FLOCK") && words.any(|word| word.ends_with(&inode))
+    };
+    !rustix::process::geteuid().is_root() && found.uid() == 0 && locks.lines().any(is_it)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_driver_has_one_agent_and_another_driver_has_another() {
+        let first = tempfile::NamedTempFile::new().unwrap();
+        let second = tempfile::NamedTempFile::new().unwrap();
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let folder = |at: usize| folders[at].path();
+        let mut held = Machine::take(Some(first.path()), folder(0)).await.unwrap();
+        let other = Machine::take(Some(second.path()), folder(1)).await;
+        assert!(other.is_ok());
+        drop(other);
+        for _ in 0..300 {
+            held.keep();
+            let own = rustix::process::geteuid().as_raw();
+            let pid = i32::try_from(std::process::id()).unwrap();
+            assert_eq!(holder(&held.names[0]).await, Some((own, pid)));
+        }
+        let refused = Machine::take(Some(first.path()), folder(1)).await;
+        assert!(matches!(refused, Err(MachineError::Taken { .. })));
+        // Who has the folder now waits for the name, and gets it.
+        let mut next = Machine::take(Some(first.path()), folder(0)).await.unwrap();
+        assert!(next.held.is_empty());
+        drop(held);
+        next.keep();
+        assert_eq!(next.held.len(), 2);
+    }
+}

@@ -1,0 +1,129 @@
+//! The users of a machine who share root's agent.
+//!
+//! Who asks is the kernel's word. The key of an allocation says whose it is: the agent puts the user in front of what
+//! the user chose, so that a user can neither name nor guess another's, and the checkpoint keeps it.
+
+use apportion_abi::{Ask, Bytes, Workload};
+use apportion_ledger::{Allocation, AllocationId, Owner, Proposal};
+use tonic::Status;
+
+use crate::procfs;
+
+/// The most allocations of one user. Each has files and a mapping in the agent.
+const MOST: usize = 256;
+
+/// Which users of this machine may ask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Users {
+    /// The agent's own, and root.
+    #[default]
+    Own,
+    /// Everybody. Each has and changes only what is its own.
+    All,
+}
+
+/// A user who is neither root nor the agent's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tenant(pub(crate) u32);
+
+impl Tenant {
+    /// Whose allocation a key is.
+    pub(crate) fn of(key: &str) -> Option<Self> {
+        let (user, _) = key.strip_prefix("user ")?.split_once(' ')?;
+        user.parse().ok().map(Self)
+    }
+
+    /// The proposal as this user's.
+    pub(crate) fn proposal(self, proposal: Proposal) -> Result<Proposal, Status> {
+        if Workload::of(&proposal.name).is_some() {
+            let why = format!("the name {:?} is that of a pod", proposal.name);
+            return Err(Status::invalid_argument(why));
+        }
+        let key = format!("user {} {}", self.0, proposal.key);
+        Ok(Proposal { key, ..proposal })
+    }
+
+    /// Whether an allocation with this key is this user's to change.
+    pub(crate) fn may_change(self, id: &AllocationId, key: Option<&str>) -> Result<(), Status> {
+        match key.and_then(Self::of) {
+            Some(owner) if owner == self => Ok(()),
+            _ => {
+                let why = format!("user {} has no allocation {id}", self.0);
+                Err(Status::permission_denied(why))
+            }
+        }
+    }
+
+    /// Whether a process is this user's.
+    pub(crate) fn may_own(self, owner: &Owner) -> Result<(), Status> {
+        let is_own = match owner {
+            Owner::Process(process) => {
+                procfs::users(process.pid).is_some_and(|(real, _)| real == self.0)
+            }
+            Owner::Pod(_) => false,
+        };
+        let why = || format!("the holder is not a process of user {}", self.0);
+        is_own
+            .then_some(())
+            .ok_or_else(|| Status::permission_denied(why()))
+    }
+
+    /// Whether the user may have so much. What is asked replaces what the allocation `instead` has.
+    pub(crate) fn may_have(
+        self,
+        asks: &[Ask],
+        allocations: &[&Allocation],
+        instead: Option<&AllocationId>,
+        quota: Option<Bytes>,
+    ) -> Result<(), Status> {
+        let own = |allocation: &&&Allocation| {
+            Self::of(&allocation.key) == Some(self) && Some(&allocation.id) != instead
+        };
+        let own: Vec<_> = allocations.iter().filter(own).collect();
+        let user = self.0;
+        if own.len() >= MOST {
+            let why = format!("user {user} has {MOST} allocations, which is the most");
+            return Err(Status::resource_exhausted(why));
+        }
+        for Ask { card, bytes } in asks {
+            let held = own.iter().filter_map(|of| of.grant(*card));
+            let held: Bytes = held.map(|grant| grant.held).sum();
+            if let Some(quota) = quota.filter(|quota| held.plus(*bytes) > *quota) {
+                return Err(Status::resource_exhausted(format!(
+                    "user {user} asked {bytes} on {card} and holds {held}; the quota of a user is {quota} of each GPU"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_says_whose_it_is() {
+        let proposal = |key: &str, name: &str| Proposal {
+            key: key.into(),
+            name: name.into(),
+            asks: Vec::new(),
+            ttl: std::time::Duration::ZERO,
+        };
+        let made = Tenant(1000)
+            .proposal(proposal("user 0 a", "train"))
+            .unwrap();
+        assert_eq!(Tenant::of(&made.key), Some(Tenant(1000)));
+        assert_eq!(Tenant::of("run-1-2"), None);
+        assert!(
+            Tenant(1000)
+                .proposal(proposal("a", "kube-system/dns/main"))
+                .is_err()
+        );
+        let id = AllocationId("1-1".into());
+        assert!(Tenant(1000).may_change(&id, Some(&made.key)).is_ok());
+        for key in [None, Some("run-1-2"), Some("user 1001 a")] {
+            assert!(Tenant(1000).may_change(&id, key).is_err());
+        }
+    }
+}

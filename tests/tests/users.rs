@@ -1,0 +1,127 @@
+//! Two users of one machine: the second one's commands find root's agent, and each keeps what is its own.
+//!
+//! Only root can play several users. As an ordinary user these tests do nothing.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use apportion_tests::{Host, MIB, PATIENCE, Said, eventually};
+use serde_json::Value;
+
+const ALICE: u32 = 4711;
+const BOB: u32 = 4712;
+
+/// A machine whose folders other users can pass.
+fn shared_host() -> Option<Host> {
+    if fs::metadata("/proc/self").ok()?.uid() != 0 {
+        return None;
+    }
+    let host = Host::new();
+    fs::set_permissions(host.dir(), Permissions::from_mode(0o711)).expect("it is there");
+    fs::set_permissions(host.instance(), Permissions::from_mode(0o711)).expect("it is there");
+    Some(host)
+}
+
+fn of(user: u32, mut command: Command) -> Command {
+    command.uid(user).gid(user);
+    command
+}
+
+fn victim(host: &Host, user: u32, name: &str, mib: &str) -> Command {
+    let options = ["--gpu-memory", mib, "--name", name];
+    let mut command = host.limited(&options, apportion_tests::built("victim"));
+    command.arg("-");
+    of(user, command)
+}
+
+fn named(top: &Value, name: &str) -> Value {
+    let all = top["allocations"].as_array().expect("it is there");
+    let found = all.iter().find(|allocation| allocation["name"] == name);
+    found.cloned().unwrap_or_default()
+}
+
+#[test]
+fn a_second_users_command_gets_its_share_from_roots_agent() {
+    let Some(host) = shared_host() else { return };
+    let _agent = host.agent(&["--tick", "50", "--users", "all", "--user-quota", "6000"]);
+    let mut roots = host.victim(&["--gpu-memory", "3000", "--name", "roots"]);
+    roots.step("alloc 100M").ok();
+    let mut alices = host.start(&mut victim(&host, ALICE, "alices", "4000"));
+    alices.step("alloc 3000M").ok();
+    alices.step("alloc 1000M").refused();
+    let top = host.top();
+    let folder = named(&top, "alices")["account_dir"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let usage = fs::metadata(format!("{folder}/usage")).unwrap();
+    assert_eq!((usage.uid(), usage.mode() & 0o777), (ALICE, 0o600));
+    // One book: what Alice has is not there for Bob, and Alice has a quota.
+    let mut run = victim(&host, BOB, "bobs", "4000");
+    let said = Said::by(&mut run);
+    assert!(said.err.contains("roots with 3000 MiB"), "{}", said.err);
+    let mut run = victim(&host, ALICE, "more", "2500");
+    let said = Said::by(&mut run);
+    assert!(said.err.contains("the quota of a user is"), "{}", said.err);
+    // Bob can neither resize nor open what is Alice's, but sees it.
+    let mut resize = of(BOB, host.simulated("resize"));
+    let said = Said::by(resize.args(["alices", "--gpu-memory", "100"]));
+    assert!(
+        said.err.contains("user 4712 has no allocation"),
+        "{}",
+        said.err
+    );
+    let seen = Said::by(of(BOB, host.simulated("top")).arg("--json"));
+    assert_eq!(named(&seen.well().json(), "alices")["state"], "allocated");
+    let open = format!("exec 3<>{folder}/usage");
+    let mut shell = host.program("/bin/sh");
+    shell.args(["-c", &open]);
+    assert!(!of(BOB, shell).output().unwrap().status.success());
+    alices.step("alloc 500M").ok();
+    assert!(alices.end().success());
+    eventually(PATIENCE, "her share is free again", || {
+        let granted = host.top()["cards"][0]["granted_bytes"].as_u64();
+        granted == Some(3000 * MIB)
+    });
+}
+
+#[test]
+fn a_program_that_becomes_another_user_keeps_its_limit() {
+    let Some(host) = shared_host() else { return };
+    let _agent = host.agent(&["--tick", "50"]);
+    let mut command = host.limited(&["--gpu-memory", "2000"], "setpriv");
+    let user = ALICE.to_string();
+    command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+    command.arg(apportion_tests::built("victim")).arg("-");
+    let mut victim = host.start(&mut command);
+    victim.step("alloc 1000M").ok();
+    victim.step("alloc 1000M").refused();
+    assert!(host.high_water() <= 2000 * MIB);
+}
+
+#[test]
+fn a_user_beside_an_agent_that_is_not_for_all_is_told_what_to_do() {
+    let Some(host) = shared_host() else { return };
+    let _agent = host.agent(&["--tick", "50"]);
+    let own = host.dir().join("alices");
+    fs::create_dir(&own).unwrap();
+    std::os::unix::fs::chown(&own, Some(ALICE), Some(ALICE)).unwrap();
+    let driver = host.instance().join("driver.sock");
+    let mut run = victim(&host, ALICE, "alices", "1000");
+    run.env("APPORTION_DIR", &own)
+        .env("APPORTION_SIM_SOCKET", driver);
+    let said = Said::by(&mut run);
+    assert_ne!(said.code(), Some(0));
+    assert_eq!(said.err.lines().count(), 1, "{}", said.err);
+    let told = [
+        "the agent of user 0 manages these GPUs",
+        "ask root to start its agent with --users all",
+    ];
+    assert!(
+        told.iter().all(|told| said.err.contains(told)),
+        "{}",
+        said.err
+    );
+}
