@@ -19,21 +19,25 @@ const POLICY: &str = "apportion-scheduler-own-fields";
 const STILL: &str = "still";
 
 impl Cluster {
-    /// The policy as people install it, in force.
-    fn with_policy() -> Self {
-        let cluster = Self::bare();
+    /// Makes a policy of the chart and its binding, as people install them.
+    pub(crate) fn install_policy(&self, name: &str) {
         let manifest = "../runtime-class/manifests/default.yaml";
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest));
         let text = text.expect("the manifest is there");
         let documents = text.split("\n---\n");
-        let ours = documents.filter(|one| one.contains(&format!("name: {POLICY}\n")));
-        let ours: Vec<&str> = ours.collect();
-        assert_eq!(ours.len(), 2, "a policy and its binding");
-        let path = cluster.plane.dir().join("policy.yaml");
-        fs::write(&path, ours.join("\n---\n")).expect("the folder is writable");
-        let _ = cluster
-            .plane
-            .kubectl(&["apply", "-f", &path.display().to_string()]);
+        let wanted = documents.filter(|one| one.contains(&format!("name: {name}\n")));
+        let wanted: Vec<&str> = wanted.collect();
+        assert_eq!(wanted.len(), 2, "a policy and its binding");
+        let path = self.plane.dir().join("policy.yaml");
+        fs::write(&path, wanted.join("\n---\n")).expect("the folder is writable");
+        let path = path.display().to_string();
+        let _ = self.plane.kubectl(&["apply", "-f", &path]);
+    }
+
+    /// The scheduler's policy in force, and a pod.
+    fn with_policy() -> Self {
+        let cluster = Self::bare();
+        cluster.install_policy(POLICY);
         let mut still = pod(STILL, json!({"gpu-fraction": "0.5"}));
         still["spec"]["schedulerName"] = json!("nobody");
         cluster.plane.apply(&[still]);
