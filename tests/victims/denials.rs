@@ -232,9 +232,10 @@ fn answer(read: i32, value: u64) -> ! {
 
 fn prctl(option: u64, argument: u64) -> i32 {
     let option = i32::try_from(option).unwrap_or(-1);
-    // SAFETY: the options of the tests take numbers; a name is a text of this program.
     match option {
+        // SAFETY: the name is a text of this program.
         libc::PR_SET_NAME => unsafe { libc::prctl(option, c"v) R 1 (1".as_ptr(), 0, 0, 0) },
+        // SAFETY: the other options of the tests take numbers.
         option => unsafe { libc::prctl(option, argument, 0, 0, 0) },
     }
 }
