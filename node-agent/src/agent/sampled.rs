@@ -148,17 +148,18 @@ impl Agent {
     }
 
     /// What was claimed of a card by processes that the driver does not list there.
+    ///
+    /// Claims are a tenant's own words. They explain no more memory than is held for the allocation, so that a forged
+    /// claim cannot hide the memory of others.
     fn unlisted(&self, reading: &Reading) -> Bytes {
         let claimed = |(id, slots): (&AllocationId, &Vec<Slot>)| {
             let position = self.accounts.get(id)?.position(reading.uuid)?;
+            let grant = self.ledger.allocation(id)?.grant(reading.uuid)?;
             let unlisted = slots
                 .iter()
                 .filter(|slot| !reading.processes.contains_key(&slot.process.pid));
-            Some(
-                unlisted
-                    .filter_map(|slot| slot.claimed.get(position).copied())
-                    .sum::<Bytes>(),
-            )
+            let claims = unlisted.filter_map(|slot| slot.claimed.get(position).copied());
+            Some(claims.sum::<Bytes>().min(grant.held))
         };
         self.slots.iter().filter_map(claimed).sum()
     }
