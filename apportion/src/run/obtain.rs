@@ -18,6 +18,9 @@ use crate::instance::Instance;
 
 /// How often cards are chosen again after somebody else took the hole.
 const ATTEMPTS: u32 = 5;
+/// After this time the agent has looked at the GPUs again. What it knows of other programs may be as old as its last
+/// look, and a program that has just ended may have been one of them.
+const NEXT_LOOK: Duration = Duration::from_millis(600);
 /// For how long a request that was lost with its agent is made again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -111,11 +114,16 @@ async fn tie(
     open: &mut Option<Proposal>,
 ) -> Result<(Allocation, ListReply), Failure> {
     let mut refusals = 0;
+    let mut has_waited = false;
     loop {
         let list = agent.list().await?;
-        let proposal = match open.take() {
-            Some(proposal) => proposal,
-            None => Proposal::choose(ask, &list)?,
+        let proposal = match open.take().map_or_else(|| Proposal::choose(ask, &list), Ok) {
+            Err(_) if !has_waited && list.cards.iter().any(|card| card.unmanaged_bytes > 0) => {
+                has_waited = true;
+                tokio::time::sleep(NEXT_LOOK).await;
+                continue;
+            }
+            proposal => proposal?,
         };
         let Proposal { key, shares } = open.insert(proposal);
         match agent
