@@ -233,8 +233,8 @@ fn become_it(mut command: Command, rest: &Rest) -> Result<ExitCode> {
     Err(error).with_context(|| format!("failed to start {program}"))
 }
 
-/// Runs the suites; a cluster that they started goes with them. Without a name these are all, and the suite of the
-/// scheduler, which starts API servers of its own from the same programs.
+/// Runs the suites; a cluster that they started goes with them. Without a name these are all, with the suite of the
+/// scheduler.
 fn test(
     workspace: &Workspace,
     folder: &Folder,
@@ -255,8 +255,21 @@ fn test(
             .filter(move |program| program.package == package)
     };
 
+    // It starts API servers of its own and needs no cluster.
+    let scheduler = of_package(SCHEDULER).find(|program| program.target == "scheduler");
+    if suites.is_empty() && scheduler.is_none() {
+        bail!("no test suite of the scheduler was found");
+    }
+    let is_known = |suite: &&String| {
+        let mut known = of_package(SUITES).chain(scheduler);
+        known.any(|program| program.target == **suite)
+    };
+    if let Some(other) = suites.iter().find(|suite| !is_known(suite)) {
+        bail!("{other} needs no cluster; hint: cargo test --workspace --test {other}");
+    }
+    let needs_one = of_package(SUITES).next().is_some();
     let ran_before = Cluster::at(folder).is_some_and(|cluster| cluster.state() == State::Up);
-    if !ran_before {
+    if needs_one && !ran_before {
         bring_up(workspace, folder, shape)?;
     }
     let mut failed = Vec::new();
@@ -274,15 +287,11 @@ fn test(
     };
     // One after another: they share the node.
     of_package(SUITES).for_each(|program| run_one(program, &[]));
-    if !ran_before {
+    if needs_one && !ran_before {
         end(folder)?;
     }
-    if suites.is_empty() {
-        let mut scheduler = of_package(SCHEDULER).filter(|program| program.target == "scheduler");
-        let program = scheduler
-            .next()
-            .context("no test suite of the scheduler was found")?;
-        // Each test has servers of its own, and two at once are enough for a small machine.
+    if let Some(program) = scheduler {
+        // Two at once are enough for a small machine.
         run_one(program, &["--test-threads=2"]);
     }
     match failed.is_empty() {
