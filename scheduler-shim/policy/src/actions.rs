@@ -284,7 +284,7 @@ impl Session<'_> {
         let since = job.last_eviction.unwrap_or_default().max(job.created);
         let is_due =
             job.preemption_delay == Duration::ZERO || since + job.preemption_delay <= self.now;
-        is_due && !self.barred.contains(&view.job)
+        is_due && !self.barred.contains_key(&view.job)
     }
 
     fn may_consolidate(&self, view: &View) -> bool {

@@ -1,13 +1,21 @@
-//! Looking one step ahead, so that nothing is evicted in vain.
+//! Looking ahead, so that nothing is evicted in vain.
 //!
-//! Whoever is evicted waits again, and may be served before the job that it was evicted for; then the same
-//! eviction would come back round after round. So a plan is tried before it is given: were it carried out,
-//! would every place that was promised be taken by whom it was promised to? A job of which that is not true
-//! may not make others leave in this step, and the plan is made anew without it.
+//! An evicted pod waits again. It may be served before the job that it was evicted for, and then the same
+//! eviction would come back in every step. So the scheduler tries a plan before it carries it out.
+//!
+//! - The cautious plan: every job that makes others leave gets its place in the very next step. A job that
+//!   would not get it is barred: it may not make others leave, and the plan is made again without it.
+//! - A bold plan lets barred jobs evict. Two waiting jobs can bar each other although each would be served in
+//!   the end: one takes the place that was made for the other, which then makes room once more. So a bold plan
+//!   is followed with cautious steps until nothing changes, and is taken if everybody who made others leave has
+//!   a place then.
+//!
+//! Without bold plans a job with a claim (a quota, a fair share, a priority in its queue) could wait for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::amounts::{Resource, UNLIMITED};
 use crate::cluster::{Cluster, Status};
 use crate::naming::Naming;
 use crate::session::Session;
@@ -16,12 +24,31 @@ use crate::step::Action;
 /// How many plans are tried before nobody may evict.
 const PLANS: usize = 8;
 
+/// How many bold plans are tried.
+const BOLD_PLANS: usize = 8;
+
+/// How many steps a bold plan may take until nothing changes.
+const STEPS_TO_REST: usize = 8;
+
 /// A job and those of its tasks and of its victims' that were promised a place.
 #[derive(Clone, Debug)]
 pub(crate) struct Promise {
     pub(crate) job: usize,
     pub(crate) tasks: Vec<usize>,
 }
+
+/// A job that may not make others leave in this step, because it would be in vain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldBack {
+    /// The job.
+    pub job: String,
+    /// The jobs that would get the place before it; none where too many plans were tried to say.
+    pub by: Vec<String>,
+}
+
+/// Jobs that may not make others leave, and who would get the place before each; unknown for those that were never
+/// tried.
+pub(crate) type Barred = BTreeMap<usize, Option<BTreeSet<usize>>>;
 
 /// Runs all actions on a cluster, with no eviction in vain.
 #[must_use]
@@ -36,44 +63,177 @@ pub fn plan_aloud<'a>(
     cluster: &'a Cluster,
     mut done: impl FnMut(&Session<'a>, Action),
 ) -> Session<'a> {
-    let mut run = |session: &mut Session<'a>, actions: &[Action]| {
-        for &action in actions {
-            session.run(action);
-            done(session, action);
-        }
+    let session = cautious(now, cluster, &mut done);
+    if session.barred.is_empty() {
+        return session;
+    }
+    let barred = session.barred.clone();
+    let tried: Vec<usize> = (barred.iter())
+        .filter(|(_, by)| by.is_some())
+        .map(|(&job, _)| job)
+        .collect();
+    let without = |job: &usize| {
+        let mut others = barred.clone();
+        others.remove(job);
+        others
     };
-    let mut barred = BTreeSet::new();
+    let bold = std::iter::once(Barred::new()).chain(tried.iter().map(without));
+    for barred in bold.take(BOLD_PLANS) {
+        let session = run(now, cluster, barred, &mut done);
+        if session.pays_off(cluster) {
+            return session;
+        }
+    }
+    run(now, cluster, barred, &mut done)
+}
+
+/// Runs all actions while some jobs may not make others leave.
+fn run<'a>(
+    now: Duration,
+    cluster: &'a Cluster,
+    barred: Barred,
+    done: &mut impl FnMut(&Session<'a>, Action),
+) -> Session<'a> {
+    let mut session = Session::open(now, cluster);
+    session.barred = barred;
+    for action in Action::ALL {
+        session.run(action);
+        done(&session, action);
+    }
+    session
+}
+
+/// The cautious plan.
+fn cautious<'a>(
+    now: Duration,
+    cluster: &'a Cluster,
+    done: &mut impl FnMut(&Session<'a>, Action),
+) -> Session<'a> {
+    let mut barred = Barred::new();
     for _ in 0..PLANS {
-        let mut session = Session::open(now, cluster);
-        session.barred.clone_from(&barred);
-        run(&mut session, &Action::ALL);
+        let session = run(now, cluster, barred.clone(), done);
         let broken = session.broken_promises(cluster);
         if broken.is_empty() {
             return session;
         }
         barred.extend(broken);
     }
-    let mut session = Session::open(now, cluster);
-    run(&mut session, &[Action::Allocate, Action::EvictStaleGangs]);
-    session
+    for job in 0..cluster.jobs.len() {
+        barred.entry(job).or_default();
+    }
+    run(now, cluster, barred, done)
 }
 
 impl Session<'_> {
-    /// The jobs that would not get in the next step what others are evicted for in this one.
-    fn broken_promises(&self, cluster: &Cluster) -> BTreeSet<usize> {
+    /// The jobs that wait and may not make others leave in this step, by name.
+    #[must_use]
+    pub fn held_back(&self) -> Vec<HeldBack> {
+        let name = |job: &usize| self.jobs[*job].job.name.clone();
+        let barred = self.barred.iter();
+        let tried = barred.filter_map(|(job, by)| Some((job, by.as_ref()?)));
+        tried
+            .filter(|(job, _)| self.is_waiting(&self.jobs[**job].view))
+            .map(|(job, by)| HeldBack {
+                job: name(job),
+                by: by.iter().map(name).collect(),
+            })
+            .collect()
+    }
+
+    /// The jobs that would not get in the next step what others are evicted for in this one, and who gets a place
+    /// there then.
+    fn broken_promises(&self, cluster: &Cluster) -> Barred {
         if self.promises.is_empty() {
-            return BTreeSet::new();
+            return Barred::new();
         }
         let next = self.carried_out(cluster);
         let mut ahead = Session::open(self.now, &next);
         ahead.run(Action::Allocate);
         // The same jobs and tasks have the same numbers, because they have the same names.
-        let is_kept = |task: &usize| ahead.standings[*task].status.is_active_allocated();
+        let is_kept = |task: &usize| ahead.has_place(*task);
         let broken = self
             .promises
             .iter()
             .filter(|promise| !promise.tasks.iter().all(is_kept));
-        broken.map(|promise| promise.job).collect()
+        broken
+            .map(|promise| {
+                let nodes = self.nodes_of(promise);
+                let by = (0..ahead.tasks.len()).filter(|&task| {
+                    let standing = &ahead.standings[task];
+                    standing.status == Status::Binding && nodes.contains(&standing.node)
+                });
+                let by = by.map(|task| ahead.tasks[task].job);
+                let others = by.filter(|&job| job != promise.job);
+                (promise.job, Some(others.collect()))
+            })
+            .collect()
+    }
+
+    /// Whether the evictions serve those for whom they are made, or others with a claim, once nothing changes any more.
+    fn pays_off(&self, cluster: &Cluster) -> bool {
+        if self.promises.is_empty() {
+            return false;
+        }
+        let mut at = self.carried_out(cluster);
+        for _ in 0..STEPS_TO_REST {
+            let ahead = cautious(self.now, &at, &mut |_, _| ());
+            if !ahead.changes_something() {
+                let opening = Session::open(self.now, cluster);
+                let mut promises = self.promises.iter();
+                return promises.all(|promise| self.is_served(promise, &opening, &ahead));
+            }
+            at = ahead.carried_out(&at);
+        }
+        false
+    }
+
+    /// Whether a job, or another with a claim, has at the end the room that is made for it now.
+    fn is_served(&self, promise: &Promise, opening: &Session<'_>, end: &Session<'_>) -> bool {
+        let nodes: BTreeSet<Option<usize>> = self.nodes_of(promise);
+        let mut tasks = 0..self.tasks.len();
+        tasks.any(|task| {
+            let came = self.opening[task].status == Status::Pending && end.has_place(task);
+            let job = self.tasks[task].job;
+            let takes_room = || nodes.contains(&end.standings[task].node);
+            came && (promise.tasks.contains(&task)
+                || takes_room() && opening.has_claim(job, promise.job))
+        })
+    }
+
+    fn nodes_of(&self, promise: &Promise) -> BTreeSet<Option<usize>> {
+        let tasks = promise.tasks.iter();
+        tasks.map(|&task| self.standings[task].node).collect()
+    }
+
+    /// Whether a task runs, or has a place that becomes free without anybody being evicted.
+    fn has_place(&self, task: usize) -> bool {
+        let status = self.standings[task].status;
+        status.is_active_allocated() || status == Status::Pipelined
+    }
+
+    /// Whether a job that gets the room made for `other` had a right to it, too: its queues hold less than they may,
+    /// or it is in the same queue and not of lower priority.
+    fn has_claim(&self, job: usize, other: usize) -> bool {
+        let (job, other) = (&self.jobs[job], &self.jobs[other]);
+        let holds_less = |queue: usize| {
+            let queue = self.queues.get(queue);
+            let gpu = queue.of(Resource::Gpu);
+            gpu.allocatable() == UNLIMITED || gpu.allocated < gpu.allocatable()
+        };
+        let is_below_share = job
+            .queue
+            .is_some_and(|queue| self.queues.upward(queue).all(holds_less));
+        is_below_share || (job.queue == other.queue && job.job.priority >= other.job.priority)
+    }
+
+    /// Whether anything starts or ends; places that are only reserved change nothing.
+    fn changes_something(&self) -> bool {
+        let mut standings = self.opening.iter().zip(&self.standings);
+        standings.any(|(before, after)| {
+            let starts = after.status == Status::Binding && before.status != Status::Binding;
+            let ends = before.status.is_allocated() && !after.status.is_allocated();
+            starts || ends
+        })
     }
 
     /// The cluster after the plan: what is bound runs, what is evicted waits.

@@ -60,7 +60,7 @@ mod stock;
 mod topology;
 mod touched;
 
-pub use ahead::{plan, plan_aloud};
+pub use ahead::{HeldBack, plan, plan_aloud};
 pub use claims::ClaimRefusal;
 pub use cluster::Cluster;
 pub use neighbours::CompanyRefusal;

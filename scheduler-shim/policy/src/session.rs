@@ -7,13 +7,13 @@
 //! The cluster is sorted when the session opens; the order in which it was built has no influence.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use apportion_abi::{Bytes, Share as CardShare};
 
-use crate::ahead::Promise;
+use crate::ahead::{Barred, Promise};
 use crate::amounts::Amounts;
 use crate::cluster::{
     Cards, Claim, Cluster, Job, Node, Queue, Settings, Status, Task, Topology, ZoneAmounts,
@@ -111,7 +111,7 @@ pub struct Session<'a> {
     /// How many NUMA zones the node with the most of them has.
     pub(crate) most_zones: usize,
     /// Jobs that may not make others leave.
-    pub(crate) barred: BTreeSet<usize>,
+    pub(crate) barred: Barred,
     /// Who is where, for those that look for others.
     pub(crate) company: Company,
     /// What others were evicted for.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use apportion_policy::HeldBack;
 use apportion_policy::amounts::{Amounts, Resource};
 use apportion_policy::cluster::{Job, Status, Task};
 use apportion_policy::share::{QueueShare, Share};
@@ -60,6 +61,7 @@ pub(crate) fn all(snapshot: &Snapshot<'_>, books: &Books<'_>) -> Vec<Waiting> {
         snapshot,
         books,
         views: BTreeMap::new(),
+        held_back: books.session.held_back(),
     };
     for job in &books.cluster.jobs {
         let waits = |task: &&Task| matches!(books.status(task), Status::Pending | Status::Gated);
@@ -89,6 +91,8 @@ struct Inquiry<'a, 'c> {
     books: &'a Books<'c>,
     /// The nodes as pods see them that ask for the same, whoever is around.
     views: BTreeMap<String, Vec<NodeView>>,
+    /// The jobs for which others could be evicted, but in vain.
+    held_back: Vec<HeldBack>,
 }
 
 impl Inquiry<'_, '_> {
@@ -118,7 +122,11 @@ impl Inquiry<'_, '_> {
             None => {
                 let books = self.books;
                 let company = |node: &str| room::company(books, task, node);
-                no_room(self.views(task), company, next.len())
+                let mut message = no_room(self.views(task), company, next.len());
+                if let Some(held_back) = self.held_back.iter().find(|held| held.job == job.name) {
+                    message.push_str(&in_vain(held_back));
+                }
+                message
             }
         };
         (Reason::Unschedulable, message)
@@ -227,6 +235,30 @@ fn too_large(books: &Books<'_>, together: usize, more: Amounts) -> Option<String
 }
 
 /// What all nodes together lack, and which of them came closest. Those that have room may lack `company`.
+/// Why nobody is evicted for a job.
+fn in_vain(held_back: &HeldBack) -> String {
+    const SHOWN: usize = 3;
+    const BEFORE: &str = "; no pod is evicted for it, because";
+    if held_back.by.is_empty() {
+        return format!("{BEFORE} it would not get the room that this frees");
+    }
+    let more = held_back.by.len().saturating_sub(SHOWN);
+    let first: Vec<&str> = held_back
+        .by
+        .iter()
+        .map(String::as_str)
+        .take(SHOWN)
+        .collect();
+    let more = match more {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "{BEFORE} the room would go to {}{more} first",
+        first.join(", ")
+    )
+}
+
 fn no_room(
     views: &[NodeView],
     company: impl Fn(&str) -> Option<(Lack, String)>,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share as CardShare};
 
+use crate::ahead::Barred;
 use crate::amounts::{Amounts, Resource};
 use crate::cluster::{Cards, Claim, Cluster, Job, Node, Task};
 use crate::company::Company;
@@ -62,7 +63,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         opening: Vec::new(),
         card_names: BTreeMap::new(),
         claims: Vec::new(),
-        barred: BTreeSet::new(),
+        barred: Barred::new(),
         company: Company::default(),
         promises: Vec::new(),
         profiles,

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 mod checks;
+mod claims;
 mod clusters;
 mod metamorphic;
 mod mixed;

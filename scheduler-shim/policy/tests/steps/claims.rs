@@ -1,0 +1,177 @@
+//! Whoever has a claim is served in the end, or the plan names who holds it back; nobody leaves in vain.
+//!
+//! Half of the jobs settle first. Then the others arrive and make claims on what is taken.
+
+use std::collections::BTreeSet;
+
+use apportion_policy::cluster::{Cards, Job, Status, Task};
+use apportion_policy::{Action, Cluster, Decision, Session, plan};
+use proptest::prelude::*;
+
+use super::clusters::{NOW, cluster};
+use super::rounds::carry_on;
+
+const ROUNDS: usize = 20;
+
+/// Goes on until nothing starts or ends.
+fn settle(cluster: &mut Cluster, first_round: usize) -> Result<(), TestCaseError> {
+    for round in first_round..first_round + ROUNDS {
+        let mut decisions = plan(NOW, cluster).decisions();
+        decisions.retain(|one| !matches!(one, Decision::Reserve { .. }));
+        if decisions.is_empty() {
+            return Ok(());
+        }
+        carry_on(cluster, round, &decisions);
+    }
+    Err(TestCaseError::fail("it has not settled"))
+}
+
+/// A cluster at rest after the second half of its jobs arrived, and who ran before that.
+fn after_arrivals(mut cluster: Cluster) -> Result<(Cluster, BTreeSet<String>), TestCaseError> {
+    let late = cluster.jobs.split_off(cluster.jobs.len() / 2);
+    settle(&mut cluster, 0)?;
+    let before = running(&cluster);
+    cluster.jobs.extend(late);
+    settle(&mut cluster, ROUNDS)?;
+    Ok((cluster, before))
+}
+
+fn tasks(cluster: &Cluster) -> impl Iterator<Item = &Task> {
+    cluster.jobs.iter().flat_map(|job| &job.tasks)
+}
+
+fn running(cluster: &Cluster) -> BTreeSet<String> {
+    let running = tasks(cluster).filter(|task| task.status == Status::Running);
+    running.map(|task| task.name.clone()).collect()
+}
+
+/// What KAI's actions decide, which do not look ahead.
+fn decided_at_once(cluster: &Cluster) -> Vec<Decision> {
+    let mut session = Session::open(NOW, cluster);
+    for action in Action::ALL {
+        session.run(action);
+    }
+    session.decisions()
+}
+
+/// The jobs that KAI's actions would evict others for.
+fn claimants(cluster: &Cluster) -> BTreeSet<String> {
+    let decisions = decided_at_once(cluster);
+    let evicted: BTreeSet<&String> = (decisions.iter())
+        .filter_map(|one| match one {
+            Decision::Evict { job, .. } => Some(job),
+            _ => None,
+        })
+        .collect();
+    if evicted.is_empty() {
+        return BTreeSet::new();
+    }
+    let reserved = decisions.iter().filter_map(|one| match one {
+        Decision::Reserve { job, .. } => Some(job),
+        _ => None,
+    });
+    // Victims that only move have a reserved place, too.
+    let claimants = reserved.filter(|job| !evicted.contains(job));
+    claimants.cloned().collect()
+}
+
+/// Where KAI's actions come to rest; nowhere, when they evict and start the same pods for ever.
+fn rest_without_looking_ahead(mut cluster: Cluster) -> Option<Cluster> {
+    for round in 0..ROUNDS {
+        let mut decisions = decided_at_once(&cluster);
+        decisions.retain(|one| !matches!(one, Decision::Reserve { .. }));
+        if decisions.is_empty() {
+            return Some(cluster);
+        }
+        carry_on(&mut cluster, 3 * ROUNDS + round, &decisions);
+    }
+    None
+}
+
+/// Only whole cards and jobs of one pod, so that all ways to make room can be counted.
+fn plain(mut cluster: Cluster) -> Cluster {
+    for job in &mut cluster.jobs {
+        job.tasks.truncate(1);
+        job.root.sets[0].min_available = 1;
+        for task in &mut job.tasks {
+            task.cards = Cards::Whole(1 + i64::from(job.priority / 25 % 3));
+        }
+    }
+    for node in &mut cluster.nodes {
+        let listed = std::mem::take(&mut node.listed).len();
+        node.cards = node.cards.max(i64::try_from(listed).unwrap());
+    }
+    cluster
+}
+
+fn wants(job: &Job) -> i64 {
+    match job.tasks[0].cards {
+        Cards::Whole(count) => count,
+        _ => 0,
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_claim_is_served_or_said_to_be_held_back(cluster in cluster()) {
+        let (cluster, _) = after_arrivals(cluster)?;
+        let held_back = plan(NOW, &cluster).held_back();
+        let held_back: BTreeSet<&str> = held_back.iter().map(|one| one.job.as_str()).collect();
+        for job in claimants(&cluster) {
+            prop_assert!(held_back.contains(job.as_str()), "{} waits, unsaid: {:?}", job, held_back);
+        }
+    }
+
+    #[test]
+    fn who_would_be_served_without_looking_ahead_is_served(cluster in cluster()) {
+        let (cluster, _) = after_arrivals(cluster)?;
+        let Some(end) = rest_without_looking_ahead(cluster.clone()) else {
+            return Ok(());
+        };
+        let runs = running(&end);
+        for job in cluster.jobs.iter().filter(|job| claimants(&cluster).contains(&job.name)) {
+            let is_served = job.tasks.iter().any(|task| task.status == Status::Pending && runs.contains(&task.name));
+            prop_assert!(!is_served, "{} waits for ever", job.name);
+        }
+    }
+
+    #[test]
+    fn nobody_leaves_for_nobody(cluster in cluster()) {
+        let (cluster, before) = after_arrivals(cluster)?;
+        let after = running(&cluster);
+        let left: Vec<&String> = before.difference(&after).collect();
+        let mut came = after.difference(&before);
+        prop_assert!(left.is_empty() || came.next().is_some(), "left in vain: {:?}", left);
+    }
+
+    #[test]
+    fn a_priority_in_its_queue_is_served_where_there_is_any_way(cluster in cluster()) {
+        let (cluster, _) = after_arrivals(plain(cluster))?;
+        let held_back = plan(NOW, &cluster).held_back();
+        for job in cluster.jobs.iter().filter(|job| job.tasks[0].status == Status::Pending) {
+            // Its queue holds no more with it than with the other, so no rule of any queue is in the way.
+            let gives_way = |other: &Job| {
+                other.queue == job.queue
+                    && other.tasks[0].status == Status::Running
+                    && other.is_preemptible
+                    && other.priority < job.priority
+                    && wants(other) >= wants(job)
+            };
+            for victim in cluster.jobs.iter().filter(|other| job.is_preemptible && gives_way(other)) {
+                prop_assert!(
+                    held_back.iter().any(|one| one.job == job.name),
+                    "{} waits, unsaid: {:?}", job.name, held_back
+                );
+                // It is true: whoever leaves for it, it would not be the one that comes.
+                let mut tried = cluster.clone();
+                let evict = Decision::Evict {
+                    job: victim.name.clone(),
+                    task: victim.tasks[0].name.clone(),
+                };
+                carry_on(&mut tried, 0, &[evict]);
+                settle(&mut tried, 3 * ROUNDS)?;
+                prop_assert!(!running(&tried).contains(&job.tasks[0].name), "{} was held back", job.name);
+            }
+        }
+    }
+}
