@@ -1,5 +1,8 @@
 //! The choices of whoever runs the scheduler, or asks what it would do: the same for both, so that both decide alike.
 
+use std::time::Duration;
+
+use apportion_groups::{not_a_duration, parse_long_duration};
 use apportion_policy::Action;
 use apportion_policy::cluster::{Settings, SharedCards, Strategy};
 use clap::{Args, ValueEnum};
@@ -16,6 +19,14 @@ pub(crate) struct Choices {
     /// How to choose among the GPUs that fit
     #[arg(long, value_name = "WAY", default_value = "best-fit")]
     placement: Placement,
+
+    /// For how long jobs run before they can be preempted, where no queue says so; 12h, 1d or 2w
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0")]
+    default_preempt_min_runtime: Duration,
+
+    /// For how long jobs run before they can be reclaimed, where no queue says so
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0")]
+    default_reclaim_min_runtime: Duration,
 }
 
 /// How pods choose among the cards that fit.
@@ -36,6 +47,8 @@ impl Choices {
     /// Enters them.
     pub(crate) fn enter(&self, settings: &mut Settings) {
         settings.queue_depth = self.queue_depth.iter().copied().collect();
+        settings.preempt_min_runtime = self.default_preempt_min_runtime;
+        settings.reclaim_min_runtime = self.default_reclaim_min_runtime;
         match self.placement {
             Placement::BestFit => settings.shared_cards = SharedCards::BestFit,
             Placement::Binpack => settings.shared_cards = SharedCards::Any,
@@ -47,6 +60,11 @@ impl Choices {
             Placement::LeastFragments => settings.shared_cards = SharedCards::LeastFragments,
         }
     }
+}
+
+/// A duration as the arguments of KAI's scheduler plugins are written.
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_long_duration(text).ok_or_else(|| not_a_duration(text))
 }
 
 /// An action by the name that KAI gives it, and a number.

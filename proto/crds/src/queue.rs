@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::kai::{Amounts, ConditionStatus};
 
+/// A duration as Go writes it, which is not below zero; empty is like left out.
+const DURATION: &str = r"^$|^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$";
+
 /// What a queue says.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -42,11 +45,13 @@ pub struct QueueSpec {
     /// Who gets what is left over first, and is taken from last: the higher. Not set is 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
-    /// For how long a job of this queue runs before one of higher priority may take its place.
+    /// For how long a job of this queue runs before one of higher priority may take its place: 90s, 30m, 12h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = DURATION))]
     pub preempt_min_runtime: Option<String>,
-    /// For how long a job of this queue runs before another queue may reclaim its place.
+    /// For how long a job of this queue runs before another queue may reclaim its place: 90s, 30m, 12h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = DURATION))]
     pub reclaim_min_runtime: Option<String>,
 }
 

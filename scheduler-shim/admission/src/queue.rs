@@ -2,8 +2,9 @@
 //!
 //! KAI refuses a queue without resources, and warns about quotas only where it is told to. Its warnings compare
 //! the numbers as they stand, also the -1 that means unlimited. A queue that is its own ancestor is warned about
-//! here and not in KAI: nothing in it would ever be scheduled.
+//! here and not in KAI: nothing in it would ever be scheduled. So is a minimum run time that is no duration refused.
 
+use apportion_groups::{not_a_duration, parse_duration};
 use serde::Deserialize;
 
 /// A queue, as far as the rules look at it.
@@ -34,6 +35,10 @@ pub struct Spec {
     pub parent_queue: String,
     /// Its share of the cluster.
     pub resources: Option<Resources>,
+    /// For how long its jobs run before they can be preempted.
+    pub preempt_min_runtime: Option<String>,
+    /// For how long its jobs run before they can be reclaimed.
+    pub reclaim_min_runtime: Option<String>,
 }
 
 /// What became of a queue.
@@ -77,6 +82,14 @@ pub enum Refusal {
         name: String,
         /// Theirs.
         children: Vec<String>,
+    },
+    /// A text that is no duration.
+    #[error("{field} {}", not_a_duration(text))]
+    NoDuration {
+        /// The field.
+        field: &'static str,
+        /// What it says.
+        text: String,
     },
     /// Its parent isn't there.
     #[error("failed to get parent queue {0}: queues.scheduling.run.ai \"{0}\" not found")]
@@ -122,6 +135,12 @@ pub fn check(
             refusal: Some(refusal),
         };
     };
+    if let Some(refusal) = no_duration(old, queue) {
+        return Verdict {
+            warnings: Vec::new(),
+            refusal: Some(refusal),
+        };
+    }
     let mut warnings: Vec<String> = cycle(queue, others).into_iter().collect();
     if compare_quotas && !queue.spec.parent_queue.is_empty() {
         match beside_parent(queue, resources, others) {
@@ -142,6 +161,27 @@ pub fn check(
         warnings,
         refusal: None,
     }
+}
+
+/// A minimum run time that cannot be read. KAI takes it, and can read no queue at all from then on; one that is there
+/// already may stay as it is, so that the rest of the queue can be edited.
+fn no_duration(old: Option<&Queue>, queue: &Queue) -> Option<Refusal> {
+    let of = |queue: &Queue| {
+        let spec = &queue.spec;
+        [
+            ("preemptMinRuntime", spec.preempt_min_runtime.clone()),
+            ("reclaimMinRuntime", spec.reclaim_min_runtime.clone()),
+        ]
+    };
+    let known = old.map(of);
+    let mut durations = of(queue).into_iter();
+    let found = durations.find(|given| {
+        let text = given.1.as_deref().unwrap_or_default();
+        let is_new = known.as_ref().is_none_or(|known| !known.contains(given));
+        is_new && !text.is_empty() && parse_duration(text).is_none()
+    });
+    let (field, text) = found?;
+    Some(Refusal::NoDuration { field, text: text? })
 }
 
 /// Judges a queue that is to go.

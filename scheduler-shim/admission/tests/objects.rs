@@ -48,6 +48,33 @@ fn a_childs_quota_is_held_against_its_parents() {
 }
 
 #[test]
+fn a_minimum_run_time_that_is_no_duration_is_refused() {
+    let with = |field: &str, text: &str| {
+        let mut queue = json!({"metadata": {"name": "lab"}, "spec": {"resources": {}}});
+        queue["spec"][field] = text.into();
+        Queue::deserialize(&queue).expect("it is a queue")
+    };
+    for field in ["preemptMinRuntime", "reclaimMinRuntime"] {
+        for text in ["1d", "nonsense", "-5m", "5"] {
+            let refusal = judge(None, &with(field, text), &[]).refusal;
+            let refusal = refusal.expect("it is refused").to_string();
+            assert!(
+                refusal.starts_with(&format!("{field} {text:?} is not a duration")),
+                "{refusal}"
+            );
+            // What stands there already does not keep the rest from being edited.
+            let kept = judge(Some(&with(field, text)), &with(field, text), &[]);
+            assert_eq!(kept.refusal, None);
+            let changed = judge(Some(&with(field, "2d")), &with(field, text), &[]);
+            assert!(changed.refusal.is_some(), "{field} {text}");
+        }
+        for text in ["90s", "1h30m", "0", "+1.5h", ""] {
+            assert_eq!(judge(None, &with(field, text), &[]).refusal, None, "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_parents_quota_is_held_against_its_childrens() {
     let old = queue("lab", "", 1000.0, 2.0, 500.0, &["a", "b"]);
     let others = [

@@ -13,8 +13,29 @@ const NANOS: [(&str, u128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
+/// Units that Go has not, but the arguments of KAI's scheduler plugins have.
+const DAYS_AND_WEEKS: [(&str, u128); 2] = [("d", 86_400_000_000_000), ("w", 604_800_000_000_000)];
+
 /// Reads a duration; `None` for anything else, a negative one included.
 pub fn parse_duration(text: &str) -> Option<Duration> {
+    parse(text, &[])
+}
+
+/// Reads a duration that may also have days and weeks, `1w2d`, as the arguments of KAI's scheduler plugins may.
+pub fn parse_long_duration(text: &str) -> Option<Duration> {
+    parse(text, &DAYS_AND_WEEKS)
+}
+
+/// What to say of a text that is no duration.
+pub fn not_a_duration(text: &str) -> String {
+    let days = match parse_long_duration(text) {
+        Some(duration) => format!(" (write {})", show_duration(duration)),
+        None => String::new(),
+    };
+    format!("{text:?} is not a duration such as 90s, 30m or 12h{days}")
+}
+
+fn parse(text: &str, more_units: &[(&str, u128)]) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
         return Some(Duration::ZERO);
@@ -24,7 +45,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     }
     let mut total: u128 = 0;
     while !rest.is_empty() {
-        let (nanos, after) = term(rest)?;
+        let (nanos, after) = term(rest, more_units)?;
         total = total.checked_add(nanos)?;
         rest = after;
     }
@@ -34,14 +55,15 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// One number with its unit, and what follows.
-fn term(text: &str) -> Option<(u128, &str)> {
+fn term<'t>(text: &'t str, more_units: &[(&str, u128)]) -> Option<(u128, &'t str)> {
     let number_ends = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, rest) = text.split_at(number_ends);
     let unit_ends = rest
         .find(|c: char| c.is_ascii_digit() || c == '.')
         .unwrap_or(rest.len());
     let (unit, rest) = rest.split_at(unit_ends);
-    let (_, scale) = NANOS.iter().find(|(name, _)| *name == unit)?;
+    let mut units = NANOS.iter().chain(more_units);
+    let (_, scale) = units.find(|(name, _)| *name == unit)?;
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && part.is_empty() {
         return None;
@@ -120,6 +142,19 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn days_and_weeks_are_only_in_long_durations() {
+        let long = |text| parse_long_duration(text).map(show_duration);
+        assert_eq!(long("1w2d").as_deref(), Some("216h0m0s"));
+        assert_eq!(long("1.5d12h").as_deref(), Some("48h0m0s"));
+        assert_eq!(long("1d2"), None);
+        assert_eq!(parse_duration("1d"), None);
+        assert_eq!(
+            not_a_duration("1d"),
+            r#""1d" is not a duration such as 90s, 30m or 12h (write 24h0m0s)"#
+        );
     }
 
     #[test]

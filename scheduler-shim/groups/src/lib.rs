@@ -31,7 +31,7 @@ mod table;
 mod workload;
 
 pub use defaults::{KindDefault, KindDefaults};
-pub use duration::{parse_duration, show_duration};
+pub use duration::{not_a_duration, parse_duration, parse_long_duration, show_duration};
 pub use group::{Owner, PodGroup, Preemptibility, SubGroup, Topology};
 pub use grouping::{Grouping, group, group_by};
 pub use kinds::grove::{PodReference, parse_pod_reference, parse_sub_group};

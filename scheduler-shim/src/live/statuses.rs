@@ -3,7 +3,8 @@
 //! Pure: the cluster and why pods wait give what every status should be; what an object does not say yet is
 //! written. A condition keeps its time while it stays what it is. Amounts are what is so, never what is
 //! about to be decided, so that they add up with the pods that `kubectl get` shows. KAI has no word for a
-//! queue that can't be used but `Orphan`; `Usable` says why for all of them.
+//! queue that can't be used but `Orphan`; `Usable` says why for all of them. `InvalidSpec` says what is ignored of a
+//! queue that can be used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -149,6 +150,10 @@ fn queue(
         ),
         None => (true, "Valid", String::new()),
     };
+    let ignored = match snapshot.ignored.get(name) {
+        Some(why) => (true, "InvalidDuration", why.clone()),
+        None => (false, "Valid", String::new()),
+    };
     let over = match share.and_then(over_quota) {
         Some(message) => (true, "OverQuota", message),
         None => (false, "WithinQuota", String::new()),
@@ -159,14 +164,21 @@ fn queue(
         ("Usable", &usable),
         ("Orphan", &orphan),
         ("OverQuota", &over),
+        ("InvalidSpec", &ignored),
     ];
     let conditions = conditions.map(|(kind, (holds, reason, message))| {
         condition(object, kind, *holds, reason, message, now)
     });
     status["conditions"] = conditions.to_vec().into();
-    let was_usable = said(object, "conditions", "Usable")["message"].as_str();
-    let is_news = !usable.0 && was_usable != Some(usable.2.as_str());
-    report(object, status, is_news.then_some(usable.2))
+    let is_news = |kind: &str, message: &str| {
+        let known = said(object, "conditions", kind)["message"].as_str();
+        !message.is_empty() && known != Some(message)
+    };
+    let news = [("Usable", usable.2), ("InvalidSpec", ignored.2)];
+    let mut news = news
+        .into_iter()
+        .filter(|(kind, message)| is_news(kind, message));
+    report(object, status, news.next().map(|(_, message)| message))
 }
 
 /// What a queue has more of than its quota.

@@ -8,6 +8,7 @@ use apportion_abi::names::{
     ANNOTATION_LAST_EVICTION as LAST_EVICTION, ANNOTATION_LAST_START as LAST_START,
     ANNOTATION_STALE as STALE,
 };
+use apportion_admission::ignored;
 use apportion_groups::{Object, PodGroup, Preemptibility, parse_duration};
 use apportion_policy::cluster::{Grace, Job, Status, Task};
 
@@ -99,6 +100,15 @@ impl Reading<'_> {
         let annotated = |key: &str| group.annotations.get(key).map(String::as_str);
         let at = |key: &str| annotated(key).and_then(clock::parse);
         let delay = annotated(DELAY).and_then(parse_duration);
+        for message in object
+            .into_iter()
+            .flat_map(|object| ignored::durations(object.json()))
+        {
+            remarks.note(
+                called("PodGroup", &group.namespace, &group.name),
+                format!("its {message}"),
+            );
+        }
         Ok(Job {
             name: name.to_owned(),
             queue: group.queue.clone(),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apportion_groups::{Object, parse_duration};
+use apportion_groups::{Object, not_a_duration, parse_duration};
 use apportion_policy::amounts::UNLIMITED;
 use apportion_policy::cluster::{Queue, Quota};
 use serde_json::Value;
@@ -25,6 +25,8 @@ const MEGABYTE: f64 = 1e6;
 pub(crate) struct Queues {
     pub(crate) usable: BTreeMap<String, Queue>,
     pub(crate) unusable: BTreeMap<String, String>,
+    /// Of those that can be used, what is wrong and therefore ignored.
+    pub(crate) ignored: BTreeMap<String, String>,
 }
 
 /// Reads all queues.
@@ -32,7 +34,12 @@ pub(crate) fn queues(inventory: &Inventory, now: Duration, remarks: &mut Remarks
     let mut queues = Queues::default();
     for object in inventory.all("Queue") {
         match queue(object, now) {
-            Ok(queue) => {
+            Ok((queue, ignored)) => {
+                if !ignored.is_empty() {
+                    queues
+                        .ignored
+                        .insert(queue.name.clone(), ignored.join("; "));
+                }
                 queues.usable.insert(queue.name.clone(), queue);
             }
             Err(why) => {
@@ -53,6 +60,9 @@ pub(crate) fn queues(inventory: &Inventory, now: Duration, remarks: &mut Remarks
     }
     for (name, why) in &queues.unusable {
         remarks.note(called("Queue", "", name), format!("{why}; it is ignored"));
+    }
+    for (name, why) in &queues.ignored {
+        remarks.note(called("Queue", "", name), why.clone());
     }
     queues
 }
@@ -97,7 +107,8 @@ impl Queues {
     }
 }
 
-fn queue(object: Object<'_>, now: Duration) -> Result<Queue, String> {
+/// A queue, and what of it is ignored.
+fn queue(object: Object<'_>, now: Duration) -> Result<(Queue, Vec<String>), String> {
     let spec = &object.json()["spec"];
     let resources = &spec["resources"];
     if !resources.is_object() {
@@ -106,7 +117,27 @@ fn queue(object: Object<'_>, now: Duration) -> Result<Queue, String> {
     let quota = |resource: &str, unit| quota(resources, resource, unit);
     let text = |field: &str| spec[field].as_str().filter(|text| !text.is_empty());
     let priority = &spec["priority"];
-    Ok(Queue {
+    let mut ignored = Vec::new();
+    let mut runtime = |field: &str| match &spec[field] {
+        Value::Null => None,
+        Value::String(text) if text.is_empty() => None,
+        given => {
+            let text = given
+                .as_str()
+                .map_or_else(|| given.to_string(), str::to_owned);
+            let duration = parse_duration(&text);
+            if duration.is_none() {
+                ignored.push(format!(
+                    "its {field} {}; it is ignored, and the queue above decides",
+                    not_a_duration(&text)
+                ));
+            }
+            duration
+        }
+    };
+    let preempt_min_runtime = runtime("preemptMinRuntime");
+    let reclaim_min_runtime = runtime("reclaimMinRuntime");
+    let queue = Queue {
         name: object.name().to_owned(),
         parent: text("parentQueue").map(str::to_owned),
         created: clock::created(object, now),
@@ -120,9 +151,10 @@ fn queue(object: Object<'_>, now: Duration) -> Result<Queue, String> {
         memory: quota("memory", MEGABYTE)?,
         gpu: quota("gpu", 1.0)?,
         usage: [0.0; 3],
-        preempt_min_runtime: text("preemptMinRuntime").and_then(parse_duration),
-        reclaim_min_runtime: text("reclaimMinRuntime").and_then(parse_duration),
-    })
+        preempt_min_runtime,
+        reclaim_min_runtime,
+    };
+    Ok((queue, ignored))
 }
 
 fn quota(resources: &Value, resource: &str, unit: f64) -> Result<Quota, String> {

@@ -11,11 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apportion_abi::names::{ANNOTATION_RESERVED, LABEL_RESERVATION};
+use apportion_admission::ignored;
 use apportion_groups::{Object, PodGroup, Settings};
 use apportion_policy::cluster::{Cards, Node, Status, Task};
 use serde_json::Value;
 
-use super::inventory::Inventory;
+use super::inventory::{Inventory, called};
 use super::occupancy::Holds;
 use super::remark::{Remark, Remarks};
 use super::{admission, cards, clock, groups, jobs, nodes, pods, quantity, requests, volumes};
@@ -86,6 +87,10 @@ impl PodRead {
     pub(crate) fn of(pod: Object<'_>) -> Self {
         let cards = cards::kept(pod, requests::cards(pod));
         let mut remarks = Remarks::default();
+        for message in ignored::durations(pod.json()) {
+            let object = called("Pod", pod.namespace(), pod.name());
+            remarks.note(object, format!("its {message}"));
+        }
         let task = match requests::unreadable(pod) {
             Some(why) => Err(why),
             None => (cards.clone()).map(|cards| pods::task(pod, cards, &mut remarks)),

@@ -35,6 +35,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) strays: BTreeMap<String, String>,
     /// Queues that can't be used, and why.
     pub(crate) unusable: BTreeMap<String, String>,
+    /// What is ignored of queues that can be used, and why.
+    pub(crate) ignored: BTreeMap<String, String>,
     /// How many pods belong to other schedulers.
     pub(crate) foreign: usize,
 }
@@ -128,6 +130,7 @@ pub(crate) fn snapshot<'a>(
         occupancy,
         strays,
         unusable: queues.unusable,
+        ignored: queues.ignored,
         foreign,
         inventory,
     }

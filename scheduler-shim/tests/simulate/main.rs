@@ -59,6 +59,30 @@ fn two_services_share_the_only_card() {
 }
 
 #[test]
+fn a_duration_that_cannot_be_read_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("objects.json");
+    let delay = "kai.scheduler/preemption-delay";
+    let objects = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "lab"},
+            "spec": {"preemptMinRuntime": "1d", "reclaimMinRuntime": "nonsense", "resources": {}}},
+        {"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "a", "namespace": "ns", "annotations": {delay: "soon"}},
+            "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "c", "image": "i"}]}},
+    ]});
+    std::fs::write(&file, objects.to_string()).unwrap();
+    let output = run(&[file], &[]);
+    let remarks = String::from_utf8(output.stderr).unwrap();
+    for part in [
+        "Queue lab: its preemptMinRuntime \"1d\" is not a duration such as 90s, 30m or 12h (write 24h0m0s)",
+        "its reclaimMinRuntime \"nonsense\" is not a duration",
+        "Pod ns/a: its kai.scheduler/preemption-delay \"soon\" is not a duration",
+    ] {
+        assert!(remarks.contains(part), "{part}: {remarks}");
+    }
+}
+
+#[test]
 fn a_name_can_forge_no_decision_and_gives_the_terminal_no_orders() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pod.json");

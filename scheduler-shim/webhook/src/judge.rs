@@ -3,7 +3,7 @@
 use apportion_admission::pod_group::{self, PodGroup};
 use apportion_admission::queue::{self, Queue, Queues};
 use apportion_admission::topology::{self, Topology};
-use apportion_admission::{Pod, Refusal, Settings, mutate, validate, validate_update};
+use apportion_admission::{Pod, Refusal, Settings, ignored, mutate, validate, validate_update};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -142,7 +142,12 @@ fn judge_pod(request: &Request, rules: &Rules) -> Read<Answer> {
         "UPDATE" => validate_update(&Pod::read(&request.old_object)?, &pod, &rules.settings),
         _ => validate(&pod, &rules.settings),
     };
-    Ok(judged.err().map_or_else(Answer::default, Answer::refused))
+    let warnings = ignored::durations(&request.object);
+    let taken = || Answer {
+        warnings,
+        ..Answer::default()
+    };
+    Ok(judged.err().map_or_else(taken, Answer::refused))
 }
 
 fn judge_queue(request: &Request, rules: &Rules, queues: &dyn Queues) -> Read<Answer> {
@@ -166,7 +171,7 @@ fn judge_pod_group(request: &Request) -> Read<Answer> {
     let verdict = pod_group::check(&group, request.operation == "UPDATE");
     Ok(Answer {
         refusal: verdict.refusal,
-        warnings: verdict.warnings,
+        warnings: [verdict.warnings, ignored::durations(&request.object)].concat(),
         patch: None,
     })
 }

@@ -128,7 +128,27 @@ fn bad_objects_say_so_and_the_rest_goes_on() {
     let mut empty = queue("empty", 1);
     empty["spec"] = json!({"displayName": "empty"});
     cluster.plane.apply(&circle);
-    cluster.plane.apply(&[negative, orphan, empty]);
+    // The CRD refuses a run time that is no duration. A queue may be older than that.
+    const FIELD: &str =
+        "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/preemptMinRuntime";
+    let patch = r#"--patch={"spec":{"preemptMinRuntime":"1d"}}"#;
+    let refused = cluster
+        .plane
+        .refusal(&["patch", "queue", "default-queue", "--type=merge", patch]);
+    assert!(refused.is_some_and(|why| why.contains("preemptMinRuntime")));
+    let older = format!(r#"--patch=[{{"op":"remove","path":"{FIELD}/pattern"}}]"#);
+    let kind = "queues.scheduling.run.ai";
+    let _ = cluster
+        .plane
+        .kubectl(&["patch", "crd", kind, "--type=json", &older]);
+    let mut slow = queue("slow", 1);
+    slow["spec"]["preemptMinRuntime"] = "1d".into();
+    cluster.plane.apply(&[negative, orphan, empty, slow]);
+    let ignored = eventually(&cluster, "queues", "what is ignored is said", |all| {
+        let invalid = condition(all.get("slow")?, "conditions", "InvalidSpec");
+        (invalid["status"] == "True").then(|| invalid["message"].as_str().unwrap_or("").to_owned())
+    });
+    assert!(ignored.contains("preemptMinRuntime \"1d\""), "{ignored}");
     let sentences = eventually(&cluster, "queues", "each says what is wrong", |all| {
         let sentence = |name: &str| {
             let usable = condition(all.get(name)?, "conditions", "Usable");

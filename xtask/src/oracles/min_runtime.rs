@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use apportion_groups::parse_long_duration;
 use apportion_policy::min_runtime::{
-    Resolution, against_reclaim, along, is_candidate, is_protected, keeps_minimum, parse_duration,
+    Resolution, against_reclaim, along, is_candidate, is_protected, keeps_minimum,
 };
 use serde_json::{Value, json};
 
@@ -21,7 +22,7 @@ pub(super) fn ask(case: &Value) -> Result<Option<String>> {
     match case["kind"].as_str().unwrap_or_default() {
         "parse_duration" => {
             let text = inputs["text"].as_str().unwrap_or_default();
-            let answer = parse_duration(text).unwrap_or_default().is_zero();
+            let answer = parse_long_duration(text).unwrap_or_default().is_zero();
             Ok(differs(&json!({"zero": answer}), expected))
         }
         "hierarchy_path" => {
