@@ -4,6 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use apportion_bounded::{Seat, Seats, Source};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::net::unix::UCred;
@@ -78,6 +79,8 @@ pub(crate) struct Peer {
     /// Reads along on the Unix socket.
     authority: Option<Authority>,
     caller: Caller,
+    /// What another connection may take from it.
+    seat: Option<Seat>,
 }
 
 impl Peer {
@@ -91,6 +94,14 @@ impl Peer {
         }
     }
 
+    /// The same, bounded: where too many connect, the oldest connections end. The agent's own user and root are not
+    /// counted.
+    pub(crate) fn seated(mut self, seats: &Seats) -> Self {
+        let user = self.caller.tenant();
+        self.seat = user.map(|Tenant(user)| seats.take(Source::User(user)));
+        self
+    }
+
     /// One whose caller is known.
     pub(crate) fn new(
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -102,6 +113,7 @@ impl Peer {
             stream,
             authority,
             caller,
+            seat: None,
         }
     }
 }
@@ -120,6 +132,11 @@ impl AsyncRead for Peer {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some(seat) = &mut self.seat
+            && seat.poll_lost(context).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         let arrived = buffer.filled_mut().get_mut(before..);

@@ -77,7 +77,7 @@ async fn listen(metrics: Metrics) -> Result<Option<TcpListener>, ListenError> {
 pub(crate) async fn serve(
     listener: TcpListener,
     views: watch::Receiver<Arc<View>>,
-    others: Option<Seats>,
+    others: Vec<Seats>,
 ) {
     let answers = Answers::within(ANSWERED);
     let scrapes = Arc::new(Scrapes::new(answers.clone(), others));

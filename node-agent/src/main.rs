@@ -52,6 +52,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apportion_abi::place;
+use apportion_bounded::Seats;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
@@ -185,8 +186,10 @@ async fn run(options: Options) -> Result<(), Failure> {
         agent.deliver(delivery);
     }
     let remote = tcp::Remote::open(&options, certificate).await?;
+    let users = Seats::new("users", service::OF_USERS);
     if let Some(listener) = metrics {
-        let seats = remote.as_ref().map(|remote| remote.seats.clone());
+        let seats = remote.iter().map(|remote| remote.seats.clone());
+        let seats = seats.chain([users.clone()]).collect();
         tokio::spawn(http::serve(listener, shown.views.clone(), seats));
     }
     if let Some(node) = node {
@@ -202,9 +205,14 @@ async fn run(options: Options) -> Result<(), Failure> {
     let (left_here, left) = tokio::sync::oneshot::channel::<()>();
     // There is room for one, and it is the first.
     let _ = listeners.try_send(listener);
-    let served = tokio::spawn(service::serve(service, listening, remote, terms, async {
-        drop(left.await)
-    }));
+    let served = tokio::spawn(service::serve(
+        service,
+        listening,
+        users,
+        remote,
+        terms,
+        async { drop(left.await) },
+    ));
     info!(socket = %socket.display(), metrics = address, "Agent started");
 
     agent.run(requested, contact, stop::stopped()?).await;

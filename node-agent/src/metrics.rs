@@ -50,7 +50,7 @@ pub(crate) struct Scrapes {
     dropped: AtomicU64,
     /// Who knows how many connections were dropped.
     own: Option<Answers>,
-    others: Option<Seats>,
+    others: Vec<Seats>,
     /// The last text of each format.
     texts: Mutex<[Option<Shown>; 2]>,
 }
@@ -65,7 +65,7 @@ struct Shown {
 
 impl Scrapes {
     /// Scrapes that also say how many connections these listeners dropped.
-    pub(crate) fn new(own: Answers, others: Option<Seats>) -> Self {
+    pub(crate) fn new(own: Answers, others: Vec<Seats>) -> Self {
         Self {
             own: Some(own),
             others,
@@ -101,13 +101,14 @@ impl Scrapes {
         let left_out = u64::try_from(left_out * rows::per_share()).unwrap_or(u64::MAX);
         let dropped = self.dropped.fetch_add(left_out, Ordering::Relaxed) + left_out;
         let own = self.own.as_ref().map_or(0, Answers::dropped);
-        let others = self.others.as_ref().map_or(0, Seats::dropped);
+        let others = self.others.iter();
+        let others = others.map(|seats| (seats.name(), seats.dropped()));
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Facts {
             view: view.clone(),
             shares,
             dropped,
-            connections: [("metrics", own), ("scheduler", others)],
+            connections: std::iter::once(("metrics", own)).chain(others).collect(),
         }));
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &registry) {

@@ -5,6 +5,7 @@
 use std::io;
 use std::sync::Arc;
 
+use apportion_bounded::{Bounds, Seats};
 use apportion_ledger::AllocationId;
 use apportion_proto::v1::agent_server::{Agent, AgentServer};
 use apportion_proto::v1::watch_reply::Item;
@@ -29,6 +30,12 @@ use crate::wire;
 /// How many replies a slow watcher may leave unread before it is waited for.
 const UNREAD: usize = 8;
 
+/// How many connections other users of the machine may have to the Unix socket.
+pub(crate) const OF_USERS: Bounds = Bounds {
+    total: 256,
+    per_source: 64,
+};
+
 /// The service.
 pub(crate) struct Service {
     pub(crate) requests: mpsc::Sender<request::Request>,
@@ -42,6 +49,7 @@ pub(crate) struct Service {
 pub(crate) async fn serve(
     service: Service,
     listeners: mpsc::Receiver<UnixListener>,
+    seats: Seats,
     remote: Option<Remote>,
     terms: Terms,
     left: impl Future<Output = ()>,
@@ -53,7 +61,7 @@ pub(crate) async fn serve(
     if let Some(remote) = remote {
         tokio::spawn(remote.accept(connections.clone()));
     }
-    tokio::spawn(accept(listeners, connections));
+    tokio::spawn(accept(listeners, seats, connections));
     Server::builder()
         .add_service(service)
         .serve_with_incoming_shutdown(ReceiverStream::new(incoming), left)
@@ -63,6 +71,7 @@ pub(crate) async fn serve(
 /// Passes on who connects, until nobody serves them.
 async fn accept(
     mut listeners: mpsc::Receiver<UnixListener>,
+    seats: Seats,
     connections: mpsc::Sender<io::Result<Peer>>,
 ) {
     let Some(mut current) = listeners.recv().await else {
@@ -77,7 +86,7 @@ async fn accept(
             }
             accepted = current.accept() => accepted,
         };
-        let accepted = accepted.map(|(stream, _)| Peer::local(stream));
+        let accepted = accepted.map(|(stream, _)| Peer::local(stream).seated(&seats));
         if connections.send(accepted).await.is_err() {
             return;
         }

@@ -3,10 +3,13 @@
 //! Only root can play several users. As an ordinary user these tests do nothing.
 
 use std::fs::{self, Permissions};
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use apportion_abi::place;
 use apportion_tests::{Host, MIB, PATIENCE, Said, eventually};
 use serde_json::Value;
 
@@ -85,6 +88,55 @@ fn a_second_users_command_gets_its_share_from_roots_agent() {
         let granted = host.top()["cards"][0]["granted_bytes"].as_u64();
         granted == Some(3000 * MIB)
     });
+}
+
+/// Connections to the agent that a user makes and leaves open.
+fn connections(host: &Host, user: u32, count: usize) -> Vec<UnixStream> {
+    let socket = host.instance().join(place::AGENT_SOCKET);
+    let connect = move || {
+        // SAFETY: the call changes numbers of this thread alone; libc's function would change all threads.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+        assert_eq!(changed, 0, "root may be anybody");
+        let connected = (0..count).map(|_| UnixStream::connect(&socket));
+        connected.collect::<Result<Vec<_>, _>>()
+    };
+    let connected = std::thread::spawn(connect)
+        .join()
+        .expect("it does not panic");
+    connected.expect("the socket is for all users")
+}
+
+/// Whether the agent still has its end of a connection.
+fn is_open(stream: &mut UnixStream) -> bool {
+    stream.set_nonblocking(true).expect("it is a socket");
+    let mut greeting = [0; 1024];
+    loop {
+        match stream.read(&mut greeting) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+}
+
+#[test]
+fn a_user_with_many_connections_loses_the_oldest_and_others_are_answered() {
+    const PART: usize = 64;
+    let Some(host) = shared_host() else { return };
+    let _agent = host.agent(&["--tick", "50", "--users", "all"]);
+    let mut alices = connections(&host, ALICE, 3 * PART);
+    let mut bobs = connections(&host, BOB, 1);
+    eventually(PATIENCE, "what is too much is closed", || {
+        let open = alices.iter_mut().map(is_open);
+        open.filter(|open| *open).count() <= PART
+    });
+    assert!(
+        is_open(alices.last_mut().expect("she has some")),
+        "the newest stays"
+    );
+    assert!(is_open(&mut bobs[0]), "another user's stays");
+    let _ = Said::by(of(BOB, host.simulated("top")).arg("--json")).well();
+    let _ = host.top();
 }
 
 #[test]

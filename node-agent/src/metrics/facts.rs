@@ -16,7 +16,7 @@ pub(super) struct Facts {
     /// Series that were left out, in this scrape and those before it.
     pub(super) dropped: u64,
     /// Connections that each listener dropped.
-    pub(super) connections: [(&'static str, u64); 2],
+    pub(super) connections: Vec<(&'static str, u64)>,
 }
 
 /// A container.

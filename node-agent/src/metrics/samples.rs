@@ -106,7 +106,7 @@ pub(super) fn orphaned(facts: &Facts) -> f64 {
 
 pub(super) fn connections_dropped(facts: &Facts) -> Vec<Sample> {
     let of = |(listener, count): (&str, u64)| (vec![listener.to_owned()], number(count));
-    facts.connections.into_iter().map(of).collect()
+    facts.connections.iter().copied().map(of).collect()
 }
 
 pub(super) fn disagreements(facts: &Facts) -> Vec<Sample> {

@@ -13,7 +13,7 @@ mod http;
 mod seats;
 
 pub use http::{Answers, PATIENCE, accept, connection, http1, serve};
-pub use seats::{Bounds, Seat, Seats};
+pub use seats::{Bounds, Seat, Seats, Source};
 
 /// What [`serve`] answers with: bytes that many connections may share.
 pub type Text = http_body_util::Full<hyper::body::Bytes>;

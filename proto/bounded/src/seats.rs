@@ -1,8 +1,11 @@
 //! Who may be connected: so many in all, so many from one source, and the oldest goes first.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -16,8 +19,39 @@ const AGAIN: Duration = Duration::from_secs(60);
 pub struct Bounds {
     /// In all.
     pub total: usize,
-    /// From one IPv4 address, or one IPv6 network of 64 bits.
+    /// From one source.
     pub per_source: usize,
+}
+
+/// Who is counted as one: an IPv4 address, an IPv6 network of 64 bits, or a user of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// An address, or a network by its first address.
+    Network(IpAddr),
+    /// A user by number, behind a Unix socket.
+    User(u32),
+}
+
+impl From<IpAddr> for Source {
+    /// Whoever has one IPv6 address has 2^64 of them.
+    fn from(from: IpAddr) -> Self {
+        Self::Network(match from.to_canonical() {
+            IpAddr::V6(address) if !address.is_loopback() => {
+                let network = u128::from(address) & !u128::from(u64::MAX);
+                Ipv6Addr::from(network).into()
+            }
+            address => address,
+        })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(address) => address.fmt(f),
+            Self::User(number) => write!(f, "user {number}"),
+        }
+    }
 }
 
 /// The seats of one listener.
@@ -47,7 +81,7 @@ struct Table {
 
 #[derive(Debug)]
 struct Taken {
-    source: IpAddr,
+    source: Source,
     /// Dropping it tells the seat's holder.
     _lose: oneshot::Sender<()>,
 }
@@ -63,10 +97,10 @@ impl Seats {
         }
     }
 
-    /// A seat for a connection from this address, which another may lose for it.
+    /// A seat for a connection from this source, which another may lose for it.
     #[must_use]
-    pub fn take(&self, from: IpAddr) -> Seat {
-        let source = source(from);
+    pub fn take(&self, from: impl Into<Source>) -> Seat {
+        let source = from.into();
         let (lose, lost) = oneshot::channel();
         let mut table = lock(&self.table);
         if let Some(number) = table.leaves(source, self.bounds) {
@@ -75,7 +109,7 @@ impl Seats {
             if table.told.is_none_or(|told| told.elapsed() > AGAIN) {
                 table.told = Some(Instant::now());
                 let dropped = table.dropped;
-                warn!(listener = self.name, %from, dropped, "Too many connections, the oldest are dropped");
+                warn!(listener = self.name, from = %source, dropped, "Too many connections, the oldest are dropped");
             }
         }
         let number = table.next;
@@ -94,6 +128,12 @@ impl Seats {
         }
     }
 
+    /// Their name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// How many connections lost their seats so far.
     #[must_use]
     pub fn dropped(&self) -> u64 {
@@ -104,8 +144,13 @@ impl Seats {
 impl Seat {
     /// Waits until another gets the seat.
     pub async fn lost(&mut self) {
+        std::future::poll_fn(|context| self.poll_lost(context)).await;
+    }
+
+    /// The same, for whoever polls.
+    pub fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
         // Nobody sends; the sender's end is the message.
-        let _ = (&mut self.lost).await;
+        Pin::new(&mut self.lost).poll(context).map(|_| ())
     }
 }
 
@@ -118,8 +163,8 @@ impl Drop for Seat {
 impl Table {
     /// Whose seat a newcomer gets, if none is free: the oldest of its own source where that has its part, or else
     /// the oldest of the source that has most.
-    fn leaves(&self, newcomer: IpAddr, bounds: Bounds) -> Option<u64> {
-        let mut sources: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
+    fn leaves(&self, newcomer: Source, bounds: Bounds) -> Option<u64> {
+        let mut sources: BTreeMap<Source, (usize, u64)> = BTreeMap::new();
         for (number, taken) in &self.taken {
             sources.entry(taken.source).or_insert((0, *number)).0 += 1;
         }
@@ -133,17 +178,6 @@ impl Table {
         let most = sources.into_values();
         let most = most.max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)));
         most.map(|(_, oldest)| oldest)
-    }
-}
-
-/// Who is counted as one: whoever has an IPv6 address has 2^64 of them.
-fn source(from: IpAddr) -> IpAddr {
-    match from.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => {
-            let network = u128::from(address) & !u128::from(u64::MAX);
-            Ipv6Addr::from(network).into()
-        }
-        address => address,
     }
 }
 
@@ -202,7 +236,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_network_is_one_source_and_a_mapped_address_is_what_it_maps() {
-        let of = |text: &str| source(text.parse().unwrap());
+        let of = |text: &str| Source::from(text.parse::<IpAddr>().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::2"));
         assert_ne!(of("2001:db8:0:1::1"), of("2001:db8::1"));
         assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));

@@ -132,9 +132,10 @@ fn bad_objects_say_so_and_the_rest_goes_on() {
     const FIELD: &str =
         "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/preemptMinRuntime";
     let patch = r#"--patch={"spec":{"preemptMinRuntime":"1d"}}"#;
-    let refused = cluster
-        .plane
-        .refusal(&["patch", "queue", "default-queue", "--type=merge", patch]);
+    let refused =
+        cluster
+            .plane
+            .refusal(&["patch", "queue", "default-queue", "--type=merge", patch]);
     assert!(refused.is_some_and(|why| why.contains("preemptMinRuntime")));
     let older = format!(r#"--patch=[{{"op":"remove","path":"{FIELD}/pattern"}}]"#);
     let kind = "queues.scheduling.run.ai";
