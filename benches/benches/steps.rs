@@ -183,7 +183,44 @@ fn with_company(mut cluster: Cluster) -> Cluster {
     cluster
 }
 
-fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 8] {
+/// Jobs that each would take the room that is made for the other: on each pair of nodes two gangs of queue `left`
+/// run. A job of `right`, which has nothing, and one of higher priority in `left` wait for room there.
+fn blocked(nodes: usize) -> Cluster {
+    let pairs = nodes / 2;
+    let half = CARDS / 2;
+    let of = |name, queue, priority, pods, cards| Jobs {
+        name,
+        queues: [queue; 2],
+        priority,
+        count: pairs,
+        pods,
+        cards,
+    };
+    let mut first = jobs(of("first", "left", 50, 2, half), Some);
+    first.extend(jobs(of("second", "left", 60, 2, half), Some));
+    for job in &mut first {
+        for (pod, task) in job.tasks.iter_mut().enumerate() {
+            let pair = job
+                .name
+                .rsplit('-')
+                .next()
+                .and_then(|pair| pair.parse().ok());
+            let pair: usize = pair.unwrap_or(0);
+            task.node = Some(format!("node-{}", 2 * pair + pod));
+        }
+    }
+    first.extend(jobs(of("reclaimer", "right", 50, 1, CARDS - 2), |_| None));
+    first.extend(jobs(of("preemptor", "left", 75, 1, 2), |_| None));
+    let quota = nodes * CARDS / 8;
+    Cluster {
+        nodes: (0..nodes).map(node).collect(),
+        queues: vec![queue("left", None, quota), queue("right", None, quota)],
+        jobs: first,
+        ..Cluster::default()
+    }
+}
+
+fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 9] {
     let all = nodes * CARDS;
     let one_card = |count| Jobs { count, ..WAITING };
     let preemptors = Jobs {
@@ -234,6 +271,7 @@ fn shapes(nodes: usize) -> [(&'static str, Option<Action>, Cluster); 8] {
             with_known_cards(cluster(nodes, CARDS, one_card(all))),
         ),
         ("refuse", None, cluster(nodes, CARDS, too_much)),
+        ("blocked", None, blocked(nodes)),
     ]
 }
 

@@ -103,7 +103,7 @@ impl Session<'_> {
 
     /// Moves jobs together to make room for one that would fit.
     pub(crate) fn consolidate(&mut self) {
-        if self.settings.max_consolidated == Some(0) {
+        if self.settings.max_consolidated == Some(0) || !self.caution.may_move() {
             return;
         }
         let mut line = Line::of_waiting(
@@ -284,7 +284,7 @@ impl Session<'_> {
         let since = job.last_eviction.unwrap_or_default().max(job.created);
         let is_due =
             job.preemption_delay == Duration::ZERO || since + job.preemption_delay <= self.now;
-        is_due && !self.barred.contains_key(&view.job)
+        is_due && !self.caution.barred().contains_key(&view.job)
     }
 
     fn may_consolidate(&self, view: &View) -> bool {

@@ -5,10 +5,10 @@
 //!
 //! - The cautious plan: every job that makes others leave gets its place in the very next step. A job that
 //!   would not get it is barred: it may not make others leave, and the plan is made again without it.
-//! - A bold plan lets barred jobs evict. Two waiting jobs can bar each other although each would be served in
+//! - A bold plan lets barred jobs evict, once a cautious plan has nothing left to do. Two waiting jobs can bar each other although each would be served in
 //!   the end: one takes the place that was made for the other, which then makes room once more. So a bold plan
 //!   is followed with cautious steps until nothing changes, and is taken if everybody who made others leave has
-//!   a place then.
+//!   a place then, or another with a claim has it. It is not taken if more bold plans would lead back to where it began.
 //!
 //! Without bold plans a job with a claim (a quota, a fair share, a priority in its queue) could wait for ever.
 
@@ -24,8 +24,9 @@ use crate::step::Action;
 /// How many plans are tried before nobody may evict.
 const PLANS: usize = 8;
 
-/// How many bold plans are tried.
+/// How many bold plans are tried, and for how many times the effort of one action's search.
 const BOLD_PLANS: usize = 8;
+const BOLD_EFFORT: u64 = 4;
 
 /// How many steps a bold plan may take until nothing changes.
 const STEPS_TO_REST: usize = 8;
@@ -64,38 +65,116 @@ pub fn plan_aloud<'a>(
     mut done: impl FnMut(&Session<'a>, Action),
 ) -> Session<'a> {
     let session = cautious(now, cluster, &mut done);
-    if session.barred.is_empty() {
+    let barred = session.caution.barred().clone();
+    if barred.is_empty() || session.changes_something() {
         return session;
     }
-    let barred = session.barred.clone();
-    let tried: Vec<usize> = (barred.iter())
-        .filter(|(_, by)| by.is_some())
-        .map(|(&job, _)| job)
-        .collect();
-    let without = |job: &usize| {
+    let mut left = BOLD_EFFORT * cluster.settings.search_effort;
+    if let Some((session, end)) = bold(now, cluster, &barred, &mut left, &mut done)
+        && !comes_back(now, cluster, end, &mut left)
+    {
+        return session;
+    }
+    run(now, cluster, Caution::Cautious(barred), &mut done)
+}
+
+/// The first bold plan that pays off, and the cluster when nothing changes any more; none once the effort that is
+/// `left` is spent.
+fn bold<'a>(
+    now: Duration,
+    cluster: &'a Cluster,
+    barred: &Barred,
+    left: &mut u64,
+    done: &mut impl FnMut(&Session<'a>, Action),
+) -> Option<(Session<'a>, Cluster)> {
+    let tried = barred.iter().filter(|(_, by)| by.is_some());
+    let without = |(job, _): (&usize, _)| {
         let mut others = barred.clone();
         others.remove(job);
         others
     };
-    let bold = std::iter::once(Barred::new()).chain(tried.iter().map(without));
-    for barred in bold.take(BOLD_PLANS) {
-        let session = run(now, cluster, barred, &mut done);
-        if session.pays_off(cluster) {
-            return session;
+    let plans = std::iter::once(Barred::new()).chain(tried.map(without));
+    for barred in plans.take(BOLD_PLANS) {
+        let session = run(now, cluster, Caution::Bold(barred), done);
+        *left = left.saturating_sub(session.effort());
+        if let Some(end) = session.pays_off(cluster, left) {
+            return Some((session, end));
+        }
+        if *left == 0 {
+            break;
         }
     }
-    run(now, cluster, barred, &mut done)
+    None
+}
+
+/// Whether bold plans lead from `at` back to where everybody runs where they run in `start`: then they would evict the
+/// same pods for ever.
+fn comes_back(now: Duration, start: &Cluster, mut at: Cluster, left: &mut u64) -> bool {
+    let nothing = &mut |_: &Session<'_>, _| ();
+    for _ in 0..BOLD_PLANS {
+        let session = cautious(now, &at, nothing);
+        let barred = session.caution.barred().clone();
+        drop(session);
+        let found = (!barred.is_empty()).then(|| bold(now, &at, &barred, left, nothing));
+        let Some((_, end)) = found.flatten() else {
+            return false;
+        };
+        at = end;
+        if is_same(start, &at) {
+            return true;
+        }
+    }
+    true
+}
+
+/// Whether the same pods are on the same nodes.
+fn is_same(left: &Cluster, right: &Cluster) -> bool {
+    let tasks = |cluster: &Cluster| -> BTreeMap<String, Option<String>> {
+        let tasks = cluster.jobs.iter().flat_map(|job| &job.tasks);
+        tasks
+            .map(|task| (task.name.clone(), task.node.clone()))
+            .collect()
+    };
+    tasks(left) == tasks(right)
+}
+
+/// Which evictions a plan may have.
+#[derive(Clone, Debug)]
+pub(crate) enum Caution {
+    /// Those for jobs that are not barred.
+    Cautious(Barred),
+    /// The same, but nobody only moves: nobody has a claim to another place for others.
+    Bold(Barred),
+}
+
+impl Default for Caution {
+    fn default() -> Self {
+        Self::Cautious(Barred::new())
+    }
+}
+
+impl Caution {
+    /// The jobs for which nobody may be evicted.
+    pub(crate) fn barred(&self) -> &Barred {
+        let (Self::Cautious(barred) | Self::Bold(barred)) = self;
+        barred
+    }
+
+    /// Whether jobs may be moved together.
+    pub(crate) fn may_move(&self) -> bool {
+        matches!(self, Self::Cautious(_))
+    }
 }
 
 /// Runs all actions while some jobs may not make others leave.
 fn run<'a>(
     now: Duration,
     cluster: &'a Cluster,
-    barred: Barred,
+    caution: Caution,
     done: &mut impl FnMut(&Session<'a>, Action),
 ) -> Session<'a> {
     let mut session = Session::open(now, cluster);
-    session.barred = barred;
+    session.caution = caution;
     for action in Action::ALL {
         session.run(action);
         done(&session, action);
@@ -111,7 +190,7 @@ fn cautious<'a>(
 ) -> Session<'a> {
     let mut barred = Barred::new();
     for _ in 0..PLANS {
-        let session = run(now, cluster, barred.clone(), done);
+        let session = run(now, cluster, Caution::Cautious(barred.clone()), done);
         let broken = session.broken_promises(cluster);
         if broken.is_empty() {
             return session;
@@ -121,7 +200,7 @@ fn cautious<'a>(
     for job in 0..cluster.jobs.len() {
         barred.entry(job).or_default();
     }
-    run(now, cluster, barred, done)
+    run(now, cluster, Caution::Cautious(barred), done)
 }
 
 impl Session<'_> {
@@ -129,7 +208,7 @@ impl Session<'_> {
     #[must_use]
     pub fn held_back(&self) -> Vec<HeldBack> {
         let name = |job: &usize| self.jobs[*job].job.name.clone();
-        let barred = self.barred.iter();
+        let barred = self.caution.barred().iter();
         let tried = barred.filter_map(|(job, by)| Some((job, by.as_ref()?)));
         tried
             .filter(|(job, _)| self.is_waiting(&self.jobs[**job].view))
@@ -169,22 +248,34 @@ impl Session<'_> {
             .collect()
     }
 
-    /// Whether the evictions serve those for whom they are made, or others with a claim, once nothing changes any more.
-    fn pays_off(&self, cluster: &Cluster) -> bool {
+    /// The cluster once nothing changes any more, if the evictions serve those for whom they are made, or others with a
+    /// claim, then. It is given up, as if they did not, once the effort that is `left` is spent.
+    fn pays_off(&self, cluster: &Cluster, left: &mut u64) -> Option<Cluster> {
         if self.promises.is_empty() {
-            return false;
+            return None;
         }
         let mut at = self.carried_out(cluster);
         for _ in 0..STEPS_TO_REST {
-            let ahead = cautious(self.now, &at, &mut |_, _| ());
+            if *left == 0 {
+                return None;
+            }
+            let mut spent = 0;
+            let ahead = cautious(self.now, &at, &mut |session, action| {
+                if action == Action::EvictStaleGangs {
+                    spent += session.effort();
+                }
+            });
+            *left = left.saturating_sub(spent);
             if !ahead.changes_something() {
                 let opening = Session::open(self.now, cluster);
                 let mut promises = self.promises.iter();
-                return promises.all(|promise| self.is_served(promise, &opening, &ahead));
+                let pays_off = promises.all(|promise| self.is_served(promise, &opening, &ahead));
+                drop(ahead);
+                return pays_off.then_some(at);
             }
             at = ahead.carried_out(&at);
         }
-        false
+        None
     }
 
     /// Whether a job, or another with a claim, has at the end the room that is made for it now.

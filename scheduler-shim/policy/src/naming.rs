@@ -26,7 +26,12 @@ pub(crate) struct Naming {
     by_node: BTreeMap<usize, Names>,
     /// Who is where, and who was where when the session opened.
     tasks: Option<(ByNode, ByNode)>,
+    /// The largest number of a name that an earlier session gave.
+    last: Option<u64>,
 }
+
+/// How cards are called that are counted and that nobody was on before, with a number behind.
+const NEW: &str = "new-";
 
 impl Naming {
     fn on(&mut self, session: &Session<'_>, node: usize) -> &Names {
@@ -81,6 +86,13 @@ impl Session<'_> {
         names
     }
 
+    /// The largest number of a card that was new in an earlier session, so that no name is given twice.
+    fn last_new(&self) -> u64 {
+        let names = self.card_names.values();
+        let numbers = names.filter_map(|name| name.strip_prefix(NEW)?.parse::<CardKey>().ok());
+        numbers.max().map_or(0, u64::from)
+    }
+
     /// The cards of a node on which nobody was when the session opened, by the place of their size; the last
     /// goes first.
     fn unoccupied(&self, node: usize, before: &[usize]) -> Vec<Vec<String>> {
@@ -112,10 +124,13 @@ impl Session<'_> {
         let Some(node) = standing.node else {
             return Vec::new();
         };
+        let last = *naming.last.get_or_insert_with(|| self.last_new());
         let names = naming.on(self, node);
         let name = |card: &CardKey| {
             let known = self.card_names.get(card).or(names.opened.get(card));
-            known.cloned().unwrap_or_else(|| format!("new-{card}"))
+            known
+                .cloned()
+                .unwrap_or_else(|| format!("{NEW}{}", last + u64::from(*card)))
         };
         let is_listed = self.stocks[node].sizes.is_listed();
         let stays = || {

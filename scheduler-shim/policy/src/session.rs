@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share as CardShare};
 
-use crate::ahead::{Barred, Promise};
+use crate::ahead::{Caution, Promise};
 use crate::amounts::Amounts;
 use crate::cluster::{
     Cards, Claim, Cluster, Job, Node, Queue, Settings, Status, Task, Topology, ZoneAmounts,
@@ -110,8 +110,8 @@ pub struct Session<'a> {
     pub(crate) claims: Vec<ClaimFacts<'a>>,
     /// How many NUMA zones the node with the most of them has.
     pub(crate) most_zones: usize,
-    /// Jobs that may not make others leave.
-    pub(crate) barred: Barred,
+    /// Which jobs may make others leave.
+    pub(crate) caution: Caution,
     /// Who is where, for those that look for others.
     pub(crate) company: Company,
     /// What others were evicted for.

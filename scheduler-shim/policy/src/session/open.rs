@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use apportion_abi::{Bytes, Share as CardShare};
 
-use crate::ahead::Barred;
+use crate::ahead::Caution;
 use crate::amounts::{Amounts, Resource};
 use crate::cluster::{Cards, Claim, Cluster, Job, Node, Task};
 use crate::company::Company;
@@ -63,7 +63,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         opening: Vec::new(),
         card_names: BTreeMap::new(),
         claims: Vec::new(),
-        barred: Barred::new(),
+        caution: Caution::default(),
         company: Company::default(),
         promises: Vec::new(),
         profiles,

@@ -9,7 +9,7 @@ fn task_of<'c>(cluster: &'c mut Cluster, name: &str) -> &'c mut Task {
 }
 
 /// Does what was decided: what is bound runs, what is evicted is made anew and waits.
-pub(crate) fn carry_on(cluster: &mut Cluster, round: usize, decisions: &[Decision]) {
+pub(crate) fn carry_on(cluster: &mut Cluster, decisions: &[Decision]) {
     for decision in decisions {
         match decision {
             Decision::Evict { task, .. } => {
@@ -25,14 +25,6 @@ pub(crate) fn carry_on(cluster: &mut Cluster, round: usize, decisions: &[Decisio
                 task.on.clone_from(&place.cards);
             }
             Decision::Reserve { .. } => {}
-        }
-    }
-    // A new card gets its name for good when it is opened.
-    for task in cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks) {
-        for card in &mut task.on {
-            if let Some(number) = card.strip_prefix("new-") {
-                *card = format!("card-{round}-{number}");
-            }
         }
     }
 }

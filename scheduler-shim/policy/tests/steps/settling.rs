@@ -88,13 +88,13 @@ fn tight() -> Cluster {
 #[test]
 fn who_would_push_lesser_jobs_of_its_queue_out_is_not_taken_in_their_stead() {
     let mut cluster = tight();
-    for round in 0..ROUNDS {
+    for _ in 0..ROUNDS {
         let mut decisions = step(NOW, &cluster);
         decisions.retain(|one| !matches!(one, Decision::Reserve { .. }));
         if decisions.is_empty() {
             return;
         }
-        carry_on(&mut cluster, round, &decisions);
+        carry_on(&mut cluster, &decisions);
     }
     panic!("it has not settled");
 }
