@@ -9,13 +9,18 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"time"
 
 	"go.uber.org/mock/gomock"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/kai-scheduler/KAI-scheduler/pkg/scheduler/api/common_info"
+	"github.com/kai-scheduler/KAI-scheduler/pkg/scheduler/api/eviction_info"
+	"github.com/kai-scheduler/KAI-scheduler/pkg/scheduler/api/pod_status"
+	"github.com/kai-scheduler/KAI-scheduler/pkg/scheduler/api/podgroup_info"
 	"github.com/kai-scheduler/KAI-scheduler/pkg/scheduler/api/resource_info"
 	"github.com/kai-scheduler/KAI-scheduler/pkg/scheduler/cache"
 	"github.com/kai-scheduler/KAI-scheduler/pkg/scheduler/cache/cluster_info"
@@ -32,18 +37,38 @@ const anyNumber = 1 << 30
 
 // answer is a line of output: one of its fields is set.
 type answer struct {
-	// Tasks says where each pod stands after the actions.
-	Tasks *map[string]standing `json:"tasks,omitempty"`
+	Decided *decided `json:"decided,omitempty"`
 	// Cannot says why the fakes of KAI's tests can't express the cluster.
 	Cannot string `json:"cannot,omitempty"`
 	// Error says how KAI failed.
 	Error string `json:"error,omitempty"`
 }
 
+type decided struct {
+	// Tasks says where each pod stands after the actions.
+	Tasks map[string]standing `json:"tasks"`
+	// TakenBack names the pods that waited before and were evicted all the same.
+	TakenBack []string `json:"taken_back"`
+}
+
 type standing struct {
 	Status    string   `json:"status"`
 	Node      string   `json:"node,omitempty"`
 	GPUGroups []string `json:"gpu_groups,omitempty"`
+}
+
+// evictions notes which pods KAI evicts.
+type evictions struct {
+	cache.Cache
+	names []string
+}
+
+// Evict is what KAI calls when a plan is final.
+func (e *evictions) Evict(
+	pod *v1.Pod, job *podgroup_info.PodGroupInfo, metadata eviction_info.EvictionMetadata, message string,
+) error {
+	e.names = append(e.names, pod.Name)
+	return e.Cache.Evict(pod, job, metadata, message)
 }
 
 // reporter makes a failed mock a panic, which [ask] reports.
@@ -53,6 +78,8 @@ func (reporter) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, a
 func (reporter) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
 func main() {
+	// With -vv 5, KAI's own log says why.
+	flag.Parse()
 	test_utils.InitTestingInfrastructure()
 	in := bufio.NewReaderSize(os.Stdin, 1<<20)
 	out := json.NewEncoder(os.Stdout)
@@ -83,6 +110,14 @@ func ask(line []byte) (said answer) {
 		return answer{Error: err.Error()}
 	}
 	ssn := open(&given)
+	evicted := &evictions{Cache: ssn.Cache}
+	ssn.Cache = evicted
+	waited := map[string]bool{}
+	for _, job := range ssn.ClusterInfo.PodGroupInfos {
+		for id, task := range job.GetAllPodsMap() {
+			waited[string(id)] = task.Status == pod_status.Pending
+		}
+	}
 	for _, name := range given.Actions {
 		action, found := framework.GetAction(name)
 		if !found {
@@ -98,7 +133,13 @@ func ask(line []byte) (said answer) {
 			}
 		}
 	}
-	return answer{Tasks: &tasks}
+	takenBack := []string{}
+	for _, name := range evicted.names {
+		if waited[name] {
+			takenBack = append(takenBack, name)
+		}
+	}
+	return answer{Decided: &decided{Tasks: tasks, TakenBack: takenBack}}
 }
 
 // open makes a session as KAI's test_utils.BuildSession does, but with queues that have everything the format knows.

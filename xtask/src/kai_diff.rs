@@ -29,8 +29,9 @@ mod standings;
 mod theme;
 mod unserved;
 
+use cause::Cause;
 use course::{End, carry_on};
-use oracle::Oracle;
+use oracle::{Decided, Oracle};
 use report::Report;
 use standings::{Difference, Standings, decided, difference};
 use unserved::unserved;
@@ -125,7 +126,6 @@ pub(crate) struct Found {
     pub(crate) cycles: usize,
     pub(crate) undecided: usize,
     pub(crate) end: End,
-    pub(crate) cause: Option<cause::Cause>,
     pub(crate) findings: Vec<Finding>,
 }
 
@@ -137,22 +137,21 @@ pub(crate) struct Finding {
 
 /// What differs.
 pub(crate) enum What {
-    /// One cycle, the decisions of which KAI gave.
-    Cycle(usize, Difference, Standings),
+    /// One cycle, with KAI's decisions and the cause of the difference, if it is known.
+    Cycle(usize, Difference, Standings, Option<Cause>),
     /// The end.
     End(End),
-    /// Somebody with a claim waits.
-    Unserved(Vec<unserved::Unserved>),
+    /// Somebody with a claim waits; or has none, because KAI serves it by mistake.
+    Unserved(Vec<unserved::Unserved>, Option<Cause>),
 }
 
 /// Compares one cluster, cycle by cycle and at the end.
 fn look(oracle: &mut Oracle, cluster: &Value) -> Result<Found> {
-    let kais = carry_on(cluster, |at| oracle.decided(at))?;
+    let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
     let mut found = Found {
         cycles: kais.cycles.len(),
         undecided: 0,
         end: End::Same,
-        cause: cause::Cause::of(cluster),
         findings: Vec::new(),
     };
     for (number, (start, standings)) in kais.cycles.iter().enumerate() {
@@ -160,13 +159,14 @@ fn look(oracle: &mut Oracle, cluster: &Value) -> Result<Found> {
         let Some(differs) = difference(standings, &ours) else {
             continue;
         };
-        if is_undecided(oracle, start, standings)? {
+        let Some(again) = asked_again(oracle, start, standings)? else {
             found.undecided += 1;
             continue;
-        }
+        };
+        let cause = Cause::of(start, &again)?;
         found.findings.push(Finding {
             cluster: start.clone(),
-            what: What::Cycle(number, differs, standings.clone()),
+            what: What::Cycle(number, differs, standings.clone(), cause),
         });
     }
     let ours = carry_on(cluster, decided)?;
@@ -180,22 +180,24 @@ fn look(oracle: &mut Oracle, cluster: &Value) -> Result<Found> {
     });
     let waiting = unserved(oracle, &ours, &kais)?;
     if !waiting.is_empty() {
+        let mistake = Cause::of_cluster(cluster).filter(|cause| cause.is_kais_mistake());
         found.findings.push(Finding {
             cluster: cluster.clone(),
-            what: What::Unserved(waiting),
+            what: What::Unserved(waiting, mistake),
         });
     }
     Ok(found)
 }
 
-/// Whether KAI decides otherwise when it is asked again.
-fn is_undecided(oracle: &mut Oracle, start: &Value, standings: &Standings) -> Result<bool> {
-    for _ in 0..ASKED_AGAIN {
-        if difference(standings, &oracle.decided(start)?).is_some() {
-            return Ok(true);
+/// What KAI decides when it is asked again; nothing if that is not always the same.
+fn asked_again(oracle: &mut Oracle, start: &Value, before: &Standings) -> Result<Option<Decided>> {
+    for _ in 1..ASKED_AGAIN {
+        if difference(before, &oracle.decided(start)?.tasks).is_some() {
+            return Ok(None);
         }
     }
-    Ok(false)
+    let last = oracle.decided(start)?;
+    Ok(difference(before, &last.tasks).is_none().then_some(last))
 }
 
 impl Finding {
@@ -208,7 +210,7 @@ impl Finding {
         let kind = match &self.what {
             What::Cycle(number, ..) => format!("cycle{number}"),
             What::End(_) => "end".to_owned(),
-            What::Unserved(_) => "unserved".to_owned(),
+            What::Unserved(..) => "unserved".to_owned(),
         };
         format!("{}-{kind}.json", self.id().replace([':', '/'], "-"))
     }
@@ -216,7 +218,7 @@ impl Finding {
     /// The cluster, with what KAI decides as what is expected.
     fn written(&self) -> Value {
         let mut written = self.cluster.clone();
-        if let What::Cycle(_, _, standings) = &self.what {
+        if let What::Cycle(_, _, standings, _) = &self.what {
             written["expected"] = expected(standings);
         }
         written
@@ -242,17 +244,23 @@ impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: ", self.id())?;
         match &self.what {
-            What::Cycle(number, Difference::Node, _) => {
-                write!(f, "another node in cycle {}", number + 1)
-            }
-            What::Cycle(number, Difference::Fate, _) => {
-                write!(f, "another fate in cycle {}", number + 1)
+            What::Cycle(number, differs, _, cause) => {
+                let what = match differs {
+                    Difference::Node => "node",
+                    Difference::Fate => "fate",
+                };
+                let cause = cause.map_or("not explained", Cause::words);
+                write!(f, "another {what} in cycle {} ({cause})", number + 1)
             }
             What::End(end) => write!(f, "the end: {}", end.words()),
-            What::Unserved(jobs) => {
+            What::Unserved(jobs, mistake) => {
                 let jobs = jobs.iter().map(|(job, why)| format!("{job} ({why:?})"));
                 let jobs: Vec<String> = jobs.collect();
-                write!(f, "UNSERVED: {}", jobs.join(", "))
+                let said = match mistake {
+                    Some(_) => "served by KAI's mistake",
+                    None => "UNSERVED",
+                };
+                write!(f, "{said}: {}", jobs.join(", "))
             }
         }
     }

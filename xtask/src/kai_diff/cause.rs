@@ -1,40 +1,103 @@
 //! Differences whose cause is known, so that a report counts them by cause.
 //!
-//! Each is a rule about the cluster, not a list of clusters: other seeds have the same causes.
+//! A cause is never a list of clusters, because other seeds make others. Where the policy differs on purpose, it is asked
+//! again without that purpose: if it then decides as KAI does, that is the cause. What KAI takes back it says itself.
+//! Mistakes of KAI's are told by what the cluster has.
 
+use anyhow::Result;
 use serde_json::Value;
 
-use super::standings::{jobs, tasks};
+use super::oracle::Decided;
+use super::standings::{Standings, Ways, decided_in, difference, id, jobs, tasks};
 
-/// Why the two schedulers may differ about a cluster.
+/// Why the two schedulers differ about a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
+    /// KAI evicts what the look-ahead does not.
+    InVain,
+    /// KAI takes back what it decided in the same cycle.
+    TakesBack,
     /// Some pod asks for an exact multiple of a GPU's memory.
     MemoryMultiple,
     /// Some job requires one domain of a level above the nodes' common one.
     AboveCommonDomain,
+    /// A pod that has to leave looks for company, or others keep away from it.
+    LeavingCompany,
 }
 
 impl Cause {
     /// What the report says.
     pub(crate) const fn words(self) -> &'static str {
         match self {
+            Self::InVain => "KAI evicts in vain; the same without the look-ahead",
+            Self::TakesBack => {
+                "KAI takes back what it decided in the same cycle; the same if Apportion did"
+            }
             Self::MemoryMultiple => {
                 "gpu-memory is an exact multiple of a GPU: KAI binds it to a GPU that is too small"
             }
             Self::AboveCommonDomain => {
                 "required level above the nodes' common domain: KAI finds no room there"
             }
+            Self::LeavingCompany => {
+                "KAI still counts a pod that is evicted now as present, for the affinity of others and its own"
+            }
         }
     }
 
-    /// The cause that a cluster has, if any.
-    pub(crate) fn of(cluster: &Value) -> Option<Self> {
+    /// Whether KAI's decision is a mistake, so that those whom it serves by it have no claim.
+    pub(crate) const fn is_kais_mistake(self) -> bool {
+        match self {
+            Self::MemoryMultiple => true,
+            Self::InVain | Self::TakesBack | Self::AboveCommonDomain | Self::LeavingCompany => {
+                false
+            }
+        }
+    }
+
+    /// Why KAI decides otherwise about a cycle, if it is known.
+    pub(crate) fn of(start: &Value, kais: &Decided) -> Result<Option<Self>> {
+        let Decided { tasks, taken_back } = kais;
+        let ways = |without_look_ahead, takes_back| Ways {
+            without_look_ahead,
+            takes_back,
+        };
+        let tried = [
+            (ways(true, false), Self::InVain),
+            (ways(false, true), Self::TakesBack),
+        ];
+        for (ways, cause) in tried {
+            if difference(tasks, &decided_in(start, ways)?).is_none() {
+                return Ok(Some(cause));
+            }
+        }
+        if !taken_back.is_empty() {
+            return Ok(Some(Self::TakesBack));
+        }
+        Ok(Self::of_cluster(start).or_else(|| {
+            let moves = moves_company(start, tasks);
+            moves.then_some(Self::LeavingCompany)
+        }))
+    }
+
+    /// The mistake of KAI's that a cluster invites, if any.
+    pub(crate) fn of_cluster(cluster: &Value) -> Option<Self> {
         if has_memory_multiple(cluster) {
             return Some(Self::MemoryMultiple);
         }
         requires_above_common(cluster).then_some(Self::AboveCommonDomain)
     }
+}
+
+/// Whether KAI evicts or moves a pod that runs and has to do with the company of others.
+fn moves_company(start: &Value, kais: &Standings) -> bool {
+    let mut pods = jobs(start).flat_map(tasks);
+    pods.any(|task| {
+        let status = kais.get(id(task)).map(|standing| standing.status.as_str());
+        task["state"] == "Running"
+            && !task["pod_affinity"].is_null()
+            && matches!(status, Some("Releasing" | "Pipelined"))
+    })
 }
 
 fn has_memory_multiple(cluster: &Value) -> bool {

@@ -28,12 +28,20 @@ pub(crate) struct Oracle {
     answers: BufReader<ChildStdout>,
 }
 
+/// What KAI decides in one cycle.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Decided {
+    /// Where each pod stands.
+    pub(crate) tasks: Standings,
+    /// The pods that got a place in the cycle and lost it again.
+    pub(crate) taken_back: Vec<String>,
+}
+
 /// What the program says about one cluster.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Answer {
-    /// Where each pod stands after the actions.
-    Tasks(Standings),
+    Decided(Decided),
     /// Why the fixtures of KAI's tests can't express the cluster.
     Cannot(String),
     /// How KAI failed.
@@ -97,9 +105,9 @@ impl Oracle {
     }
 
     /// What KAI decides for a cluster that it must be able to express.
-    pub(crate) fn decided(&mut self, cluster: &Value) -> Result<Standings> {
+    pub(crate) fn decided(&mut self, cluster: &Value) -> Result<Decided> {
         match self.ask(cluster)? {
-            Answer::Tasks(standings) => Ok(standings),
+            Answer::Decided(decided) => Ok(decided),
             Answer::Cannot(what) => bail!("KAI's fixtures can't express {}: {what}", cluster["id"]),
             Answer::Error(what) => bail!("KAI failed on {}: {what}", cluster["id"]),
         }

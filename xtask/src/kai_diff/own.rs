@@ -24,8 +24,8 @@ pub(crate) fn validate(oracle: &mut Oracle, root: &Path) -> Result<String> {
         match oracle.ask(case)? {
             Answer::Cannot(what) => *cannot.entry(what).or_default() += 1,
             Answer::Error(what) => wrong.push(format!("{}: {what}", case["id"])),
-            Answer::Tasks(standings) => {
-                let found = unlike(case, &standings);
+            Answer::Decided(decided) => {
+                let found = unlike(case, &decided.tasks);
                 passed += usize::from(found.is_empty());
                 wrong.extend(found);
             }

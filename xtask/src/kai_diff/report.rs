@@ -48,17 +48,17 @@ impl Counts {
         *self.ends.entry(found.end).or_default() += 1;
         for finding in &found.findings {
             match &finding.what {
-                What::Cycle(_, difference, _) => {
+                What::Cycle(_, difference, _, cause) => {
                     match difference {
                         Difference::Node => self.node += 1,
                         Difference::Fate => self.fate += 1,
                     }
-                    if let Some(cause) = found.cause {
-                        *self.known.entry(cause).or_default() += 1;
+                    if let Some(cause) = cause {
+                        *self.known.entry(*cause).or_default() += 1;
                     }
                 }
                 What::End(_) => {}
-                What::Unserved(_) => self.unserved += 1,
+                What::Unserved(_, mistake) => self.unserved += usize::from(mistake.is_none()),
             }
         }
     }
@@ -115,6 +115,13 @@ impl fmt::Display for Report {
         for (cause, count) in &all.known {
             writeln!(f, "{count} cycles: {}", cause.words())?;
         }
+        let known: usize = all.known.values().sum();
+        let explained = 100.0 * (all.same() + known) as f64 / compared as f64;
+        writeln!(
+            f,
+            "{} cycles: not explained ({explained:.1} % are the same or explained)",
+            all.node + all.fate - known
+        )?;
         for (end, words) in End::ALL {
             let count = all.ends.get(&end).copied().unwrap_or(0);
             writeln!(f, "{count} ends: {words}")?;

@@ -3,9 +3,10 @@
 use anyhow::Result;
 use serde_json::Value;
 
+use super::cause::Cause;
 use super::course::carry_on;
 use super::oracle::Oracle;
-use super::standings::{Difference, decided, difference, jobs};
+use super::standings::{decided, difference, jobs};
 use super::unserved::unserved;
 use super::{Finding, What, expected};
 
@@ -22,7 +23,7 @@ pub(crate) fn shrink(oracle: &mut Oracle, finding: &Finding) -> Result<Value> {
         smallest = smaller;
     }
     if let What::Cycle(..) = finding.what {
-        smallest["expected"] = expected(&oracle.decided(&smallest)?);
+        smallest["expected"] = expected(&oracle.decided(&smallest)?.tasks);
     }
     Ok(smallest)
 }
@@ -62,19 +63,20 @@ fn is_whole(cluster: &Value) -> bool {
 
 fn shows(oracle: &mut Oracle, cluster: &Value, what: &What) -> Result<bool> {
     match what {
-        What::Cycle(_, kind, _) => {
+        What::Cycle(_, kind, _, cause) => {
             let kais = oracle.decided(cluster)?;
-            let differs = difference(&kais, &decided(cluster)?);
+            let differs = difference(&kais.tasks, &decided(cluster)?);
             let again = oracle.decided(cluster)?;
-            Ok(differs == Some(*kind) && difference(&kais, &again) == None::<Difference>)
+            let is_same = differs == Some(*kind) && difference(&kais.tasks, &again.tasks).is_none();
+            Ok(is_same && Cause::of(cluster, &kais)? == *cause)
         }
         What::End(end) => {
-            let kais = carry_on(cluster, |at| oracle.decided(at))?;
+            let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
             let ours = carry_on(cluster, decided)?;
             Ok(super::End::of(&ours, &kais) == *end)
         }
-        What::Unserved(_) => {
-            let kais = carry_on(cluster, |at| oracle.decided(at))?;
+        What::Unserved(..) => {
+            let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
             let ours = carry_on(cluster, decided)?;
             Ok(!unserved(oracle, &ours, &kais)?.is_empty())
         }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use apportion_policy::plan;
+use apportion_policy::{Action, Session, plan};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -43,10 +43,33 @@ impl Standing {
     }
 }
 
+/// Which of its own ways the policy follows, and in which it goes as KAI does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ways {
+    /// Nothing is evicted in vain.
+    pub(crate) without_look_ahead: bool,
+    /// What a cycle decides it does not take back.
+    pub(crate) takes_back: bool,
+}
+
 /// What Apportion decides.
 pub(crate) fn decided(cluster: &Value) -> Result<Standings> {
-    let cluster = cluster_of(cluster)?;
-    let session = plan(NOW, &cluster);
+    decided_in(cluster, Ways::default())
+}
+
+/// What Apportion would decide if it were more like KAI.
+pub(crate) fn decided_in(cluster: &Value, ways: Ways) -> Result<Standings> {
+    let mut cluster = cluster_of(cluster)?;
+    cluster.settings.takes_back = ways.takes_back;
+    let session = if ways.without_look_ahead {
+        let mut session = Session::open(NOW, &cluster);
+        for action in Action::ALL {
+            session.run(action);
+        }
+        session
+    } else {
+        plan(NOW, &cluster)
+    };
     let all = session.outcomes().into_iter().map(|(task, (outcome, _))| {
         let (node, gpu_groups) = match outcome.place {
             Some(place) => (Some(place.node), place.cards),

@@ -24,7 +24,7 @@ pub(crate) fn unserved(oracle: &mut Oracle, ours: &Course, kais: &Course) -> Res
     if suspects.is_empty() {
         return Ok(suspects);
     }
-    let further = carry_on(&ours.end, |cluster| oracle.decided(cluster))?;
+    let further = carry_on(&ours.end, |cluster| Ok(oracle.decided(cluster)?.tasks))?;
     let served = |suspect: &Unserved| runs_more(&suspect.0, &further.end, &ours.end);
     Ok(suspects.into_iter().filter(served).collect())
 }
