@@ -149,3 +149,39 @@ fn required(group: &Value) -> Vec<String> {
     }
     levels
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn cluster(gpu_memory_mib: u64, required: &str, racks: [&str; 2]) -> Value {
+        json!({
+            "nodes": [
+                {"gpu_memory_mib": 1000, "labels": {"zone": "z", "rack": racks[0]}},
+                {"gpu_memory_mib": 1000, "labels": {"zone": "z", "rack": racks[1]}},
+            ],
+            "topologies": [{"name": "tree", "levels": ["zone", "rack"]}],
+            "jobs": [{
+                "subgroups": {"topology": {"required_level": required}},
+                "tasks": [{"gpu": {"kind": "memory", "gpu_memory_mib": gpu_memory_mib}}],
+            }],
+        })
+    }
+
+    #[test]
+    fn only_an_exact_multiple_above_one_gpu_is_a_memory_multiple() {
+        let of = |mib| Cause::of_cluster(&cluster(mib, "rack", ["a", "b"]));
+        assert_eq!(of(2000), Some(Cause::MemoryMultiple));
+        assert_eq!([of(1000), of(1500)], [None, None]);
+    }
+
+    #[test]
+    fn a_level_is_too_wide_only_where_all_nodes_share_a_narrower_one() {
+        let of = |level, racks| Cause::of_cluster(&cluster(500, level, racks));
+        assert_eq!(of("zone", ["a", "a"]), Some(Cause::AboveCommonDomain));
+        assert_eq!(of("zone", ["a", "b"]), None);
+        assert_eq!(of("rack", ["a", "a"]), None);
+    }
+}

@@ -136,3 +136,65 @@ fn thousandths(task: &Value) -> u64 {
         _ => gpu["gpus"].as_u64().unwrap_or(0) * 1000,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::standings::Standing;
+    use super::*;
+
+    /// Two pods of a queue each; `bound` of them are bound at once, and then nothing changes.
+    fn course(bound: &[&str], rests: bool) -> Course {
+        let task =
+            |id: &str| json!({"id": id, "state": "Pending", "gpu": {"kind": "whole", "gpus": 1}});
+        let cluster = json!({"jobs": [
+            {"name": "a", "queue": "q0", "tasks": [task("a-0"), task("a-1")]},
+            {"name": "b", "queue": "q1", "tasks": [task("b-0")]},
+        ]});
+        let decide = |at: &Value| {
+            let runs = running(at);
+            let all = bound.iter().map(|id| {
+                let status = if runs.contains(id) && rests {
+                    "Running"
+                } else {
+                    "Binding"
+                };
+                let status = if runs.contains(id) && !rests {
+                    "Releasing"
+                } else {
+                    status
+                };
+                let status = status.to_owned();
+                (
+                    (*id).to_owned(),
+                    Standing {
+                        status,
+                        ..Standing::default()
+                    },
+                )
+            });
+            Ok(all.collect())
+        };
+        carry_on(&cluster, decide).unwrap()
+    }
+
+    #[test]
+    fn ends_are_compared_by_pods_then_queues_then_gpus() {
+        let kais = course(&["a-0"], true);
+        let of = |bound: &[&str]| End::of(&course(bound, true), &kais);
+        assert_eq!(of(&["a-0"]), End::Same);
+        assert_eq!(of(&["a-1"]), End::SameForQueues);
+        assert_eq!(of(&["b-0"]), End::OtherQueues);
+        assert_eq!(of(&["a-0", "b-0"]), End::More);
+        assert_eq!(of(&[]), End::Fewer);
+    }
+
+    #[test]
+    fn a_cluster_that_goes_on_and_on_never_rests() {
+        let (rests, restless) = (course(&["a-0"], true), course(&["a-0"], false));
+        assert_eq!(restless.cycles.len(), CYCLES);
+        assert_eq!(End::of(&rests, &restless), End::KaiRestless);
+        assert_eq!(End::of(&restless, &rests), End::Restless);
+    }
+}

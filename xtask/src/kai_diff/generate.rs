@@ -173,3 +173,90 @@ fn queue(
     }
     queue
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::super::standings::{jobs, tasks};
+    use super::super::theme;
+    use super::*;
+    use crate::scenarios::cluster_of;
+
+    #[test]
+    fn the_same_seed_makes_the_same_cluster_and_another_another() {
+        for theme in &theme::ALL {
+            assert_eq!(cluster(theme, 7), cluster(theme, 7));
+            assert_ne!(cluster(theme, 7)["jobs"], cluster(theme, 8)["jobs"]);
+        }
+    }
+
+    #[test]
+    fn every_cluster_can_be_read_and_names_only_what_exists() {
+        for (theme, seed) in theme::ALL
+            .iter()
+            .flat_map(|theme| (0..20).map(move |seed| (theme, seed)))
+        {
+            let made = cluster(theme, seed);
+            let read = cluster_of(&made).unwrap();
+            let queues: BTreeSet<&str> = read
+                .queues
+                .iter()
+                .map(|queue| queue.name.as_str())
+                .collect();
+            assert!(
+                read.jobs
+                    .iter()
+                    .all(|job| queues.contains(job.queue.as_str()))
+            );
+            let parents = read
+                .queues
+                .iter()
+                .filter_map(|queue| queue.parent.as_deref());
+            assert!(parents.into_iter().all(|parent| queues.contains(parent)));
+        }
+    }
+
+    #[test]
+    fn what_runs_fits_its_node() {
+        for (theme, seed) in theme::ALL
+            .iter()
+            .flat_map(|theme| (0..20).map(move |seed| (theme, seed)))
+        {
+            let made = cluster(theme, seed);
+            let mut held: BTreeMap<String, u64> = BTreeMap::new();
+            let mut shared: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+            for task in jobs(&made)
+                .flat_map(tasks)
+                .filter(|task| !task["node"].is_null())
+            {
+                let node = task["node"].as_str().unwrap().to_owned();
+                *held.entry(node.clone()).or_default() += task["gpu"]["gpus"].as_u64().unwrap();
+                let groups = task["gpu_groups"].as_array().unwrap().iter();
+                let groups = groups.map(|group| group.as_str().unwrap().to_owned());
+                shared.entry(node).or_default().extend(groups);
+            }
+            for node in made["nodes"].as_array().unwrap() {
+                let name = node["name"].as_str().unwrap();
+                let whole = held.get(name).copied().unwrap_or(0);
+                let parts = shared.get(name).map_or(0, BTreeSet::len) as u64;
+                let has = node["gpus_allocatable"].as_u64().unwrap();
+                assert!(whole + parts <= has, "{}: {name}", made["id"]);
+            }
+        }
+    }
+
+    #[test]
+    fn every_theme_has_jobs_that_run_and_jobs_that_wait() {
+        for theme in &theme::ALL {
+            let states: BTreeSet<String> = (0..20)
+                .map(|seed| cluster(theme, seed))
+                .flat_map(|made| {
+                    let tasks: Vec<Value> = jobs(&made).flat_map(tasks).cloned().collect();
+                    tasks.into_iter().map(|task| task["state"].to_string())
+                })
+                .collect();
+            assert!(states.len() >= 2, "{}: {states:?}", theme.name);
+        }
+    }
+}

@@ -157,3 +157,58 @@ pub(crate) fn running(cluster: &Value) -> BTreeSet<&str> {
     let tasks = jobs(cluster).flat_map(tasks);
     tasks.filter(runs).map(id).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standings(all: &[(&str, &str, Option<&str>)]) -> Standings {
+        let standing = |(task, status, node): &(&str, &str, Option<&str>)| {
+            let standing = Standing {
+                status: (*status).to_owned(),
+                node: node.map(str::to_owned),
+                gpu_groups: Vec::new(),
+            };
+            ((*task).to_owned(), standing)
+        };
+        all.iter().map(standing).collect()
+    }
+
+    #[test]
+    fn another_status_weighs_more_than_another_node() {
+        let kais = standings(&[("a-0", "Binding", Some("n0")), ("a-1", "Pending", None)]);
+        let moved = standings(&[("a-0", "Binding", Some("n1")), ("a-1", "Pending", None)]);
+        let other = standings(&[
+            ("a-0", "Binding", Some("n1")),
+            ("a-1", "Binding", Some("n0")),
+        ]);
+        assert_eq!(difference(&kais, &kais), None);
+        assert_eq!(difference(&kais, &moved), Some(Difference::Node));
+        assert_eq!(difference(&kais, &other), Some(Difference::Fate));
+    }
+
+    #[test]
+    fn the_node_of_a_pod_that_waits_says_nothing() {
+        let one = standings(&[("a-0", "Pending", Some("n0"))]);
+        let other = standings(&[("a-0", "Pending", None)]);
+        assert_eq!(difference(&one, &other), None);
+    }
+
+    #[test]
+    fn what_is_bound_runs_and_what_is_evicted_waits() {
+        let cluster = json!({"jobs": [{"tasks": [
+            {"id": "a-0", "state": "Pending", "gpu": {"kind": "whole"}},
+            {"id": "a-1", "state": "Running", "node": "n0", "gpu": {"kind": "whole"}},
+            {"id": "a-2", "state": "Running", "node": "n0", "gpu": {"kind": "whole"}},
+        ]}]});
+        let decided = standings(&[
+            ("a-0", "Binding", Some("n1")),
+            ("a-1", "Releasing", Some("n0")),
+            ("a-2", "Running", Some("n0")),
+        ]);
+        let after = carried_on(&cluster, &decided);
+        assert_eq!(running(&after), BTreeSet::from(["a-0", "a-2"]));
+        assert_eq!(after["jobs"][0]["tasks"][0]["node"], "n1");
+        assert!(after["jobs"][0]["tasks"][1]["node"].is_null());
+    }
+}
