@@ -40,7 +40,7 @@ use crate::cases;
 use crate::workspace::Workspace;
 
 /// How often KAI is asked again where the two differ, to see whether it decides the same.
-const ASKED_AGAIN: usize = 3;
+const ASKED_AGAIN: usize = 10;
 
 /// Run the policy beside KAI Scheduler itself.
 #[derive(Args)]

@@ -30,9 +30,7 @@ impl Cause {
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::InVain => "KAI evicts in vain; the same without the look-ahead",
-            Self::TakesBack => {
-                "KAI takes back what it decided in the same cycle; the same if Apportion did"
-            }
+            Self::TakesBack => "KAI takes back what it decided in the same cycle",
             Self::MemoryMultiple => {
                 "gpu-memory is an exact multiple of a GPU: KAI binds it to a GPU that is too small"
             }
