@@ -23,6 +23,7 @@ mod frameworks;
 mod fuzz;
 mod gpu_pack;
 mod image;
+mod kai_diff;
 mod lint;
 mod oracle_pod_groups;
 mod oracles;
@@ -131,6 +132,8 @@ enum Task {
     Compare(compare::Options),
     /// Run scheduling scenarios: our own and those made of KAI's tests, or those of a folder.
     Scenarios(Options),
+    /// Run the policy beside KAI Scheduler itself, on random clusters, and report where the two differ.
+    KaiDiff(kai_diff::Options),
     /// Check the promises of the policy on random clusters, step by step.
     Soak {
         /// Clusters to check each promise on.
@@ -211,6 +214,7 @@ fn perform(task: Task) -> Result<ExitCode> {
         Task::Bench { args } => suites::bench(&workspace, &args)?,
         Task::Scenarios(options) => return ask(&workspace, &scenarios::SUITE, &options),
         Task::Oracles(options) => return ask(&workspace, &oracles::SUITE, &options),
+        Task::KaiDiff(options) => kai_diff::run(&workspace, &options)?,
         Task::Image { out, registry } => image::make(&workspace, &out, &registry)?,
         Task::GpuPack { out, debug } => {
             let profile = if debug {

@@ -9,7 +9,7 @@
 //! were drawn at random.
 
 use anyhow::Result;
-use apportion_policy::cluster::Status;
+use apportion_policy::cluster::{Cluster, Status};
 use apportion_policy::{Action, Decision, Outcome, Session, plan};
 use serde::Deserialize;
 use serde_json::Value;
@@ -22,6 +22,8 @@ mod usual;
 mod variants;
 
 use format::{Claim, ClaimResult, Consumer, Mode, Rounds, Scenario, Task};
+
+pub(crate) use build::NOW;
 
 use crate::cases::Suite;
 
@@ -48,6 +50,11 @@ fn features(_: &str, case: &Value) -> Vec<String> {
         features.push("(plain)".to_owned());
     }
     features
+}
+
+/// The cluster of a scenario.
+pub(crate) fn cluster_of(case: &Value) -> Result<Cluster> {
+    build::cluster(&Scenario::deserialize(case)?)
 }
 
 /// Runs one scenario; returns what was wrong.

@@ -307,6 +307,9 @@ impl Session<'_> {
 
     /// The job without what was placed in this session; then it may lose no more than leaves it whole.
     pub(crate) fn as_victim(&self, view: &View) -> View {
+        if self.settings.takes_back {
+            return view.clone();
+        }
         let mut victim = view.only(|task| !self.is_newly_placed(task));
         victim.keeps_core = view.all().any(|task| self.is_newly_placed(task));
         victim

@@ -3,6 +3,9 @@
 //! At each level of the tree the queues are compared by what they have and by what their next job would
 //! take, so the order is found anew for each job. A line of victims is the same line backwards: the queue
 //! that would be served last gives first, and of it the job that would be placed last.
+//!
+//! A queue with queues below it is compared by the next job of the queue among those that had the last turn, as in
+//! KAI, even if another of them would be next now. Who of them is next is looked at once the queue has its turn.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +35,8 @@ pub(crate) struct Line<'f> {
     /// The victim of each queue that was last put into `leaves`; the next follows when it is taken.
     pulled: BTreeMap<usize, usize>,
     filter: Option<&'f Filter<'f>>,
+    /// The queue that had the last turn among those below a queue, as long as it has jobs.
+    last_turn: BTreeMap<usize, usize>,
     /// What the victims that were taken hold, by queue.
     taken: BTreeMap<usize, Amounts>,
 }
@@ -146,13 +151,16 @@ impl<'f> Line<'f> {
                 true => only,
                 false => {
                     self.pass_idle_bystanders(session);
-                    self.next_leaf(session, session.queues.top(), false)?.0
+                    let leaf = self.next_leaf(session, session.queues.top(), false)?;
+                    self.note_turn(session, leaf);
+                    leaf
                 }
             };
             if !is_only && self.is_bystanders_turn(session, leaf) {
                 if let Some((_, passed)) = self.bystanders.get_mut(&leaf) {
                     *passed += 1;
                 }
+                self.forget_turns(session, leaf);
                 continue;
             }
             let views = self.leaves.get_mut(&leaf)?;
@@ -163,6 +171,7 @@ impl<'f> Line<'f> {
             if self.pulled.get(&leaf) == Some(&view.job) {
                 self.pull(session, leaf);
             }
+            self.forget_turns(session, leaf);
             if self.filter.is_some() {
                 let held = self.taken.entry(leaf).or_default();
                 *held = held.plus(session.held(&view));
@@ -210,30 +219,54 @@ impl<'f> Line<'f> {
         self.leaves.contains_key(&queue) || below.any(|&below| self.has_own(session, below))
     }
 
+    /// Notes at every level who has this turn.
+    fn note_turn(&mut self, session: &Session<'_>, leaf: usize) {
+        for step in session.queues.path(leaf).windows(2) {
+            self.last_turn.insert(step[0], step[1]);
+        }
+    }
+
+    /// Forgets the last turn of a queue that has no more jobs, and of those above that have none.
+    fn forget_turns(&mut self, session: &Session<'_>, leaf: usize) {
+        let path = session.queues.path(leaf);
+        for step in path.windows(2).rev() {
+            if self.speaker(session, step[1]).is_some() {
+                break;
+            }
+            self.last_turn.remove(&step[0]);
+        }
+    }
+
     /// The queue without queues below it, among or below `members`, whose job is next.
     ///
     /// Queues of bystanders matter only where their turn decides between queues further up, which compete.
-    fn next_leaf(
-        &self,
-        session: &Session<'_>,
-        members: &[usize],
-        compete: bool,
-    ) -> Option<(usize, Prospect)> {
-        let queues = &session.queues;
+    fn next_leaf(&self, session: &Session<'_>, members: &[usize], compete: bool) -> Option<usize> {
         let counts = |member: &&usize| compete || self.has_own(session, **member);
         let members: Vec<usize> = members.iter().filter(counts).copied().collect();
-        let compete = members.len() > 1;
-        let candidates = members.into_iter().filter_map(|member| {
-            let found = match self.head(session, member) {
-                Some(view) => (member, self.prospect(session, member, view)),
-                None => self.next_leaf(session, queues.children(member), compete)?,
-            };
-            Some((member, found))
+        let next = match members.as_slice() {
+            [only] => *only,
+            several => self.best_of(session, several)?.0,
+        };
+        match self.head(session, next) {
+            Some(_) => Some(next),
+            None => {
+                let compete = compete || members.len() > 1;
+                self.next_leaf(session, session.queues.children(next), compete)
+            }
+        }
+    }
+
+    /// Who of `members` is next, and the queue without queues below it by whose job it is compared.
+    fn best_of(&self, session: &Session<'_>, members: &[usize]) -> Option<(usize, usize)> {
+        let candidates = members.iter().filter_map(|&member| {
+            let speaker = self.speaker(session, member)?;
+            let prospect = self.prospect(session, speaker, self.head(session, speaker)?);
+            Some(((member, speaker), prospect))
         });
-        let order = |left: &(usize, (usize, Prospect)), right: &(usize, (usize, Prospect))| {
-            let (l, r) = (queues.get(left.0), queues.get(right.0));
+        let order = |left: &((usize, usize), Prospect), right: &((usize, usize), Prospect)| {
+            let (l, r) = (session.queues.get(left.0.0), session.queues.get(right.0.0));
             if session.settings.has_quotas {
-                compare((l, left.1.1), (r, right.1.1), session.total)
+                compare((l, left.1), (r, right.1), session.total)
             } else {
                 l.created.cmp(&r.created).then_with(|| l.uid.cmp(&r.uid))
             }
@@ -243,7 +276,20 @@ impl<'f> Line<'f> {
         } else {
             candidates.min_by(order)
         };
-        next.map(|(_, found)| found)
+        next.map(|(found, _)| found)
+    }
+
+    /// The queue without queues below it by whose next job a queue is compared.
+    fn speaker(&self, session: &Session<'_>, queue: usize) -> Option<usize> {
+        if self.head(session, queue).is_some() {
+            return Some(queue);
+        }
+        let last = self.last_turn.get(&queue);
+        let last = last.and_then(|&below| self.speaker(session, below));
+        last.or_else(|| {
+            let below = session.queues.children(queue);
+            self.best_of(session, below).map(|(_, speaker)| speaker)
+        })
     }
 
     fn prospect(&self, session: &Session<'_>, leaf: usize, next: &View) -> Prospect {

@@ -54,10 +54,10 @@ impl Pool {
     pub(crate) fn update(&mut self, session: &Session<'_>, changed: impl Iterator<Item = usize>) {
         for job in changed {
             let facts = &session.jobs[job];
-            let Some(jobs) = facts.queue.and_then(|queue| self.by_queue.get_mut(&queue)) else {
+            let Some(queue) = facts.queue else {
                 continue;
             };
-            let jobs = Rc::make_mut(jobs);
+            let jobs = Rc::make_mut(self.by_queue.entry(queue).or_default());
             if let Some(place) = jobs.iter().position(|known| *known == job) {
                 jobs.remove(place);
             }

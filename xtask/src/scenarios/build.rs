@@ -106,6 +106,7 @@ fn settings(given: &format::Settings) -> Settings {
         consolidating_reclaim: given.allow_consolidating_reclaim,
         max_consolidated: usize::try_from(given.max_consolidation_preemptees).ok(),
         grace: grace(given.staleness_grace_period_s),
+        takes_back: given.takes_back,
         ..Settings::default()
     }
 }

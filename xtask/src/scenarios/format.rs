@@ -59,6 +59,9 @@ pub(crate) struct Settings {
     pub(crate) max_consolidation_preemptees: i64,
     #[serde(default = "usual::yes")]
     pub(crate) allow_consolidating_reclaim: bool,
+    /// Whether a cycle takes back what it decided, as KAI's does.
+    #[serde(default)]
+    pub(crate) takes_back: bool,
 }
 
 /// A plugin by its name, or an object with its name and what else there is to know.

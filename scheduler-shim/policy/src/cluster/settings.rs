@@ -71,6 +71,9 @@ pub struct Settings {
     /// How often, in one action, pods are held against nodes or counted as victims. Every job gets a
     /// hundredth of it in any case. Where KAI looks at the clock this is counted, so that a plan does not depend on it.
     pub search_effort: u64,
+    /// Whether a job that got its place in a step may lose it again in the same step, as in KAI. Nobody wants that: it is
+    /// here to tell which differences from KAI come of it.
+    pub takes_back: bool,
     /// How many of the jobs that wait in each queue an action looks at; all where not given.
     pub queue_depth: BTreeMap<Action, usize>,
     /// How long a gang may go on with too few pods.
@@ -105,6 +108,7 @@ impl Default for Settings {
             consolidating_reclaim: true,
             max_consolidated: None,
             search_effort: 5_000_000,
+            takes_back: false,
             queue_depth: BTreeMap::new(),
             grace: Grace::For(Duration::from_secs(60)),
             resolution: Resolution::LowestCommonAncestor,

@@ -1,0 +1,66 @@
+//! Why a waiting job ought to be served.
+//!
+//! It decides nothing. Those who compare schedulers ask it at the end, when nothing changes any more: a job that is
+//! entitled and waits must be held back by something that can be named.
+
+use crate::session::Session;
+use crate::share::QueueShare;
+
+/// The strongest reason to serve a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Entitlement {
+    /// Its queue and those above hold no more than their quota with it.
+    Quota,
+    /// They hold no more than their fair share with it.
+    FairShare,
+    /// A preemptible job of lower priority runs in its queue.
+    Priority,
+}
+
+impl Session<'_> {
+    /// Why a job that waits ought to be served, if it ought to.
+    #[must_use]
+    pub fn entitlement(&self, job: &str) -> Option<Entitlement> {
+        let found = self.jobs.iter().position(|facts| facts.job.name == job)?;
+        let facts = &self.jobs[found];
+        let queue = facts.queue?;
+        let next = self.gang(&facts.view).next(false);
+        if next.is_empty() {
+            return None;
+        }
+        let wants = self.wants(&next);
+        let along = |may: &dyn Fn(&QueueShare) -> bool| {
+            self.queues.upward(queue).all(|at| may(self.queues.get(at)))
+        };
+        let is_refused = |at: &QueueShare| {
+            at.over_limit(wants).is_some()
+                || !facts.job.is_preemptible && at.over_quota(wants).is_some()
+        };
+        if self
+            .queues
+            .upward(queue)
+            .any(|at| is_refused(self.queues.get(at)))
+        {
+            return None;
+        }
+        if along(&|at| at.deserves(wants)) {
+            return Some(Entitlement::Quota);
+        }
+        if along(&|at| at.allocated().plus(wants).within(at.allocatable())) {
+            return Some(Entitlement::FairShare);
+        }
+        let is_lower = |other: usize| {
+            let other = &self.jobs[other];
+            other.queue == Some(queue)
+                && other.job.is_preemptible
+                && other.job.priority < facts.job.priority
+                && other
+                    .view
+                    .all()
+                    .any(|task| self.standings[task].status.is_allocated())
+        };
+        (0..self.jobs.len())
+            .any(is_lower)
+            .then_some(Entitlement::Priority)
+    }
+}

@@ -1,0 +1,281 @@
+//! Runs the policy beside KAI Scheduler itself on random clusters, and says where the two differ.
+//!
+//! What KAI decides is not written down here: a program inside a checkout of KAI is asked ([`Oracle`]), with the session
+//! that KAI's own tests open and KAI's own actions. Before it is believed, it must give what KAI's tests state.
+//!
+//! Two comparisons are made. Each cycle of KAI's is also given to Apportion, from the same start. And each of the two
+//! carries the cluster on alone until nothing changes. A difference is not an error, because some are meant
+//! (docs/scheduler/fair-share.md). A job with a claim that KAI serves and Apportion does not is one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde_json::{Value, json};
+
+mod cause;
+mod course;
+mod generate;
+mod jobs;
+mod oracle;
+mod own;
+mod random;
+mod report;
+mod shrink;
+mod standings;
+mod theme;
+mod unserved;
+
+use cause::Cause;
+use course::{End, carry_on};
+use oracle::{Decided, Oracle};
+use report::Report;
+use standings::{Difference, Standings, decided, difference};
+use unserved::unserved;
+
+use crate::cases;
+use crate::workspace::Workspace;
+
+/// How often KAI is asked again where the two differ, to see whether it decides the same.
+const ASKED_AGAIN: usize = 10;
+
+/// Run the policy beside KAI Scheduler itself.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A checkout of KAI Scheduler; nothing is written there (needs `go`).
+    dir: PathBuf,
+    /// Random clusters to compare.
+    #[arg(long, default_value_t = 2_000)]
+    clusters: u64,
+    /// Seed of an earlier run, for the same clusters.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only clusters of this theme.
+    #[arg(long)]
+    theme: Option<String>,
+    /// Instead of random clusters, those of the files in this folder.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["clusters", "seed", "theme"])]
+    cases: Option<PathBuf>,
+    /// Make clusters that differ as small as possible before they are written (minutes for each).
+    #[arg(long)]
+    shrink: bool,
+    /// Folder for the clusters that differ [default: kai-diff in the target folder].
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+}
+
+/// Compares, prints the report, and writes the clusters that differ; false when somebody with a claim is left waiting.
+pub(crate) fn compare(workspace: &Workspace, options: &Options) -> Result<bool> {
+    let mut oracle = Oracle::start(workspace, &options.dir)?;
+    let stated = own::validate(&mut oracle, &workspace.root)?;
+    println!("KAI's own tests: {stated}");
+    let out = options.out.clone();
+    let out = out.unwrap_or_else(|| workspace.target.join("kai-diff"));
+    fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
+    let mut report = Report::default();
+    for cluster in clusters(options)? {
+        let theme = cluster["features"][0].as_str().unwrap_or("cases");
+        let found = look(&mut oracle, &cluster)?;
+        report.enter(theme, &found);
+        for finding in &found.findings {
+            println!("{finding}");
+            let written = match options.shrink {
+                true => shrink::shrink(&mut oracle, finding)?,
+                false => finding.written(),
+            };
+            write(&out, &finding.file(), &written)?;
+        }
+    }
+    print!("{report}");
+    println!("what differs is in {}", out.display());
+    Ok(report.is_good())
+}
+
+/// The clusters to compare.
+fn clusters(options: &Options) -> Result<Box<dyn Iterator<Item = Value>>> {
+    if let Some(folder) = &options.cases {
+        let files = cases::read(folder)?;
+        let cases = files.into_iter().flat_map(|file| file.cases);
+        return Ok(Box::new(cases.map(|mut case| {
+            case["mode"] = json!("cycle");
+            case
+        })));
+    }
+    let themes: Vec<theme::Theme> = theme::ALL
+        .into_iter()
+        .filter(|theme| options.theme.as_ref().is_none_or(|name| name == theme.name))
+        .collect();
+    ensure!(!themes.is_empty(), "there is no such theme");
+    let seed = match options.seed {
+        Some(seed) => seed,
+        None => u64::from(SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos()),
+    };
+    println!("seed {seed}, {} clusters", options.clusters);
+    Ok(Box::new((0..options.clusters).map(move |number| {
+        let theme = &themes[number as usize % themes.len()];
+        generate::cluster(theme, seed.wrapping_add(number))
+    })))
+}
+
+/// What came of one cluster.
+pub(crate) struct Found {
+    /// Cycles in all, and those in which KAI decides now so, now so.
+    pub(crate) cycles: usize,
+    pub(crate) undecided: usize,
+    pub(crate) end: End,
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// Something that differs, with the cluster that shows it.
+pub(crate) struct Finding {
+    pub(crate) cluster: Value,
+    pub(crate) what: What,
+}
+
+/// What differs.
+pub(crate) enum What {
+    /// One cycle, with KAI's decisions and the cause of the difference, if it is known.
+    Cycle(usize, Difference, Standings, Option<Cause>),
+    /// The end.
+    End(End),
+    /// Somebody with a claim waits; or has none, because KAI serves it by mistake.
+    Unserved(Vec<unserved::Unserved>, Option<Cause>),
+}
+
+/// Compares one cluster, cycle by cycle and at the end.
+fn look(oracle: &mut Oracle, cluster: &Value) -> Result<Found> {
+    let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
+    let mut found = Found {
+        cycles: kais.cycles.len(),
+        undecided: 0,
+        end: End::Same,
+        findings: Vec::new(),
+    };
+    for (number, (start, standings)) in kais.cycles.iter().enumerate() {
+        let ours = decided(start)?;
+        let Some(differs) = difference(standings, &ours) else {
+            continue;
+        };
+        let Some(again) = asked_again(oracle, start, standings)? else {
+            found.undecided += 1;
+            continue;
+        };
+        let cause = Cause::of(start, &again)?;
+        found.findings.push(Finding {
+            cluster: start.clone(),
+            what: What::Cycle(number, differs, standings.clone(), cause),
+        });
+    }
+    let ours = carry_on(cluster, decided)?;
+    found.end = End::of(&ours, &kais);
+    if found.end == End::Same {
+        return Ok(found);
+    }
+    found.findings.push(Finding {
+        cluster: cluster.clone(),
+        what: What::End(found.end),
+    });
+    let waiting = unserved(oracle, &ours, &kais)?;
+    if !waiting.is_empty() {
+        let mistake = Cause::of_cluster(cluster).filter(|cause| cause.is_kais_mistake());
+        found.findings.push(Finding {
+            cluster: cluster.clone(),
+            what: What::Unserved(waiting, mistake),
+        });
+    }
+    Ok(found)
+}
+
+/// What KAI decides when it is asked again; nothing if that is not always the same.
+fn asked_again(oracle: &mut Oracle, start: &Value, before: &Standings) -> Result<Option<Decided>> {
+    for _ in 1..ASKED_AGAIN {
+        if difference(before, &oracle.decided(start)?.tasks).is_some() {
+            return Ok(None);
+        }
+    }
+    let last = oracle.decided(start)?;
+    Ok(difference(before, &last.tasks).is_none().then_some(last))
+}
+
+impl Finding {
+    fn id(&self) -> &str {
+        self.cluster["id"].as_str().unwrap_or("cluster")
+    }
+
+    /// The file that it is written to.
+    fn file(&self) -> String {
+        let kind = match &self.what {
+            What::Cycle(number, ..) => format!("cycle{number}"),
+            What::End(_) => "end".to_owned(),
+            What::Unserved(..) => "unserved".to_owned(),
+        };
+        format!("{}-{kind}.json", self.id().replace([':', '/'], "-"))
+    }
+
+    /// The cluster, with what KAI decides as what is expected.
+    fn written(&self) -> Value {
+        let mut written = self.cluster.clone();
+        if let What::Cycle(_, _, standings, _) = &self.what {
+            written["expected"] = expected(standings);
+        }
+        written
+    }
+}
+
+/// What a scenario expects when KAI's decisions are right.
+pub(crate) fn expected(standings: &Standings) -> Value {
+    let tasks: BTreeMap<&String, Value> = standings
+        .iter()
+        .map(|(task, standing)| {
+            let mut expected = json!({"status": standing.status});
+            if let Some(node) = &standing.node {
+                expected["node"] = json!(node);
+            }
+            (task, expected)
+        })
+        .collect();
+    json!({ "tasks": tasks })
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: ", self.id())?;
+        match &self.what {
+            What::Cycle(number, differs, _, cause) => {
+                let what = match differs {
+                    Difference::Node => "node",
+                    Difference::Fate => "fate",
+                };
+                let cause = cause.map_or("not explained", Cause::words);
+                write!(f, "another {what} in cycle {} ({cause})", number + 1)
+            }
+            What::End(end) => write!(f, "the end: {}", end.words()),
+            What::Unserved(jobs, mistake) => {
+                let jobs = jobs.iter().map(|(job, why)| format!("{job} ({why:?})"));
+                let jobs: Vec<String> = jobs.collect();
+                let said = match mistake {
+                    Some(_) => "served by KAI's mistake",
+                    None => "UNSERVED",
+                };
+                write!(f, "{said}: {}", jobs.join(", "))
+            }
+        }
+    }
+}
+
+fn write(folder: &Path, name: &str, cluster: &Value) -> Result<()> {
+    let path = folder.join(name);
+    let text = serde_json::to_string_pretty(&json!([cluster]))?;
+    fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))
+}
+
+/// Ends the command with an error where somebody is left waiting.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    if !compare(workspace, options)? {
+        bail!("somebody with a claim is left waiting whom KAI serves");
+    }
+    Ok(())
+}

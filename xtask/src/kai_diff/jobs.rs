@@ -1,0 +1,372 @@
+//! Makes the jobs of a random cluster, and lets some of them run where there is room.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::generate::{GPU_MEMORY, LEVELS};
+use super::random::Random;
+use super::theme::Theme;
+
+/// The jobs of one cluster in the making.
+pub(crate) struct Jobs<'a> {
+    theme: &'a Theme,
+    random: &'a mut Random,
+    leaves: &'a [String],
+    nodes: Vec<Room>,
+    /// The labels of pods that look for company and run.
+    present: BTreeSet<String>,
+}
+
+/// What is left of a node.
+#[derive(Clone)]
+struct Room {
+    name: String,
+    cpu_millis: f64,
+    memory: f64,
+    idle: usize,
+    /// The part in use of each GPU that is shared, in thousandths.
+    shared: Vec<usize>,
+}
+
+/// What each pod of a job asks for.
+#[derive(Clone, Copy)]
+enum Ask {
+    Whole(usize),
+    /// So many thousandths of each of so many GPUs.
+    Fraction(usize, usize),
+    /// So many MiB of each of so many GPUs.
+    Memory(usize, usize),
+}
+
+impl<'a> Jobs<'a> {
+    /// Jobs for the queues `leaves` on `nodes`.
+    pub(crate) fn of(
+        theme: &'a Theme,
+        random: &'a mut Random,
+        nodes: &[Value],
+        leaves: &'a [String],
+    ) -> Vec<Value> {
+        let nodes = nodes.iter().map(Room::of).collect();
+        let mut making = Self {
+            theme,
+            random,
+            leaves,
+            nodes,
+            present: BTreeSet::new(),
+        };
+        making.scatter();
+        let count = making.random.between(theme.jobs.0, theme.jobs.1);
+        let mut ages: Vec<usize> = (1..=count).collect();
+        making.random.shuffle(&mut ages);
+        let busy = making.random.of(&[40, 60, 80, 90]);
+        let numbered = ages.into_iter().enumerate();
+        numbered
+            .map(|(number, age)| making.job(number, age, busy))
+            .collect()
+    }
+
+    /// Lets jobs that run take little of each node, so that what is free is scattered.
+    fn scatter(&mut self) {
+        if !self.theme.fragmented {
+            return;
+        }
+        for room in &mut self.nodes {
+            room.idle = room.idle.min(self.random.between(1, 4));
+        }
+    }
+
+    fn job(&mut self, number: usize, age: usize, busy: u64) -> Value {
+        let name = format!("job{number:02}");
+        let priority = match self.random.chance(self.theme.urgent) {
+            true => self.random.of(&[60, 75, 100, 125]),
+            false => 50,
+        };
+        let ask = self.ask();
+        let pods = match ask {
+            Ask::Whole(gpus) if gpus >= 4 => self.random.between(1, 2),
+            _ => self.random.of(&[1, 1, 1, 2, 2, 3, 4]),
+        };
+        let (subgroups, sets) = self.subgroups(pods);
+        let (cpu, memory) = match self.theme.cpu_quotas {
+            true => (
+                self.random.of(&[500.0, 1000.0, 2000.0, 4000.0]),
+                self.random.of(&[1e9, 2e9, 4e9, 8e9]),
+            ),
+            false => (1000.0, 1e9),
+        };
+        let company = self.company();
+        let tasks: Vec<Value> = (0..pods)
+            .map(|pod| {
+                let mut task = json!({
+                    "id": format!("{name}-{pod}"),
+                    "state": "Pending",
+                    "subgroup": sets[pod],
+                    "gpu": ask.json(),
+                    "cpu_millis": cpu,
+                    "mem_bytes": memory,
+                });
+                for (field, value) in &company {
+                    task[*field] = value.clone();
+                }
+                task
+            })
+            .collect();
+        let mut job = json!({
+            "name": name,
+            "queue": self.leaves[self.random.between(0, self.leaves.len() - 1)],
+            "priority": priority,
+            "preemptible": priority < 100,
+            "age_minutes": age,
+            "subgroups": subgroups,
+            "tasks": tasks,
+        });
+        if self.random.chance(self.theme.delayed) {
+            job["preemption_delay_s"] = json!(self.random.of(&[30, 600]));
+        }
+        if self.random.chance(busy) {
+            self.start(&mut job, ask, cpu, memory);
+        }
+        job
+    }
+
+    fn ask(&mut self) -> Ask {
+        let devices = match self.random.chance(self.theme.several_devices) {
+            true => self.random.between(2, 3),
+            false => 1,
+        };
+        if self.random.chance(self.theme.fraction) {
+            Ask::Fraction(
+                self.random.of(&[100, 200, 250, 300, 500, 500, 750]),
+                devices,
+            )
+        } else if self.random.chance(self.theme.memory) {
+            Ask::Memory(
+                self.random.of(&[100, 300, 500, 500, 800, 1000, 1500, 2000]),
+                devices,
+            )
+        } else if self.theme.cpu_quotas && self.random.chance(25) {
+            Ask::Whole(0)
+        } else {
+            Ask::Whole(self.random.of(&[1, 1, 1, 1, 2, 2, 3, 4]))
+        }
+    }
+
+    /// The gang of a job, and the set of each pod.
+    fn subgroups(&mut self, pods: usize) -> (Value, Vec<String>) {
+        let minimum = |random: &mut Random, pods: usize, elastic| match random.chance(elastic) {
+            true => random.between(1, pods),
+            false => pods,
+        };
+        let elastic = self.theme.elastic;
+        let mut root = json!({ "name": "" });
+        if let Some(constraint) = self.constraint() {
+            root["topology"] = constraint;
+        }
+        if pods < 2 || !self.random.chance(self.theme.subgroups) {
+            let least = minimum(self.random, pods, elastic);
+            root["pod_sets"] = json!([{"name": "default", "min_available": least}]);
+            return (root, vec!["default".to_owned(); pods]);
+        }
+        let count = self.random.between(2, pods.min(3));
+        let of: Vec<usize> = (0..pods).map(|pod| pod % count).collect();
+        let mut sets = Vec::new();
+        for set in 0..count {
+            let members = of.iter().filter(|of| **of == set).count();
+            let least = minimum(self.random, members, elastic);
+            let mut made = json!({"name": format!("set{set}"), "min_available": least});
+            if let Some(constraint) = self.constraint() {
+                made["topology"] = constraint;
+            }
+            sets.push(made);
+        }
+        if self.random.chance(25) {
+            root["min_sub_groups"] = json!(self.random.between(1, count));
+        }
+        if self.random.chance(25) {
+            let last = sets.pop();
+            root["groups"] = json!([{"name": "group", "pod_sets": [last]}]);
+        }
+        root["pod_sets"] = json!(sets);
+        (root, of.iter().map(|set| format!("set{set}")).collect())
+    }
+
+    fn constraint(&mut self) -> Option<Value> {
+        if !self.random.chance(self.theme.constrained) {
+            return None;
+        }
+        let level = self.random.of(&LEVELS);
+        let kind = self
+            .random
+            .of(&["required_level", "required_level", "preferred_level"]);
+        Some(json!({"topology": "tree", kind: level}))
+    }
+
+    /// With whom the pods of a job must be, or not be.
+    fn company(&mut self) -> Vec<(&'static str, Value)> {
+        if !self.random.chance(self.theme.affinity) {
+            return Vec::new();
+        }
+        if self.random.chance(40) {
+            let mut names: Vec<String> = self.nodes.iter().map(|room| room.name.clone()).collect();
+            self.random.shuffle(&mut names);
+            names.truncate(self.random.between(1, names.len()));
+            return vec![("node_affinity", json!(names))];
+        }
+        let key = self
+            .random
+            .of(&["kai.scheduler/type", "kai.scheduler/type", "rack"]);
+        let kind = self
+            .random
+            .of(&["affinity_topology_key", "anti_affinity_topology_key"]);
+        let label = self.random.of(&["a", "b"]);
+        let company = json!({"labels": {"app": label}, kind: key});
+        vec![("pod_affinity", company)]
+    }
+
+    /// Lets a job run, if there is room for its minimum.
+    fn start(&mut self, job: &mut Value, ask: Ask, cpu: f64, memory: f64) {
+        let pods = job["tasks"].as_array().map_or(0, Vec::len);
+        let is_plain = job["subgroups"]["pod_sets"][0]["name"] == "default";
+        let least = match is_plain {
+            true => job["subgroups"]["pod_sets"][0]["min_available"].as_u64(),
+            false => None,
+        };
+        let least = least.map_or(pods, |least| least as usize);
+        let is_stale = least > 1 && self.random.chance(self.theme.stale);
+        let count = match is_stale {
+            true => self.random.between(1, least - 1),
+            false => self.random.between(least, pods),
+        };
+        let Some(places) = self.places(job, ask, (cpu, memory), count) else {
+            return;
+        };
+        let is_ending = self.random.chance(self.theme.releasing);
+        let state = if is_ending { "Releasing" } else { "Running" };
+        for (pod, (node, groups)) in places.into_iter().enumerate() {
+            let task = &mut job["tasks"][pod];
+            task["state"] = json!(state);
+            task["node"] = json!(node);
+            task["gpu_groups"] = json!(groups);
+        }
+        let ages = [10, 60, 300, 1000];
+        job["last_start_age_s"] = match self.theme.min_runtimes {
+            true => json!(self.random.of(&ages)),
+            false => json!(60),
+        };
+        if is_stale {
+            job["stale_for_s"] = json!(self.random.of(&[30, 90]));
+        }
+    }
+}
+
+impl Jobs<'_> {
+    /// Places for so many pods of a job, where they may be; none when there is no room for all.
+    fn places(
+        &mut self,
+        job: &Value,
+        ask: Ask,
+        (cpu, memory): (f64, f64),
+        count: usize,
+    ) -> Option<Vec<(String, Vec<String>)>> {
+        let first = &job["tasks"][0];
+        if let Some(label) = first["pod_affinity"]["labels"]["app"].as_str() {
+            // Alone, so that nobody is where it must not be.
+            if count > 1 || !self.present.insert(label.to_owned()) {
+                return None;
+            }
+        }
+        let allowed = first["node_affinity"].as_array();
+        let is_allowed = |name: &str| {
+            allowed.is_none_or(|allowed| allowed.iter().any(|allowed| allowed == name))
+        };
+        // One node is within every domain.
+        let is_bound =
+            self.theme.constrained > 0 && job["subgroups"].to_string().contains("_level");
+        let before = self.nodes.clone();
+        let mut order: Vec<usize> = (0..self.nodes.len()).collect();
+        if self.theme.spread || self.theme.fragmented || is_bound {
+            self.random.shuffle(&mut order);
+        }
+        order.retain(|&node| is_allowed(&self.nodes[node].name));
+        order.truncate(if is_bound { 1 } else { order.len() });
+        let mut places = Vec::new();
+        for _ in 0..count {
+            let place = order.iter().find_map(|&node| {
+                let room = &mut self.nodes[node];
+                let groups = room.take(ask, cpu, memory)?;
+                Some((room.name.clone(), groups))
+            });
+            let Some(place) = place else {
+                self.nodes = before;
+                return None;
+            };
+            places.push(place);
+        }
+        Some(places)
+    }
+}
+
+impl Ask {
+    fn json(self) -> Value {
+        let thousandth = |part: usize| part as f64 / 1000.0;
+        match self {
+            Self::Whole(gpus) => json!({"kind": "whole", "gpus": gpus}),
+            Self::Fraction(part, devices) => json!({
+                "kind": "fraction", "gpus": 0, "portion": thousandth(part), "num_devices": devices,
+            }),
+            Self::Memory(mib, devices) => json!({
+                "kind": "memory", "gpus": 0, "gpu_memory_mib": mib, "num_devices": devices,
+            }),
+        }
+    }
+}
+
+impl Room {
+    fn of(node: &Value) -> Self {
+        Self {
+            name: node["name"].as_str().unwrap_or_default().to_owned(),
+            cpu_millis: node["cpu_millis"].as_f64().unwrap_or(20_000_000.0),
+            memory: node["mem_bytes"].as_f64().unwrap_or(20e9),
+            idle: node["gpus_allocatable"].as_u64().unwrap_or(0) as usize,
+            shared: Vec::new(),
+        }
+    }
+
+    /// Takes what a pod asks for; the names of the GPUs that it shares.
+    fn take(&mut self, ask: Ask, cpu: f64, memory: f64) -> Option<Vec<String>> {
+        let has_rest = self.cpu_millis >= cpu && self.memory >= memory;
+        let groups = match ask {
+            _ if !has_rest => return None,
+            Ask::Whole(gpus) if gpus <= self.idle => {
+                self.idle -= gpus;
+                Vec::new()
+            }
+            Ask::Whole(_) => return None,
+            Ask::Fraction(part, devices) => self.share(part, devices)?,
+            Ask::Memory(mib, devices) => self.share(mib * 1000 / GPU_MEMORY, devices)?,
+        };
+        self.cpu_millis -= cpu;
+        self.memory -= memory;
+        Some(groups)
+    }
+
+    fn share(&mut self, part: usize, devices: usize) -> Option<Vec<String>> {
+        let with_room = |used: &&usize| **used + part <= 1000;
+        let found = self.shared.iter().filter(with_room).count();
+        if part > 1000 || found + self.idle < devices {
+            return None;
+        }
+        let new = devices.saturating_sub(found);
+        self.idle -= new;
+        self.shared.extend(vec![0; new]);
+        let numbered = self.shared.iter_mut().enumerate();
+        let chosen = numbered.filter(|(_, used)| **used + part <= 1000);
+        let name = &self.name;
+        let taken = chosen.take(devices).map(|(number, used)| {
+            *used += part;
+            format!("{name}-g{number}")
+        });
+        Some(taken.collect())
+    }
+}

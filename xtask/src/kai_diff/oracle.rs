@@ -1,0 +1,137 @@
+//! KAI itself, as a program that is asked one cluster at a time.
+//!
+//! The program's sources are in `xtask/kai-diff`. Go takes them as a part of the checkout (`-overlay`), so that they see
+//! KAI's packages and nothing is written into the checkout.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::standings::Standings;
+use crate::steps::run;
+use crate::workspace::Workspace;
+
+/// Our sources, and where they are in the tree that Go builds.
+const SOURCES: &str = "xtask/kai-diff";
+const PACKAGE: &str = "cmd/apportion-oracle";
+
+/// A running oracle; it ends with its standard input.
+pub(crate) struct Oracle {
+    program: Child,
+    questions: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+/// What KAI decides in one cycle.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Decided {
+    /// Where each pod stands.
+    pub(crate) tasks: Standings,
+    /// The pods that got a place in the cycle and lost it again.
+    pub(crate) taken_back: Vec<String>,
+}
+
+/// What the program says about one cluster.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Answer {
+    Decided(Decided),
+    /// Why the fixtures of KAI's tests can't express the cluster.
+    Cannot(String),
+    /// How KAI failed.
+    Error(String),
+}
+
+impl Oracle {
+    /// Builds the program in a checkout of KAI and starts it.
+    pub(crate) fn start(workspace: &Workspace, checkout: &Path) -> Result<Self> {
+        let checkout = fs::canonicalize(checkout)
+            .with_context(|| format!("failed to find {}", checkout.display()))?;
+        ensure!(
+            checkout.join("pkg/scheduler/test_utils").is_dir(),
+            "{} is no checkout of KAI Scheduler; hint: git clone https://github.com/kai-scheduler/KAI-Scheduler",
+            checkout.display()
+        );
+        let built = workspace.target.join("kai-diff");
+        fs::create_dir_all(&built)?;
+        let program = built.join("oracle");
+        let overlay = built.join("overlay.json");
+        let replace = overlaid(&workspace.root.join(SOURCES), &checkout.join(PACKAGE))?;
+        fs::write(&overlay, json!({ "Replace": replace }).to_string())?;
+        let mut build = Command::new("go");
+        build
+            .args(["build", "-overlay"])
+            .arg(&overlay)
+            .arg("-o")
+            .arg(&program)
+            .arg(format!("./{PACKAGE}"))
+            .current_dir(&checkout);
+        run(&mut build).context("failed to build the oracle; it needs Go")?;
+        let mut program = Command::new(&program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("failed to start the oracle")?;
+        let questions = program.stdin.take();
+        let answers = program
+            .stdout
+            .take()
+            .context("the oracle has no standard output")?;
+        Ok(Self {
+            program,
+            questions,
+            answers: BufReader::new(answers),
+        })
+    }
+
+    /// What KAI makes of one cluster.
+    pub(crate) fn ask(&mut self, cluster: &Value) -> Result<Answer> {
+        let questions = self
+            .questions
+            .as_mut()
+            .context("the oracle has no standard input")?;
+        writeln!(questions, "{cluster}").context("the oracle has ended")?;
+        questions.flush()?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        ensure!(!line.is_empty(), "the oracle has ended");
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    /// What KAI decides for a cluster that it must be able to express.
+    pub(crate) fn decided(&mut self, cluster: &Value) -> Result<Decided> {
+        match self.ask(cluster)? {
+            Answer::Decided(decided) => Ok(decided),
+            Answer::Cannot(what) => bail!("KAI's fixtures can't express {}: {what}", cluster["id"]),
+            Answer::Error(what) => bail!("KAI failed on {}: {what}", cluster["id"]),
+        }
+    }
+}
+
+impl Drop for Oracle {
+    fn drop(&mut self) {
+        self.questions = None;
+        // Its status says nothing that its answers did not.
+        let _ended = self.program.wait();
+    }
+}
+
+/// Where each of our files stands in the tree that Go builds.
+fn overlaid(sources: &Path, package: &Path) -> Result<BTreeMap<String, String>> {
+    let files = fs::read_dir(sources)
+        .with_context(|| format!("failed to read {}", sources.display()))?
+        .collect::<std::io::Result<Vec<_>>>()?;
+    let of_go = files
+        .iter()
+        .filter(|file| file.path().extension() == Some("go".as_ref()));
+    let text = |path: &Path| path.display().to_string();
+    Ok(of_go
+        .map(|file| (text(&package.join(file.file_name())), text(&file.path())))
+        .collect())
+}

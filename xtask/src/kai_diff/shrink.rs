@@ -1,0 +1,84 @@
+//! Makes a cluster that differs smaller, as long as it still differs.
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::cause::Cause;
+use super::course::carry_on;
+use super::oracle::Oracle;
+use super::standings::{decided, difference, jobs};
+use super::unserved::unserved;
+use super::{Finding, What, expected};
+
+/// The lists of a cluster of which entries are left out.
+const LISTS: [&str; 3] = ["jobs", "nodes", "queues"];
+
+/// The smallest cluster that was found, with what KAI decides about it.
+pub(crate) fn shrink(oracle: &mut Oracle, finding: &Finding) -> Result<Value> {
+    let mut smallest = finding.cluster.clone();
+    loop {
+        let Some(smaller) = one_step(oracle, &smallest, &finding.what)? else {
+            break;
+        };
+        smallest = smaller;
+    }
+    if let What::Cycle(..) = finding.what {
+        smallest["expected"] = expected(&oracle.decided(&smallest)?.tasks);
+    }
+    Ok(smallest)
+}
+
+/// The cluster with one entry less that still shows what was found.
+fn one_step(oracle: &mut Oracle, cluster: &Value, what: &What) -> Result<Option<Value>> {
+    for list in LISTS {
+        let count = cluster[list].as_array().map_or(0, Vec::len);
+        for entry in (0..count).rev() {
+            let mut smaller = cluster.clone();
+            if let Some(entries) = smaller[list].as_array_mut() {
+                entries.remove(entry);
+            }
+            if is_whole(&smaller) && shows(oracle, &smaller, what)? {
+                return Ok(Some(smaller));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Whether everything that is named exists.
+fn is_whole(cluster: &Value) -> bool {
+    let names = |list: &str| -> Vec<Value> {
+        let entries = cluster[list].as_array().into_iter().flatten();
+        entries.map(|entry| entry["name"].clone()).collect()
+    };
+    let (nodes, queues) = (names("nodes"), names("queues"));
+    let entries = cluster["queues"].as_array().into_iter().flatten();
+    let mut parents = entries.map(|queue| &queue["parent"]);
+    let mut pods = jobs(cluster).flat_map(super::standings::tasks);
+    !nodes.is_empty()
+        && parents.all(|parent| parent.is_null() || queues.contains(parent))
+        && jobs(cluster).all(|job| queues.contains(&job["queue"]))
+        && pods.all(|task| task["node"].is_null() || nodes.contains(&task["node"]))
+}
+
+fn shows(oracle: &mut Oracle, cluster: &Value, what: &What) -> Result<bool> {
+    match what {
+        What::Cycle(_, kind, _, cause) => {
+            let kais = oracle.decided(cluster)?;
+            let differs = difference(&kais.tasks, &decided(cluster)?);
+            let again = oracle.decided(cluster)?;
+            let is_same = differs == Some(*kind) && difference(&kais.tasks, &again.tasks).is_none();
+            Ok(is_same && Cause::of(cluster, &kais)? == *cause)
+        }
+        What::End(end) => {
+            let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
+            let ours = carry_on(cluster, decided)?;
+            Ok(super::End::of(&ours, &kais) == *end)
+        }
+        What::Unserved(..) => {
+            let kais = carry_on(cluster, |at| Ok(oracle.decided(at)?.tasks))?;
+            let ours = carry_on(cluster, decided)?;
+            Ok(!unserved(oracle, &ours, &kais)?.is_empty())
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What a random cluster is about: which features of the scheduler it has, and how often.
+
+/// A theme. Every number is a chance of a hundred.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Theme {
+    pub(crate) name: &'static str,
+    /// Levels of queues.
+    pub(crate) levels: usize,
+    pub(crate) nodes: (usize, usize),
+    pub(crate) jobs: (usize, usize),
+    /// Quotas and limits of CPU and memory, and jobs that need much of them.
+    pub(crate) cpu_quotas: bool,
+    /// Priorities of queues, and quotas that are no whole numbers.
+    pub(crate) queue_priorities: bool,
+    /// Minimum run times of queues.
+    pub(crate) min_runtimes: bool,
+    /// Topologies, and nodes in racks and zones.
+    pub(crate) topology: bool,
+    pub(crate) spread: bool,
+    /// Nodes with a GPU or two in use each.
+    pub(crate) fragmented: bool,
+    /// Jobs that share GPUs by fraction, by memory, and of several GPUs.
+    pub(crate) fraction: u64,
+    pub(crate) memory: u64,
+    pub(crate) several_devices: u64,
+    /// Jobs that run with fewer pods than they have; jobs with sub groups; jobs with a topology.
+    pub(crate) elastic: u64,
+    pub(crate) subgroups: u64,
+    pub(crate) constrained: u64,
+    /// Pods that must be together, apart, or on certain nodes.
+    pub(crate) affinity: u64,
+    pub(crate) releasing: u64,
+    pub(crate) stale: u64,
+    pub(crate) delayed: u64,
+    /// Jobs that no other job may make leave, and those above the usual priority.
+    pub(crate) urgent: u64,
+}
+
+const PLAIN: Theme = Theme {
+    name: "plain",
+    levels: 2,
+    nodes: (1, 4),
+    jobs: (4, 9),
+    cpu_quotas: false,
+    queue_priorities: false,
+    min_runtimes: false,
+    topology: false,
+    spread: false,
+    fragmented: false,
+    fraction: 0,
+    memory: 0,
+    several_devices: 0,
+    elastic: 10,
+    subgroups: 0,
+    constrained: 0,
+    affinity: 0,
+    releasing: 0,
+    stale: 0,
+    delayed: 0,
+    urgent: 25,
+};
+
+/// All themes.
+pub(crate) const ALL: [Theme; 22] = [
+    PLAIN,
+    Theme {
+        name: "deep",
+        levels: 4,
+        jobs: (5, 11),
+        ..PLAIN
+    },
+    Theme {
+        name: "cpu-quotas",
+        cpu_quotas: true,
+        ..PLAIN
+    },
+    Theme {
+        name: "order",
+        queue_priorities: true,
+        levels: 3,
+        ..PLAIN
+    },
+    Theme {
+        name: "fraction",
+        fraction: 75,
+        ..PLAIN
+    },
+    Theme {
+        name: "devices",
+        fraction: 75,
+        several_devices: 50,
+        ..PLAIN
+    },
+    Theme {
+        name: "gpu-memory",
+        memory: 70,
+        ..PLAIN
+    },
+    Theme {
+        name: "priority",
+        urgent: 60,
+        levels: 1,
+        ..PLAIN
+    },
+    Theme {
+        name: "min-runtime",
+        min_runtimes: true,
+        elastic: 40,
+        ..PLAIN
+    },
+    Theme {
+        name: "elastic",
+        elastic: 75,
+        ..PLAIN
+    },
+    Theme {
+        name: "gang",
+        jobs: (3, 7),
+        elastic: 0,
+        ..PLAIN
+    },
+    Theme {
+        name: "subgroups",
+        subgroups: 70,
+        elastic: 40,
+        ..PLAIN
+    },
+    Theme {
+        name: "topology",
+        topology: true,
+        constrained: 60,
+        nodes: (3, 8),
+        ..PLAIN
+    },
+    Theme {
+        name: "subtopology",
+        topology: true,
+        constrained: 50,
+        subgroups: 60,
+        elastic: 30,
+        nodes: (3, 8),
+        ..PLAIN
+    },
+    Theme {
+        name: "affinity",
+        affinity: 50,
+        topology: true,
+        nodes: (2, 5),
+        ..PLAIN
+    },
+    Theme {
+        name: "releasing",
+        releasing: 35,
+        ..PLAIN
+    },
+    Theme {
+        name: "stale",
+        stale: 40,
+        elastic: 30,
+        ..PLAIN
+    },
+    Theme {
+        name: "delay",
+        delayed: 50,
+        ..PLAIN
+    },
+    Theme {
+        name: "spread",
+        spread: true,
+        fraction: 40,
+        ..PLAIN
+    },
+    Theme {
+        name: "fragmentation",
+        fragmented: true,
+        nodes: (3, 6),
+        ..PLAIN
+    },
+    Theme {
+        name: "mixed",
+        levels: 3,
+        queue_priorities: true,
+        min_runtimes: true,
+        topology: true,
+        fraction: 25,
+        memory: 10,
+        several_devices: 15,
+        elastic: 30,
+        subgroups: 15,
+        constrained: 15,
+        affinity: 15,
+        releasing: 10,
+        stale: 10,
+        delayed: 10,
+        nodes: (2, 5),
+        ..PLAIN
+    },
+    Theme {
+        name: "large",
+        nodes: (6, 12),
+        jobs: (18, 36),
+        elastic: 25,
+        levels: 3,
+        ..PLAIN
+    },
+];

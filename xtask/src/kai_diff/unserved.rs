@@ -1,0 +1,155 @@
+//! Who waits at Apportion's end although KAI would serve them.
+//!
+//! Two schedulers may come to different ends that are equally right: two jobs of one queue may want the last GPU of its
+//! quota. So a job counts only if three things hold. It waits at our end and is entitled to what it waits for. KAI
+//! serves it at its own end. And KAI, given our end as its start, goes on and serves it from there. Priority entitles a
+//! job to the room of its own queue only, so somebody of lower priority there must have left.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use apportion_policy::{Entitlement, Session};
+use serde_json::Value;
+
+use super::course::{Course, carry_on};
+use super::oracle::Oracle;
+use super::standings::{id, jobs, running, tasks};
+use crate::scenarios::{NOW, cluster_of};
+
+/// A job that waits, and why it ought not to.
+pub(crate) type Unserved = (String, Entitlement);
+
+/// The jobs that KAI serves and Apportion leaves waiting.
+pub(crate) fn unserved(oracle: &mut Oracle, ours: &Course, kais: &Course) -> Result<Vec<Unserved>> {
+    let suspects = entitled(&ours.end, &kais.end)?;
+    if suspects.is_empty() {
+        return Ok(suspects);
+    }
+    let further = carry_on(&ours.end, |cluster| Ok(oracle.decided(cluster)?.tasks))?;
+    let is_served = |(job, why): &Unserved| {
+        let gives_way =
+            || lower(job, &ours.end).any(|other| runs_more(other, &ours.end, &further.end));
+        runs_more(job, &further.end, &ours.end) && (*why != Entitlement::Priority || gives_way())
+    };
+    Ok(suspects.into_iter().filter(is_served).collect())
+}
+
+/// The jobs of lower priority in the queue of a job.
+fn lower<'c>(job: &str, cluster: &'c Value) -> impl Iterator<Item = &'c str> {
+    let found = jobs(cluster).find(|other| other["name"] == job);
+    let others = jobs(cluster).filter(move |other| {
+        found.is_some_and(|job| {
+            other["queue"] == job["queue"] && other["priority"].as_i64() < job["priority"].as_i64()
+        })
+    });
+    others.filter_map(|other| other["name"].as_str())
+}
+
+/// The jobs that are entitled to run more pods at our end, and do at KAI's.
+fn entitled(our_end: &Value, kais_end: &Value) -> Result<Vec<Unserved>> {
+    let cluster = cluster_of(our_end)?;
+    let session = Session::open(NOW, &cluster);
+    let names = jobs(our_end).filter_map(|job| job["name"].as_str());
+    let more = names.filter(|job| runs_more(job, kais_end, our_end));
+    Ok(more
+        .filter_map(|job| Some((job.to_owned(), session.entitlement(job)?)))
+        .collect())
+}
+
+/// Whether more pods of a job run in one cluster than in the other.
+fn runs_more(job: &str, one: &Value, other: &Value) -> bool {
+    count(job, one) > count(job, other)
+}
+
+fn count(name: &str, cluster: &Value) -> usize {
+    let runs: BTreeSet<&str> = running(cluster);
+    let found = jobs(cluster).filter(|job| job["name"] == name);
+    let pods = found.flat_map(tasks);
+    pods.filter(|task| runs.contains(id(task))).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// One node of 4 GPUs; queue `a` holds what `held` says with a job of priority 50, and a job of it waits for 1 GPU.
+    fn cluster(quota: f64, weight: f64, held: u64, priority: i32, preemptible: bool) -> Value {
+        let job = |name: &str, priority: i32, preemptible: bool, gpus: u64, state: &str| {
+            json!({
+                "name": name, "queue": "a", "priority": priority, "preemptible": preemptible,
+                "subgroups": {"pod_sets": [{"name": "default", "min_available": 1}]},
+                "tasks": [{
+                    "id": format!("{name}-0"), "state": state, "node": "n0",
+                    "gpu": {"kind": "whole", "gpus": gpus},
+                }],
+            })
+        };
+        json!({
+            "mode": "cycle", "actions": [], "expected": {},
+            "nodes": [{"name": "n0", "gpus_allocatable": 4}],
+            "queues": [{"name": "a", "deserved_gpus": quota, "over_quota_weight": weight}],
+            "jobs": [job("held", 50, true, held, "Running"), job("waits", priority, preemptible, 1, "Pending")],
+        })
+    }
+
+    fn entitlement(cluster: &Value) -> Option<Entitlement> {
+        let cluster = cluster_of(cluster).unwrap();
+        Session::open(NOW, &cluster).entitlement("waits")
+    }
+
+    #[test]
+    fn a_job_is_entitled_by_quota_then_share_then_priority() {
+        assert_eq!(
+            entitlement(&cluster(4.0, 0.0, 3, 50, true)),
+            Some(Entitlement::Quota)
+        );
+        assert_eq!(
+            entitlement(&cluster(1.0, 1.0, 3, 50, true)),
+            Some(Entitlement::FairShare)
+        );
+        assert_eq!(
+            entitlement(&cluster(1.0, 0.0, 3, 60, true)),
+            Some(Entitlement::Priority)
+        );
+        assert_eq!(entitlement(&cluster(1.0, 0.0, 3, 50, true)), None);
+    }
+
+    #[test]
+    fn what_may_not_be_preempted_is_entitled_to_its_quota_only() {
+        assert_eq!(
+            entitlement(&cluster(1.0, 1.0, 3, 100, false)),
+            Some(Entitlement::FairShare)
+        );
+        assert_eq!(entitlement(&cluster(0.0, 1.0, 3, 100, false)), None);
+    }
+
+    #[test]
+    fn a_job_that_runs_is_entitled_to_nothing_more() {
+        let cluster = cluster_of(&cluster(4.0, 1.0, 3, 50, true)).unwrap();
+        assert_eq!(Session::open(NOW, &cluster).entitlement("held"), None);
+    }
+
+    #[test]
+    fn only_jobs_of_lower_priority_give_way() {
+        let of = |priority| {
+            let cluster = cluster(1.0, 0.0, 3, priority, true);
+            lower("waits", &cluster)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(60), ["held"]);
+        assert_eq!(of(50), [""; 0]);
+    }
+
+    #[test]
+    fn jobs_are_suspects_only_if_more_of_their_pods_run_at_kais_end() {
+        let ours = cluster(4.0, 0.0, 3, 50, true);
+        let mut kais = ours.clone();
+        assert_eq!(entitled(&ours, &kais).unwrap(), []);
+        kais["jobs"][1]["tasks"][0]["state"] = json!("Running");
+        let suspects = entitled(&ours, &kais).unwrap();
+        assert_eq!(suspects, [("waits".to_owned(), Entitlement::Quota)]);
+    }
+}
