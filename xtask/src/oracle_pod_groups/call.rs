@@ -99,7 +99,11 @@ impl Asked<'_> {
             "parseGroveSubGroup" => {
                 let gang = json!({"metadata": {"namespace": arg(2), "name": arg(3)}});
                 let topology = arg(4).as_str().unwrap_or_default();
-                apportion_groups::parse_sub_group(arg(0), Object::new(&gang), topology)
+                let index = arg(1)
+                    .as_u64()
+                    .and_then(|index| usize::try_from(index).ok());
+                let index = index.unwrap_or_default();
+                apportion_groups::parse_sub_group(arg(0), index, Object::new(&gang), topology)
                     .map(|part| shown::sub_group(&part))
             }
             "parsePodReference" => apportion_groups::parse_pod_reference(arg(0))
