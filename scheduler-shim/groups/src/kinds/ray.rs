@@ -42,7 +42,9 @@ fn named_cluster<'a>(workload: &Workload<'a>, paths: &[&[&str]]) -> Result<Objec
     let owner = workload.owner;
     let mut named = None;
     for path in paths {
-        named = named.or(owner.string(path)?);
+        if named.is_none() {
+            named = owner.string(path)?;
+        }
     }
     let name = named.filter(|name| !name.is_empty()).ok_or_else(|| {
         let field = paths.first().map(|path| path.join("."));
