@@ -10,14 +10,27 @@ use super::{checks, shown};
 
 /// What came of a call.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) error: Option<String>,
+pub(crate) struct Outcome {
+    pub(crate) error: Option<String>,
     result: Value,
     /// The arguments after the call, which may have changed them.
     args: Vec<Value>,
 }
 
 impl Outcome {
+    /// An outcome of a call that changes no arguments.
+    pub(crate) fn new(error: Option<String>, result: Value) -> Self {
+        Self {
+            error,
+            result,
+            args: Vec::new(),
+        }
+    }
+
+    pub(crate) fn result(&self) -> &Value {
+        &self.result
+    }
+
     pub(super) fn at<'a>(&'a self, path: &str) -> Result<Vec<Option<&'a Value>>, String> {
         if let Some(rest) = path.strip_prefix("arg") {
             let end = rest.find(['.', '[']).unwrap_or(rest.len());
@@ -231,6 +244,7 @@ impl Asked<'_> {
             "grove" => "PodCliqueSet",
             "skip_top_owner" => "Workflow",
             "karta" => return Ok(OTHER),
+            "hub" => return Ok(*apportion_groups::row_of(Object::new(&self.step["owner"]))),
             "kubeflow_distributed" => {
                 let field = self.step["settings"]["replica_specs_field"].as_str();
                 let field = field.context("no field for the replica specs")?;
