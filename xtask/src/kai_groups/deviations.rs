@@ -82,7 +82,9 @@ fn is_below_zero(question: &Value, _: &Answer, _: &Outcome) -> bool {
 
 fn lacks_owner(question: &Value, kai: &Answer, _: &Outcome) -> bool {
     let chain = question["other_owners"].as_array();
+    let skips = ["skip_top_owner", "hub"].map(Value::from);
     match kai {
+        _ if !skips.contains(&question["grouper"]) => false,
         Answer::Error(error) => {
             error.starts_with("failed to get last owner") || chain.is_none_or(Vec::is_empty)
         }
