@@ -24,6 +24,7 @@ mod fuzz;
 mod gpu_pack;
 mod image;
 mod kai_diff;
+mod kai_groups;
 mod lint;
 mod oracle_pod_groups;
 mod oracles;
@@ -154,6 +155,8 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Ask the policy's rules single questions, and compare with KAI's answers.
     Oracles(Options),
+    /// Ask KAI's own pod grouper and ours the same random questions, and compare the answers.
+    KaiGroups(kai_groups::Options),
     /// Build with optimisation and install the programs and libraries.
     Install {
         /// Folder for `bin` and `lib/apportion`.
@@ -213,6 +216,14 @@ fn perform(task: Task) -> Result<ExitCode> {
         } => soak::run(&workspace, soak::What::of(cases, model, api), seed)?,
         Task::Bench { args } => suites::bench(&workspace, &args)?,
         Task::Scenarios(options) => return ask(&workspace, &scenarios::SUITE, &options),
+        Task::KaiGroups(options) => {
+            let is_fine = kai_groups::run(&workspace, &options)?;
+            return Ok(if is_fine {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            });
+        }
         Task::Oracles(options) => return ask(&workspace, &oracles::SUITE, &options),
         Task::KaiDiff(options) => kai_diff::run(&workspace, &options)?,
         Task::Image { out, registry } => image::make(&workspace, &out, &registry)?,

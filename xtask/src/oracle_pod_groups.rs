@@ -10,7 +10,23 @@ mod call;
 mod checks;
 mod shown;
 
-use call::Outcome;
+pub(crate) use call::Outcome;
+pub(crate) use checks::trimmed;
+
+/// Our answer to one question.
+pub(crate) fn answer(step: &Value) -> Result<Outcome> {
+    call::perform(step)
+}
+
+/// What of that which a step expects is not so of an outcome; what compares it with another step's is left out.
+pub(crate) fn checked(step: &Value, outcome: &Outcome) -> Vec<String> {
+    let expected = step["expected"].as_array().into_iter().flatten();
+    let alone = expected.filter(|check| check.get("same_as").is_none());
+    let outcomes = std::slice::from_ref(outcome);
+    alone
+        .filter_map(|check| checks::check(check, 0, outcomes).err())
+        .collect()
+}
 
 /// Asks one case; says what is wrong with the answer.
 pub(crate) fn ask(case: &Value) -> Result<Option<String>> {

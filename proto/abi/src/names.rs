@@ -125,8 +125,6 @@ names! {
             written_by: "user", read_by: "scheduler", "Number of pods that start together";
         LABEL_SUBGROUP "kai.scheduler/subgroup-name" "label of a pod", value: "name",
             written_by: "user, KAI's pod grouper", read_by: "scheduler", "Part of the group that the pod belongs to";
-        LABEL_TRIAL "runai/pod-index" "label of a pod", value: "`TRIAL-POD`",
-            written_by: "run:ai", read_by: "scheduler", "Each trial of a RunaiJob is a group of its own";
         ANNOTATION_TOP_OWNER "kai.scheduler/top-owner-metadata" "annotation of a PodGroup", value: "JSON",
             written_by: "KAI's pod grouper", read_by: "scheduler",
             "Owner of a group that was derived; a group without it was made by somebody else";

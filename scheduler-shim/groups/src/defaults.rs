@@ -1,7 +1,7 @@
 //! A cluster's own defaults for kinds: the config map that says "Deployments are `build` here".
 //!
 //! Its key `types` holds a JSON list of `{typeName, group, priorityName, preemptibility}`. An entry with
-//! a group is for that group's kind only and goes before one without.
+//! a group is for that group's kind only and goes before one without. Of two for the same kind the last counts.
 
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ impl KindDefaults {
         let find = |group: &str| {
             self.0
                 .iter()
-                .find(|entry| entry.kind == kind && entry.api_group == group)
+                .rfind(|entry| entry.kind == kind && entry.api_group == group)
         };
         find(api_group).or_else(|| find(""))
     }
@@ -59,6 +59,6 @@ fn entry(entry: Object<'_>) -> KindDefault {
         kind: text("typeName"),
         api_group: text("group"),
         priority_class: text("priorityName"),
-        preemptibility: Preemptibility::parse(&text("preemptibility")),
+        preemptibility: Preemptibility::parse(&text("preemptibility").to_lowercase()),
     }
 }

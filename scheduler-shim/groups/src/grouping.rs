@@ -31,7 +31,8 @@ pub fn group(workload: &Workload<'_>) -> Result<Grouping, Malformed> {
     }
     let pool_label = &workload.settings.node_pool_label;
     if let Some(pool) = workload.pod.label(pool_label) {
-        derived.labels.insert(pool_label.clone(), pool.to_owned());
+        let labels = derived.labels.entry(pool_label.clone());
+        labels.or_insert_with(|| pool.to_owned());
     }
     Ok(Grouping::Derived(Box::new(derived)))
 }
@@ -39,7 +40,7 @@ pub fn group(workload: &Workload<'_>) -> Result<Grouping, Malformed> {
 /// The group of a pod by the rule of one row, whatever the kind of its owner.
 pub fn group_by(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
     match row.rule {
-        Rule::Plain => Ok(workload.plain(row.priority)),
+        Rule::Plain => Ok(workload.plain_of(&workload.on_terms_of_all(), row.priority)),
         Rule::Replicas(replicas) => replicas.group(row, workload),
         Rule::Own(rule) => rule(row, workload),
     }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::defaults::KindDefault;
 use crate::duration::parse_duration;
 use crate::group::{Owner, PodGroup, Preemptibility, Topology};
+use crate::malformed::Malformed;
 use crate::names::{
     ANNOTATION_DELAY, ANNOTATION_PREFERRED, ANNOTATION_REQUIRED, ANNOTATION_TOP_OWNER,
     ANNOTATION_TOPOLOGY, DEFAULT_QUEUE, LABEL_OLD_QUEUE, LABEL_PREEMPTIBILITY, LABEL_PRIORITY,
@@ -20,24 +21,30 @@ use crate::object::Object;
 use crate::workload::Workload;
 
 impl<'a> Workload<'a> {
-    /// One group for the owner, in which one pod is enough.
+    /// One group for the owner, in which one pod is enough, on the owner's terms.
     pub(crate) fn plain(&self, priority: &str) -> PodGroup {
+        self.plain_of(&[self.owner], priority)
+    }
+
+    /// The same on the terms of several owners, of whom the first that says something decides.
+    pub(crate) fn plain_of(&self, owners: &[Object<'a>], priority: &str) -> PodGroup {
+        let of_owner = |key| self.owner.annotation(key).unwrap_or_default().to_owned();
         PodGroup {
             name: group_name(self.owner),
             namespace: self.namespace().to_owned(),
             owner: Owner::of(self.owner),
             queue: self.queue(),
-            priority_class: self.priority_class(priority),
-            preemptibility: self.preemptibility(),
-            preemption_delay: self.preemption_delay(),
+            priority_class: self.class_of(owners, priority),
+            preemptibility: self.preemptibility_of(owners),
+            preemption_delay: self.delay_of(owners),
             min_member: 1,
             min_sub_group: None,
             labels: self.labels(),
             annotations: self.annotations(),
             topology: Topology {
-                name: self.annotation(ANNOTATION_TOPOLOGY),
-                required: self.annotation(ANNOTATION_REQUIRED),
-                preferred: self.annotation(ANNOTATION_PREFERRED),
+                name: of_owner(ANNOTATION_TOPOLOGY),
+                required: of_owner(ANNOTATION_REQUIRED),
+                preferred: of_owner(ANNOTATION_PREFERRED),
             },
             sub_groups: Vec::new(),
         }
@@ -50,9 +57,10 @@ impl<'a> Workload<'a> {
         if let Some(queue) = queue {
             return queue.to_owned();
         }
+        let project = asked.iter().find_map(|one| one.given_label(LABEL_PROJECT));
         match (
-            named(LABEL_PROJECT),
-            self.pod.label(&self.settings.node_pool_label),
+            project.filter(|project| !project.is_empty()),
+            self.pod.given_label(&self.settings.node_pool_label),
         ) {
             (Some(project), Some(pool)) => format!("{project}-{pool}"),
             (Some(project), None) => project.to_owned(),
@@ -61,13 +69,20 @@ impl<'a> Workload<'a> {
     }
 
     /// The priority class: the first that exists of those that the labels, the pod and the defaults of
-    /// the kind name, else `default`.
+    /// the kinds name, else `default`.
     pub fn priority_class(&self, default: &str) -> String {
-        self.owners()
-            .filter_map(|owner| owner.label(LABEL_PRIORITY))
-            .chain(self.pod.label(LABEL_PRIORITY))
-            .chain(self.pod.text(&["spec", "priorityClassName"]))
-            .chain(self.kind_default().map(|kind| kind.priority_class.as_str()))
+        self.class_of(&self.on_terms_of_all(), default)
+    }
+
+    /// What is said for an owner by its label hides what its pod says, even where no such class exists.
+    fn class_of(&self, owners: &[Object<'a>], default: &str) -> String {
+        let of_pod = self.pod.given_label(LABEL_PRIORITY);
+        let of_pod = of_pod.or_else(|| self.pod.text(&["spec", "priorityClassName"]));
+        let said = owners
+            .iter()
+            .filter_map(|owner| owner.given_label(LABEL_PRIORITY).or(of_pod));
+        let usual = owners.iter().filter_map(|owner| self.default_of(*owner));
+        said.chain(usual.map(|kind| kind.priority_class.as_str()))
             .find(|name| self.objects.has_priority_class(name))
             .unwrap_or(default)
             .to_owned()
@@ -75,31 +90,43 @@ impl<'a> Workload<'a> {
 
     /// What the labels say about eviction, else the defaults of the kind.
     pub fn preemptibility(&self) -> Option<Preemptibility> {
-        self.owners()
-            .chain([self.pod])
-            .filter_map(|object| object.label(LABEL_PREEMPTIBILITY))
-            .find_map(Preemptibility::parse)
-            .or_else(|| self.kind_default()?.preemptibility)
+        self.preemptibility_of(&self.on_terms_of_all())
+    }
+
+    /// An empty label says that the priority decides, whatever is said elsewhere.
+    fn preemptibility_of(&self, owners: &[Object<'a>]) -> Option<Preemptibility> {
+        let said = owners.iter().chain([&self.pod]);
+        let said = said.filter_map(|object| object.given_label(LABEL_PREEMPTIBILITY));
+        for word in said {
+            match Preemptibility::parse(word) {
+                None if !word.is_empty() => {}
+                meant => return meant,
+            }
+        }
+        let usual = owners.iter().filter_map(|owner| self.default_of(*owner));
+        usual.filter_map(|kind| kind.preemptibility).next()
     }
 
     /// How long the group must wait before it may evict others.
     pub fn preemption_delay(&self) -> Option<Duration> {
-        self.owners()
-            .chain([self.pod])
-            .filter_map(|object| object.annotation(ANNOTATION_DELAY))
+        self.delay_of(&self.on_terms_of_all())
+    }
+
+    fn delay_of(&self, owners: &[Object<'a>]) -> Option<Duration> {
+        let said = owners.iter().chain([&self.pod]);
+        said.filter_map(|object| object.annotation(ANNOTATION_DELAY))
             .find_map(parse_duration)
     }
 
-    pub(crate) fn kind_default(&self) -> Option<&KindDefault> {
+    /// The cluster's defaults for an owner's kind.
+    pub(crate) fn default_of(&self, owner: Object<'_>) -> Option<&'a KindDefault> {
         let settings = self.settings;
-        settings
-            .defaults
-            .of(self.owner.api_group(), self.owner.kind())
+        settings.defaults.of(owner.api_group(), owner.kind())
     }
 
     fn labels(&self) -> BTreeMap<String, String> {
         let mut labels = texts(self.owner, "labels");
-        if let Some(user) = self.pod.label(LABEL_USER) {
+        if let Some(user) = self.pod.given_label(LABEL_USER) {
             labels
                 .entry(LABEL_USER.to_owned())
                 .or_insert_with(|| user.to_owned());
@@ -107,18 +134,14 @@ impl<'a> Workload<'a> {
         labels
     }
 
+    /// The owner's own; an owner that was made for another one (by a virtual cluster) may say whose it is.
     fn annotations(&self) -> BTreeMap<String, String> {
-        let mut annotations = texts(self.owner, "annotations");
-        annotations.insert(ANNOTATION_TOP_OWNER.to_owned(), top_owner(self.owner));
+        let user = self.pod.given_annotation(LABEL_USER);
+        let user = user.map(|user| (LABEL_USER.to_owned(), user.to_owned()));
+        let top = (ANNOTATION_TOP_OWNER.to_owned(), top_owner(self.owner));
+        let mut annotations: BTreeMap<_, _> = user.into_iter().chain([top]).collect();
+        annotations.extend(texts(self.owner, "annotations"));
         annotations
-    }
-
-    fn annotation(&self, key: &str) -> String {
-        [self.owner, self.pod]
-            .iter()
-            .find_map(|object| object.annotation(key))
-            .unwrap_or_default()
-            .to_owned()
     }
 }
 
@@ -127,7 +150,7 @@ pub(crate) fn group_name(owner: Object<'_>) -> String {
     format!("pg-{}-{}", owner.name(), owner.uid())
 }
 
-fn texts(object: Object<'_>, field: &str) -> BTreeMap<String, String> {
+pub(crate) fn texts(object: Object<'_>, field: &str) -> BTreeMap<String, String> {
     let all = object.map(&["metadata", field]).into_iter().flatten();
     all.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
         .collect()
@@ -145,16 +168,15 @@ fn top_owner(owner: Object<'_>) -> String {
     metadata.to_string()
 }
 
-/// A placement wish in the annotations of a pod template; its topology may be named further up.
-pub(crate) fn template_topology(template: Object<'_>, owner: Object<'_>) -> Option<Topology> {
-    let text = |key| template.annotation(key).unwrap_or_default().to_owned();
-    let name = template
-        .annotation(ANNOTATION_TOPOLOGY)
-        .or_else(|| owner.annotation(ANNOTATION_TOPOLOGY))?;
-    Topology {
-        name: name.to_owned(),
-        required: text(ANNOTATION_REQUIRED),
-        preferred: text(ANNOTATION_PREFERRED),
-    }
-    .some()
+/// A placement wish in the annotations of a pod template: without a topology it is none.
+pub(crate) fn template_topology(template: Object<'_>) -> Result<Topology, Malformed> {
+    let said = |key| {
+        let text = template.string(&["metadata", "annotations", key])?;
+        Ok(text.unwrap_or_default().to_owned())
+    };
+    Ok(Topology {
+        name: said(ANNOTATION_TOPOLOGY)?,
+        required: said(ANNOTATION_REQUIRED)?,
+        preferred: said(ANNOTATION_PREFERRED)?,
+    })
 }

@@ -134,25 +134,59 @@ impl<'a> Object<'a> {
         self.at(path)?.as_object()
     }
 
-    /// The entries of a list; a list that is absent has none.
-    pub(crate) fn list(self, path: &[&str]) -> Result<&'a [Value], Malformed> {
-        match self.at(path) {
-            None => Ok(&[]),
-            Some(Value::Array(entries)) => Ok(entries),
+    /// A label's value, be it empty: who writes an empty one says that there is none.
+    pub(crate) fn given_label(self, key: &str) -> Option<&'a str> {
+        self.at(&["metadata", "labels", key])?.as_str()
+    }
+
+    /// An annotation's value, be it empty.
+    pub(crate) fn given_annotation(self, key: &str) -> Option<&'a str> {
+        self.at(&["metadata", "annotations", key])?.as_str()
+    }
+
+    /// What is in a field; it is absent where anything on the way is, and malformed where that is no object.
+    pub(crate) fn field(self, path: &[&str]) -> Result<Option<&'a Value>, Malformed> {
+        let mut at = self.json();
+        for key in path {
+            at = match at {
+                Value::Object(map) => map.get(*key).unwrap_or(&Value::Null),
+                Value::Null => return Ok(None),
+                other => return Err(self.not_a(path, "part of an object", other)),
+            };
+        }
+        Ok(Some(at).filter(|found| !found.is_null()))
+    }
+
+    /// The entries of a list, if there is one.
+    pub(crate) fn listed(self, path: &[&str]) -> Result<Option<&'a [Value]>, Malformed> {
+        match self.field(path)? {
+            None => Ok(None),
+            Some(Value::Array(entries)) => Ok(Some(entries)),
             Some(other) => Err(self.not_a(path, "list", other)),
         }
     }
 
-    /// A number of pods, hosts, replicas.
-    pub(crate) fn count(self, path: &[&str]) -> Result<Option<u32>, Malformed> {
-        let Some(found) = self.at(path) else {
+    /// The entries of a list; a list that is absent has none.
+    pub(crate) fn list(self, path: &[&str]) -> Result<&'a [Value], Malformed> {
+        Ok(self.listed(path)?.unwrap_or_default())
+    }
+
+    /// A text, be it empty.
+    pub(crate) fn string(self, path: &[&str]) -> Result<Option<&'a str>, Malformed> {
+        match self.field(path)? {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.not_a(path, "text", other)),
+        }
+    }
+
+    /// A whole number.
+    pub(crate) fn whole(self, path: &[&str]) -> Result<Option<i64>, Malformed> {
+        let Some(found) = self.field(path)? else {
             return Ok(None);
         };
-        found
-            .as_u64()
-            .and_then(|count| u32::try_from(count).ok())
-            .map(Some)
-            .ok_or_else(|| self.not_a(path, "count", found))
+        let whole = found.as_i64().map(Some);
+        whole.ok_or_else(|| self.not_a(path, "whole number", found))
     }
 
     fn not_a(self, path: &[&str], wanted: &str, found: &Value) -> Malformed {

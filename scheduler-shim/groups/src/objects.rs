@@ -5,6 +5,7 @@
 //! name, and changes single ones as its watches report them.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -83,14 +84,13 @@ impl Objects {
 
     pub(crate) fn need(
         &self,
-        kind: &'static str,
+        resource: &Resource,
         namespace: &str,
         name: &str,
     ) -> Result<Object<'_>, Malformed> {
-        self.find(kind, namespace, name)
+        self.find(resource.kind, namespace, name)
             .ok_or_else(|| Malformed::NotFound {
-                kind,
-                namespace: namespace.to_owned(),
+                resource: resource.name,
                 name: name.to_owned(),
             })
     }
@@ -108,13 +108,38 @@ impl Objects {
 
     /// Whether this group exists and has no subgroups: an older version made it, and its pods run by it.
     pub fn is_flat(&self, namespace: &str, group: &str) -> bool {
-        self.find("PodGroup", namespace, group)
-            .is_some_and(|found| {
-                found
-                    .list(&["spec", "subGroups"])
-                    .is_ok_and(<[_]>::is_empty)
-            })
+        self.find("PodGroup", namespace, group).is_some_and(is_flat)
     }
+
+    /// Whether such a group exists of this name or of one that begins with it and a dash.
+    pub(crate) fn has_flat(&self, namespace: &str, name: &str) -> bool {
+        let named = self
+            .kinds
+            .get("PodGroup")
+            .and_then(|all| all.get(namespace));
+        let Some(named) = named else {
+            return false;
+        };
+        let from = (Bound::Included(name), Bound::Unbounded);
+        named
+            .range::<str, _>(from)
+            .map_while(|(found, kept)| Some((found.strip_prefix(name)?, kept)))
+            .filter(|(rest, _)| rest.is_empty() || rest.starts_with('-'))
+            .any(|(_, kept)| is_flat(Object::kept(kept)))
+    }
+}
+
+fn is_flat(group: Object<'_>) -> bool {
+    group
+        .list(&["spec", "subGroups"])
+        .is_ok_and(<[_]>::is_empty)
+}
+
+/// A kind of objects that a rule may lack.
+pub(crate) struct Resource {
+    pub(crate) kind: &'static str,
+    /// What the API server calls it.
+    pub(crate) name: &'static str,
 }
 
 impl FromIterator<Value> for Objects {

@@ -3,50 +3,62 @@
 use crate::group::Topology;
 use crate::malformed::Malformed;
 use crate::names::{
-    ANNOTATION_SEGMENT_PREFERRED, ANNOTATION_SEGMENT_REQUIRED, ANNOTATION_SEGMENT_SIZE,
-    ANNOTATION_TOPOLOGY,
+    ANNOTATION_SEGMENT_PREFERRED, ANNOTATION_SEGMENT_REQUIRED, ANNOTATION_TOPOLOGY,
 };
 use crate::object::Object;
 
 /// More than these are a mistake, and would make an object that the API server refuses.
 pub(crate) const MAX_SEGMENTS: u32 = 10_000;
 
-/// The segment size that annotations ask for.
-pub(crate) fn annotated_size(template: Object<'_>) -> Result<Option<u32>, Malformed> {
-    let Some(text) = template.annotation(ANNOTATION_SEGMENT_SIZE) else {
-        return Ok(None);
-    };
-    match text.parse() {
-        Ok(size) if size > 0 => Ok(Some(size)),
-        _ => Err(Malformed::SegmentSize(text.to_owned())),
+/// A segment size of at least `least` pods, as an annotation says it.
+pub(crate) fn size(text: &str, least: i64) -> Result<i64, Malformed> {
+    let size: Option<i64> = text.parse().ok();
+    size.filter(|size| *size >= least)
+        .ok_or_else(|| Malformed::SegmentSize {
+            size: text.to_owned(),
+            bounds: format!(">= {least}"),
+        })
+}
+
+/// How many segments of `size` take `pods`.
+pub(crate) fn count(pods: i64, size: i64) -> Result<u32, Malformed> {
+    let count = u64::try_from(pods)
+        .unwrap_or(0)
+        .div_ceil(size.unsigned_abs().max(1));
+    match u32::try_from(count) {
+        Ok(count) if count <= MAX_SEGMENTS => Ok(count),
+        _ => Err(Malformed::TooManySegments(count)),
     }
 }
 
-/// Cuts `pods` into runs of `size`; the last may be shorter.
-pub(crate) fn cut(pods: u32, size: u32) -> Result<Vec<u32>, Malformed> {
-    let count = pods.div_ceil(size);
-    if count > MAX_SEGMENTS {
-        return Err(Malformed::TooManySegments(u64::from(count)));
-    }
-    Ok((0..count).map(|i| size.min(pods - i * size)).collect())
-}
-
-/// Where each segment wants to be.
+/// Where each segment wants to be. The pod knows best, then the template of the workers. A topology may be named by
+/// the owner too; without one, segments are wherever there is room.
 pub(crate) fn topology(
-    template: Object<'_>,
+    pod: Object<'_>,
+    template: Option<Object<'_>>,
     owner: Object<'_>,
-) -> Result<Option<Topology>, Malformed> {
-    let text = |key| template.annotation(key).unwrap_or_default().to_owned();
-    let name = [template, owner]
-        .iter()
-        .find_map(|object| object.annotation(ANNOTATION_TOPOLOGY));
-    let wish = Topology {
-        name: name.unwrap_or_default().to_owned(),
-        required: text(ANNOTATION_SEGMENT_REQUIRED),
-        preferred: text(ANNOTATION_SEGMENT_PREFERRED),
+) -> Option<Topology> {
+    let said = |key| {
+        let template = template.and_then(|template| template.annotation(key));
+        pod.annotation(key).or(template)
     };
-    match wish.some() {
-        Some(wish) if wish.name.is_empty() => Err(Malformed::NoTopology(owner.to_string())),
-        wish => Ok(wish),
+    let level = |key| said(key).unwrap_or_default().to_owned();
+    let name = said(ANNOTATION_TOPOLOGY).or_else(|| owner.annotation(ANNOTATION_TOPOLOGY))?;
+    Topology {
+        name: name.to_owned(),
+        required: level(ANNOTATION_SEGMENT_REQUIRED),
+        preferred: level(ANNOTATION_SEGMENT_PREFERRED),
     }
+    .some()
+}
+
+/// The index of a pod among its group's, as a label says it.
+pub(crate) fn index(pod: Object<'_>, said: &str) -> Result<i64, Malformed> {
+    let index: Option<i64> = said.parse().ok();
+    index
+        .filter(|index| *index >= 0)
+        .ok_or_else(|| Malformed::Index {
+            pod: pod.to_string(),
+            found: said.to_owned(),
+        })
 }

@@ -29,7 +29,7 @@ pub struct Row<'a> {
 /// What makes a group of an owner.
 #[derive(Debug, Clone, Copy)]
 pub enum Rule<'a> {
-    /// One group an owner, in which one pod is enough.
+    /// One group an owner, in which one pod is enough, on the terms of all owners.
     Plain,
     /// A map of roles, each with replicas, all of which start together.
     Replicas(Replicas<'a>),
@@ -96,7 +96,7 @@ pub const TABLE: &[Row<'static>] = &[
         &["Launcher", "Worker"],
         mpi::refine,
     ),
-    plain("kubeflow.org", "Notebook", BUILD),
+    own("kubeflow.org", "Notebook", BUILD, pods::of_owner),
     plain("kubeflow.org", "ScheduledWorkflow", TRAIN),
     own("trainer.kubeflow.org", "TrainJob", TRAIN, skip::below),
     // Ray.
@@ -116,7 +116,7 @@ pub const TABLE: &[Row<'static>] = &[
     own("grove.io", "PodClique", TRAIN, grove::group),
     own("nvidia.com", "DynamoGraphDeployment", TRAIN, skip::below),
     plain("machinelearning.seldon.io", "SeldonDeployment", TRAIN),
-    plain("egx.nvidia.io", "SPOTRequest", INFERENCE),
+    own("egx.nvidia.io", "SPOTRequest", INFERENCE, pods::of_owner),
     // Pipelines and workspaces.
     own("argoproj.io", "Workflow", TRAIN, skip::below),
     plain("tekton.dev", "PipelineRun", TRAIN),

@@ -84,10 +84,15 @@ impl<'a> Workload<'a> {
         chain.into_iter().chain(missing.then_some(self.owner))
     }
 
-    pub(crate) fn namespace(&self) -> &'a str {
-        match self.pod.namespace() {
-            "" => self.owner.namespace(),
-            namespace => namespace,
+    /// The owners on whose terms a group without a rule of its own is: all of them.
+    pub(crate) fn on_terms_of_all(&self) -> Vec<Object<'a>> {
+        match self.chain.as_slice() {
+            [] => vec![self.owner],
+            chain => chain.to_vec(),
         }
+    }
+
+    pub(crate) fn namespace(&self) -> &'a str {
+        self.pod.namespace()
     }
 }

@@ -67,7 +67,6 @@ fn labels(index: u32) -> Value {
         "leaderworkerset.sigs.k8s.io/worker-index": index,
         "jobset.sigs.k8s.io/replicatedjob-name": "a",
         "jobset.sigs.k8s.io/job-index": index,
-        "runai/pod-index": index,
     })
 }
 
@@ -118,7 +117,8 @@ proptest! {
         let group = group_by(&row, &workload).expect("it is well formed");
         let sum: u32 = group.sub_groups.iter().map(|part| part.min_member).sum();
         let holders = group.sub_groups.iter().filter(|part| !part.pods.is_empty()).count();
-        prop_assert_eq!(sum, least.min(workers));
+        // A segment that is needed at all is needed whole.
+        prop_assert_eq!(sum, (least.div_ceil(size) * size).min(workers));
         prop_assert_eq!(holders, 1);
     }
 
@@ -135,7 +135,11 @@ proptest! {
         let pod = pod(index % size);
         let parts = apportion_groups::leader_worker_sub_groups(
             Object::new(&owner), Object::new(&pod), size,
-        ).expect("it is well formed");
+        );
+        let fits = (2..=size).contains(&segment);
+        let fills = fits && (!excluded || (size - 1).is_multiple_of(segment));
+        prop_assert_eq!(parts.is_ok(), fills);
+        let Ok(parts) = parts else { return Ok(()) };
         let sum: u32 = parts.iter().map(|part| part.min_member).sum();
         let holders = parts.iter().filter(|part| !part.pods.is_empty()).count();
         prop_assert_eq!((sum, holders), (size, 1));

@@ -10,14 +10,27 @@ use super::{checks, shown};
 
 /// What came of a call.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) error: Option<String>,
+pub(crate) struct Outcome {
+    pub(crate) error: Option<String>,
     result: Value,
     /// The arguments after the call, which may have changed them.
     args: Vec<Value>,
 }
 
 impl Outcome {
+    /// An outcome of a call that changes no arguments.
+    pub(crate) fn new(error: Option<String>, result: Value) -> Self {
+        Self {
+            error,
+            result,
+            args: Vec::new(),
+        }
+    }
+
+    pub(crate) fn result(&self) -> &Value {
+        &self.result
+    }
+
     pub(super) fn at<'a>(&'a self, path: &str) -> Result<Vec<Option<&'a Value>>, String> {
         if let Some(rest) = path.strip_prefix("arg") {
             let end = rest.find(['.', '[']).unwrap_or(rest.len());
@@ -99,7 +112,11 @@ impl Asked<'_> {
             "parseGroveSubGroup" => {
                 let gang = json!({"metadata": {"namespace": arg(2), "name": arg(3)}});
                 let topology = arg(4).as_str().unwrap_or_default();
-                apportion_groups::parse_sub_group(arg(0), Object::new(&gang), topology)
+                let index = arg(1)
+                    .as_u64()
+                    .and_then(|index| usize::try_from(index).ok());
+                let index = index.unwrap_or_default();
+                apportion_groups::parse_sub_group(arg(0), index, Object::new(&gang), topology)
                     .map(|part| shown::sub_group(&part))
             }
             "parsePodReference" => apportion_groups::parse_pod_reference(arg(0))
@@ -227,6 +244,7 @@ impl Asked<'_> {
             "grove" => "PodCliqueSet",
             "skip_top_owner" => "Workflow",
             "karta" => return Ok(OTHER),
+            "hub" => return Ok(*apportion_groups::row_of(Object::new(&self.step["owner"]))),
             "kubeflow_distributed" => {
                 let field = self.step["settings"]["replica_specs_field"].as_str();
                 let field = field.context("no field for the replica specs")?;

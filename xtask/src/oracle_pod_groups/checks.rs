@@ -102,7 +102,7 @@ fn len(found: &Value) -> u64 {
 }
 
 /// The value without what is zero.
-fn trimmed(value: &Value) -> Value {
+pub(crate) fn trimmed(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let kept: Map<String, Value> = map

@@ -5,62 +5,73 @@
 
 use crate::group::PodGroup;
 use crate::inherit::group_name;
-use crate::malformed::Malformed;
+use crate::malformed::{Malformed, counted};
 use crate::names::ANNOTATION_MIN_MEMBER;
 use crate::object::Object;
+use crate::objects::Resource;
 use crate::table::Row;
 use crate::workload::Workload;
 
+const JOB: Resource = Resource {
+    kind: "Job",
+    name: "jobs.batch",
+};
+
+/// Older versions made a group for a pod and named it after the pod; while one is there, it stays the
+/// pod's group, since a running pod does not change groups.
 pub(crate) fn job(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+    let owner = workload.owner;
     let mut group = workload.plain(row.priority);
-    if let Some(members) = annotated_minimum(workload.owner)? {
+    let old = format!("pg-{}-{}", workload.pod.name(), owner.uid());
+    if old != group_name(owner) && is_kept(workload, &old) {
+        group.name = old;
+    } else if let Some(members) = annotated_minimum(owner)? {
         group.min_member = members;
     }
-    keep_old_name(workload, &mut group);
     Ok(group)
 }
 
+/// Each run is a group. How many of its pods must start together is not asked: the annotation of a CronJob's template
+/// reaches its Jobs, but KAI reads it of Jobs alone that nothing owns.
 pub(crate) fn cron_job(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
     let references = workload.pod.list(&["metadata", "ownerReferences"])?;
     let reference = references
         .iter()
         .map(Object::new)
-        .find(|reference| reference.kind() == "Job")
+        .find(|reference| reference.kind() == JOB.kind)
         .ok_or(Malformed::NoJob)?;
     let name = reference.text(&["name"]).unwrap_or_default();
-    let found = workload.objects.need("Job", workload.namespace(), name)?;
-    job(row, &workload.owned_by(found))
+    let found = workload.objects.need(&JOB, workload.namespace(), name)?;
+    Ok(workload.owned_by(found).plain(row.priority))
 }
 
-/// Older versions made a group for a pod and named it after the pod; while one is there, it stays the
-/// pod's group, since a running pod does not change groups.
-pub(crate) fn keep_old_name(workload: &Workload<'_>, group: &mut PodGroup) {
-    let old = format!("pg-{}-{}", workload.pod.name(), workload.owner.uid());
-    let find = |name: &str| {
+/// Whether a group of this name is there and this cluster keeps such groups.
+pub(crate) fn is_kept(workload: &Workload<'_>, name: &str) -> bool {
+    let find = || {
         workload
             .objects
             .find("PodGroup", workload.namespace(), name)
     };
-    if workload.settings.keeps_old_names
-        && old != group_name(workload.owner)
-        && find(&old).is_some()
-    {
-        group.name = old;
-    }
+    workload.settings.keeps_old_names && find().is_some()
 }
 
 /// How many pods (or parts) must start together, if the owner's annotation says so.
 pub(crate) fn annotated_minimum(owner: Object<'_>) -> Result<Option<u32>, Malformed> {
     let key = ANNOTATION_MIN_MEMBER;
-    let Some(text) = owner.annotation(key) else {
+    let Some(text) = owner.given_annotation(key) else {
         return Ok(None);
     };
-    let wrong = |why: String| Malformed::field(owner, key, why);
-    let count: i32 = text
-        .parse()
-        .map_err(|_| wrong(format!("'{text}' is not a whole number")))?;
-    match u32::try_from(count) {
-        Ok(count) if count >= 1 => Ok(Some(count)),
-        _ => Err(wrong(format!("it must be >= 1, not {count}"))),
+    let not_whole = |_| Malformed::field(owner, key, format!("'{text}' is not a whole number"));
+    let count: i32 = text.parse().map_err(not_whole)?;
+    counted(owner, key, count.into()).map(Some)
+}
+
+/// The same where none is too few.
+pub(crate) fn positive_minimum(owner: Object<'_>) -> Result<Option<u32>, Malformed> {
+    let key = ANNOTATION_MIN_MEMBER;
+    let too_few = || Malformed::field(owner, key, "it must be >= 1");
+    match annotated_minimum(owner) {
+        Ok(Some(0)) | Err(Malformed::Count { .. }) => Err(too_few()),
+        other => other,
     }
 }

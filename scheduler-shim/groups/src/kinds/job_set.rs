@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use crate::group::{PodGroup, SubGroup};
 use crate::inherit::{group_name, template_topology};
-use crate::kinds::batch::annotated_minimum;
-use crate::malformed::Malformed;
+use crate::kinds::batch::{annotated_minimum, positive_minimum};
+use crate::malformed::{Malformed, counted};
+use crate::names::ANNOTATION_MIN_MEMBER;
 use crate::object::Object;
 use crate::segments::MAX_SEGMENTS;
 use crate::table::Row;
@@ -17,101 +18,119 @@ use crate::workload::Workload;
 const REPLICATED_JOB: &str = "jobset.sigs.k8s.io/replicatedjob-name";
 const JOB_INDEX: &str = "jobset.sigs.k8s.io/job-index";
 
-/// Where a pod stands in its JobSet.
-struct Place<'a> {
-    job: &'a str,
-    index: &'a str,
-}
-
 pub(crate) fn group(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
     let owner = workload.owner;
-    let place = place(workload.pod)?;
-    let minimum = annotated_minimum(owner)?;
-    let in_order = owner.text(&["spec", "startupPolicy", "startupPolicyOrder"]) == Some("InOrder");
-    let mut group = workload.plain(row.priority);
-    if let Some(old) = flat_name(workload, &place, in_order) {
-        group.name = old;
-        group.min_member = minimum.unwrap_or(1);
-        return Ok(group);
-    }
     let jobs = owner.list(&["spec", "replicatedJobs"])?;
-    let all = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
     if jobs.is_empty() {
-        return Err(Malformed::unset(owner, "spec.replicatedJobs"));
+        let why = format!("{owner} has no replicatedJobs");
+        return Err(Malformed::field(owner, "spec.replicatedJobs", why));
     }
-    group.min_member = 0;
-    group.min_sub_group = Some(minimum.unwrap_or(if in_order { 1 } else { all }));
-    group.sub_groups = sub_groups(workload, jobs, &place)?;
+    let group = workload.plain(row.priority);
+    match workload
+        .objects
+        .has_flat(owner.namespace(), &group_name(owner))
+    {
+        true => flat(workload, group),
+        false => tree(workload, group, jobs),
+    }
+}
+
+/// What an older version made of the JobSet, while any such group is there: no parts, and where the replicated jobs
+/// start in order, a group for each.
+fn flat(workload: &Workload<'_>, mut group: PodGroup) -> Result<PodGroup, Malformed> {
+    let job = label(workload.pod, REPLICATED_JOB)?;
+    if starts_in_order(workload.owner)? {
+        group.name = format!("{}-{job}", group.name);
+    }
+    group.min_member = annotated_minimum(workload.owner)?.unwrap_or(1);
     Ok(group)
 }
 
-fn place(pod: Object<'_>) -> Result<Place<'_>, Malformed> {
-    let label = |key| pod.label(key).ok_or_else(|| Malformed::unset(pod, key));
-    Ok(Place {
-        job: label(REPLICATED_JOB)?,
-        index: label(JOB_INDEX)?,
-    })
-}
-
-/// The group without parts that an older version made: one for the whole JobSet, or one for each replicated job
-/// where these start in order.
-fn flat_name(workload: &Workload<'_>, place: &Place<'_>, in_order: bool) -> Option<String> {
-    let whole = group_name(workload.owner);
-    let name = if in_order {
-        format!("{whole}-{}", place.job)
-    } else {
-        whole
-    };
-    workload
-        .objects
-        .is_flat(workload.namespace(), &name)
-        .then_some(name)
-}
-
-fn sub_groups(
+fn tree(
     workload: &Workload<'_>,
+    mut group: PodGroup,
     jobs: &[Value],
-    place: &Place<'_>,
-) -> Result<Vec<SubGroup>, Malformed> {
+) -> Result<PodGroup, Malformed> {
+    let owner = workload.owner;
+    let all = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
+    group.min_member = 0;
+    group.min_sub_group = Some(match positive_minimum(owner)? {
+        Some(stated) => stated.min(all),
+        None if starts_in_order(owner)? => 1,
+        None => all,
+    });
+    group.sub_groups = sub_groups(owner, jobs)?;
+    assign(workload.pod, &mut group.sub_groups)?;
+    Ok(group)
+}
+
+fn starts_in_order(owner: Object<'_>) -> Result<bool, Malformed> {
+    let order = owner.string(&["spec", "startupPolicy", "startupPolicyOrder"])?;
+    Ok(order == Some("InOrder"))
+}
+
+fn label<'a>(pod: Object<'a>, key: &str) -> Result<&'a str, Malformed> {
+    pod.label(key).ok_or_else(|| Malformed::unset(pod, key))
+}
+
+fn sub_groups(owner: Object<'_>, jobs: &[Value]) -> Result<Vec<SubGroup>, Malformed> {
     let mut all = Vec::new();
     let mut total = 0_u64;
-    for job in jobs.iter().map(Object::new) {
-        let name = job.text(&["name"]).unwrap_or_default();
-        let replicas = job.count(&["replicas"])?.unwrap_or(1);
+    for (index, job) in jobs.iter().map(Object::new).enumerate() {
+        let field = format!("spec.replicatedJobs[{index}].name");
+        let name = job.text(&["name"]);
+        let name = name.ok_or_else(|| Malformed::unset(owner, &field))?;
+        let replicas = counted(owner, "replicas", job.whole(&["replicas"])?.unwrap_or(1))?;
         total += u64::from(replicas);
         if total > u64::from(MAX_SEGMENTS) {
             return Err(Malformed::TooManySegments(total));
         }
         all.push(SubGroup::node(name, replicas));
-        all.extend(leaves(workload, job, name, replicas, place)?);
-    }
-    if all.iter().all(|part| part.pods.is_empty()) {
-        let why = format!(
-            "{} has no replica {} of a replicated job '{}'",
-            workload.owner, place.index, place.job
-        );
-        return Err(Malformed::field(workload.pod, JOB_INDEX, why));
+        all.extend(leaves(owner, job, name, replicas)?);
     }
     Ok(all)
 }
 
 fn leaves(
-    workload: &Workload<'_>,
+    owner: Object<'_>,
     job: Object<'_>,
     name: &str,
     replicas: u32,
-    place: &Place<'_>,
 ) -> Result<Vec<SubGroup>, Malformed> {
+    let parallelism = job
+        .whole(&["template", "spec", "parallelism"])?
+        .unwrap_or(1);
     let template = job.part(&["template"]).unwrap_or(job);
-    let parallelism = template.count(&["spec", "parallelism"])?.unwrap_or(1);
-    let members = annotated_minimum(template)?.unwrap_or(parallelism);
-    let topology = template_topology(template, workload.owner);
+    template.string(&["metadata", "annotations", ANNOTATION_MIN_MEMBER])?;
+    let stated = match template.annotation(ANNOTATION_MIN_MEMBER) {
+        Some(_) => positive_minimum(template)?,
+        None => None,
+    };
+    let topology = template_topology(template)?;
+    let topology = topology.some().filter(|wish| !wish.name.is_empty());
+    let members = match stated {
+        Some(members) => members,
+        // Nobody counts the members of a replica that does not exist.
+        None if replicas == 0 => 0,
+        None => counted(owner, "parallelism", parallelism)?,
+    };
     let leaf = |index: u32| {
-        let holds = place.job == name && place.index == index.to_string();
         SubGroup::leaf(format!("{name}-replica-{index}"), members)
             .under(name)
             .placed(topology.clone())
-            .holding(workload.pod, holds)
     };
     Ok((0..replicas).map(leaf).collect())
+}
+
+/// Puts the pod into the replica that its labels name.
+fn assign(pod: Object<'_>, parts: &mut [SubGroup]) -> Result<(), Malformed> {
+    let job = label(pod, REPLICATED_JOB)?;
+    let index = label(pod, JOB_INDEX)?;
+    let name = format!("{job}-replica-{index}");
+    let Some(part) = parts.iter_mut().find(|part| part.name == name) else {
+        let why = format!("there is no replica {index} of a replicated job '{job}'");
+        return Err(Malformed::field(pod, JOB_INDEX, why));
+    };
+    part.pods.push(pod.name().to_owned());
+    Ok(())
 }

@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 use crate::group::{PodGroup, SubGroup, Topology};
-use crate::malformed::Malformed;
+use crate::malformed::{Malformed, counted};
 use crate::object::Object;
 use crate::table::Row;
 use crate::workload::Workload;
@@ -18,11 +18,14 @@ mod expression;
 use component::Components;
 use expression::Expression;
 
+/// The longest name of an object.
+const MAX_NAME: usize = 253;
+
 pub(crate) fn group(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
-    let group = workload.plain(row.priority);
     let Some((karta, gang)) = definition(workload) else {
-        return Ok(group);
+        return Ok(workload.plain_of(&workload.on_terms_of_all(), row.priority));
     };
+    let group = workload.plain(row.priority);
     let components = Components::read(karta, workload.owner)?;
     match gang.part(&["podGroup"]) {
         Some(one) => whole(workload, group, one, &components),
@@ -30,23 +33,33 @@ pub(crate) fn group(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, 
     }
 }
 
-/// The Karta of the owner's kind, with its gang instructions.
+/// The Karta of the owner's kind, with its gang instructions; none if there are several.
 fn definition<'a>(workload: &Workload<'a>) -> Option<(Object<'a>, Object<'a>)> {
-    let root = ["spec", "structureDefinition", "rootComponent", "kind"];
+    let owner = workload.owner;
     let kartas = workload.settings.kartas.iter().map(Object::new);
-    let mut fitting = kartas.filter(|karta| {
-        karta.part(&root).is_some_and(|kind| {
-            kind.text(&["kind"]) == Some(workload.owner.kind())
-                && kind.text(&["group"]).unwrap_or_default() == workload.owner.api_group()
-        })
+    let fitting = kartas.filter(|karta| {
+        let root = ["spec", "structureDefinition", "rootComponent", "kind"];
+        let says =
+            |kind: Object<'_>, field, of: &str| kind.text(&[field]).unwrap_or_default() == of;
+        karta.at(&["metadata", "deletionTimestamp"]).is_none()
+            && karta.part(&root).is_some_and(|kind| {
+                says(kind, "kind", owner.kind())
+                    && says(kind, "group", owner.api_group())
+                    && says(kind, "version", owner.version())
+            })
     });
-    fitting.find_map(|karta| Some((karta, instructions(karta)?)))
+    let mut fitting = fitting.filter_map(|karta| Some((karta, instructions(karta)?)));
+    let found = fitting.next()?;
+    fitting.next().is_none().then_some(found)
 }
 
 fn instructions(karta: Object<'_>) -> Option<Object<'_>> {
-    ["instructions", "optimizationInstructions"]
+    let gang = ["instructions", "optimizationInstructions"]
         .iter()
-        .find_map(|field| karta.part(&["spec", field, "gangScheduling"]))
+        .find_map(|field| karta.part(&["spec", field, "gangScheduling"]))?;
+    let says_something = gang.at(&["podGroup"]).is_some()
+        || gang.list(&["podGroups"]).is_ok_and(|all| !all.is_empty());
+    says_something.then_some(gang)
 }
 
 /// One group for the whole workload.
@@ -54,105 +67,119 @@ fn whole(
     workload: &Workload<'_>,
     mut group: PodGroup,
     one: Object<'_>,
-    components: &Components,
+    components: &Components<'_>,
 ) -> Result<PodGroup, Malformed> {
     let name = one.text(&["name"]).unwrap_or_default();
     group.name = format!("pg-{}-{name}", workload.owner.uid());
-    if let Some(wish) = one.part(&["topology"]).and_then(placement) {
-        group.topology = wish;
+    if let Some(topology) = one.part(&["topology"]) {
+        group.topology = placement(topology)?;
     }
-    group.min_member = components.replicas();
     let listed = one.list(&["subGroups"])?;
-    if !listed.is_empty() {
-        group.sub_groups = parts(workload, listed, components)?;
-        let top = group.sub_groups.iter().filter(|part| part.parent.is_none());
-        group.min_sub_group = u32::try_from(top.count()).ok();
-        group.min_member = 0;
+    if listed.is_empty() {
+        let pods = components.scale(components.root(), None)?;
+        group.min_member = counted(workload.owner, "scale", pods)?;
+        return Ok(group);
     }
+    for part in listed.iter().map(Object::new) {
+        group
+            .sub_groups
+            .push(sub_group(workload, part, components)?);
+    }
+    group.min_sub_group = u32::try_from(listed.len()).ok();
+    group.min_member = 0;
     Ok(group)
 }
 
-fn placement(topology: Object<'_>) -> Option<Topology> {
+fn placement(topology: Object<'_>) -> Result<Topology, Malformed> {
     let text = |field| topology.text(&[field]).unwrap_or_default().to_owned();
-    Topology {
+    let wish = Topology {
         name: text("topologyName"),
         required: text("requiredTopologyLevel"),
         preferred: text("preferredTopologyLevel"),
+    };
+    if wish.name.is_empty() {
+        return Err(Malformed::Constraint("the name of a topology"));
     }
-    .some()
+    wish.some()
+        .ok_or(Malformed::Constraint("a preferred or required level"))
 }
 
-/// A subgroup for each component that is listed, below the nearest ancestor that is.
-fn parts(
+/// A listed component with all that is part of it. It must say how many pods that is.
+fn sub_group(
     workload: &Workload<'_>,
-    listed: &[Value],
-    components: &Components,
-) -> Result<Vec<SubGroup>, Malformed> {
-    let listed: Vec<Object<'_>> = listed.iter().map(Object::new).collect();
-    let names: Vec<&str> = listed
-        .iter()
-        .filter_map(|part| part.text(&["componentName"]))
-        .collect();
-    let own = components.of_pod(workload.pod)?;
-    let own = own.and_then(|own| components.nearest(own, &names));
-    let mut parts = Vec::new();
-    for (part, name) in listed.iter().zip(&names) {
-        let above = components.parent(name);
-        let parent = above.and_then(|above| components.nearest(above, &names));
-        let children = names.iter().filter(|other| {
-            let above = components.parent(other);
-            above.and_then(|above| components.nearest(above, &names)) == Some(*name)
-        });
-        let made = match u32::try_from(children.count()).unwrap_or(u32::MAX) {
-            0 => SubGroup::leaf(*name, components.replicas_of(name)?),
-            children => SubGroup::node(*name, children),
-        };
-        let made = made
-            .placed(part.part(&["topology"]).and_then(placement))
-            .holding(workload.pod, own == Some(*name));
-        parts.push(match parent {
-            Some(parent) => made.under(parent),
-            None => made,
-        });
+    part: Object<'_>,
+    components: &Components<'_>,
+) -> Result<SubGroup, Malformed> {
+    let name = part.text(&["componentName"]).unwrap_or_default();
+    let pods = components.scale(name, None)?;
+    if pods == 0 {
+        let why = "it says no number of replicas";
+        return Err(Malformed::field(workload.owner, name, why));
     }
-    Ok(parts)
+    let wish = part.part(&["topology"]).map(placement).transpose()?;
+    let part = SubGroup::leaf(name, counted(workload.owner, "scale", pods)?).placed(wish);
+    Ok(part.holding(workload.pod, components.holds(name, workload.pod)?))
 }
 
-/// The first group one of whose members the pod is.
+/// The group of the nearest member that the pod's component is, or is part of, and whose filters the pod passes.
 fn keyed(
     workload: &Workload<'_>,
     mut group: PodGroup,
     defined: &[Value],
-    components: &Components,
+    components: &Components<'_>,
 ) -> Result<PodGroup, Malformed> {
-    let own = components.of_pod(workload.pod)?;
-    for definition in defined.iter().map(Object::new) {
-        let members = definition.list(&["members"])?;
-        for member in members.iter().map(Object::new) {
-            let component = member.text(&["componentName"]).unwrap_or_default();
-            if !components.holds(component, own) || !passes(workload.pod, member)? {
-                continue;
-            }
-            let keys = keys(workload.pod, member)?;
-            let suffix = match keys.is_empty() {
-                true => definition.text(&["name"]).unwrap_or_default().to_owned(),
-                false => keys.join("-"),
-            };
-            group.name = format!("pg-{}-{suffix}", workload.owner.uid());
-            group.min_member = sum(members, components)?;
-            return Ok(group);
-        }
+    let pod = workload.pod;
+    let own = components.of_pod(pod)?;
+    let (component, member) = member(pod, own, defined, components)?
+        .ok_or_else(|| Malformed::NoMember(pod.to_string()))?;
+    let instance = match component == own {
+        true => components.instance_of(own, pod)?,
+        false => None,
+    };
+    let keys = keys(pod, member)?;
+    group.name = format!("pg-{}", workload.owner.uid());
+    if !keys.is_empty() {
+        group.name = format!("{}-{}", group.name, keys.join("-"));
+        check_name(&group.name, &keys)?;
     }
-    Err(Malformed::NoMember(workload.pod.to_string()))
+    let pods = components.scale(component, instance.as_deref())?;
+    group.min_member = counted(workload.owner, "scale", pods)?;
+    Ok(group)
 }
 
-fn sum(members: &[Value], components: &Components) -> Result<u32, Malformed> {
-    members
-        .iter()
-        .filter_map(|member| Object::new(member).text(&["componentName"]))
-        .try_fold(0_u32, |sum, name| {
-            Ok(sum.saturating_add(components.replicas_of(name)?))
-        })
+fn member<'a>(
+    pod: Object<'_>,
+    own: &'a str,
+    defined: &'a [Value],
+    components: &'a Components<'_>,
+) -> Result<Option<(&'a str, Object<'a>)>, Malformed> {
+    for component in components.lineage(own) {
+        for definition in defined.iter().map(Object::new) {
+            for member in definition.list(&["members"])?.iter().map(Object::new) {
+                let named = member.text(&["componentName"]);
+                if named == Some(component) && passes(pod, member)? {
+                    return Ok(Some((component, member)));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn check_name(name: &str, keys: &[String]) -> Result<(), Malformed> {
+    let is_part = |part: &str| {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        part.starts_with(plain)
+            && part.ends_with(plain)
+            && part.chars().all(|c| plain(c) || c == '-')
+    };
+    if name.len() <= MAX_NAME && name.split('.').all(is_part) {
+        return Ok(());
+    }
+    Err(Malformed::GroupingKeys {
+        keys: keys.join(" "),
+        name: name.to_owned(),
+    })
 }
 
 fn texts<'a>(member: Object<'a>, field: &str) -> Result<Vec<&'a str>, Malformed> {
@@ -162,7 +189,7 @@ fn texts<'a>(member: Object<'a>, field: &str) -> Result<Vec<&'a str>, Malformed>
 
 fn passes(pod: Object<'_>, member: Object<'_>) -> Result<bool, Malformed> {
     for filter in texts(member, "filters")? {
-        if !Expression::parse(filter)?.holds(pod.json())? {
+        if Expression::parse(filter)?.one(pod.json())? != Value::Bool(true) {
             return Ok(false);
         }
     }

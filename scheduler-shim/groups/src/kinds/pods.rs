@@ -26,8 +26,13 @@ pub fn is_spark(pod: Object<'_>) -> bool {
 }
 
 fn spark_selector(pod: Object<'_>) -> Option<&str> {
-    pod.label(SPARK_APP)?;
-    pod.label(SPARK_SELECTOR)
+    pod.given_label(SPARK_APP)?;
+    pod.given_label(SPARK_SELECTOR)
+}
+
+/// One group for the owner, on its terms alone: what is between it and the pod is not asked.
+pub(crate) fn of_owner(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+    Ok(workload.plain(row.priority))
 }
 
 /// Replicas of a service do not need each other: each is a group, on the terms of the common owner.

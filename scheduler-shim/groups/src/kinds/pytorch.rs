@@ -1,13 +1,15 @@
 //! PyTorchJobs: a part for the master and one for the workers, which may be cut into segments.
 //!
-//! Of an elastic job's minimum the master takes its part first, then the segments in order, so that the
-//! segments which must start are full ones.
+//! Of an elastic job's minimum the master has its part, and the workers have the rest. Segments that are needed for
+//! that rest must start whole; the others are elastic.
 
-use crate::group::{PodGroup, SubGroup};
-use crate::kinds::kubeflow::replicas;
-use crate::malformed::Malformed;
+use serde_json::Value;
+
+use crate::group::{PodGroup, SubGroup, Topology};
+use crate::malformed::{Malformed, counted};
+use crate::names::ANNOTATION_SEGMENT_SIZE;
 use crate::object::Object;
-use crate::segments::{annotated_size, cut, topology};
+use crate::segments;
 use crate::workload::Workload;
 
 const FIELD: &str = "pytorchReplicaSpecs";
@@ -15,86 +17,125 @@ const REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
 const REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
 const MASTER: &str = "master";
 const WORKER: &str = "worker";
+/// Who states a minimum, the last first.
+const MINIMA: [&[&str]; 2] = [
+    &["spec", "runPolicy", "schedulingPolicy", "minAvailable"],
+    &["spec", "elasticPolicy", "minReplicas"],
+];
 
 pub(crate) fn refine(workload: &Workload<'_>, group: &mut PodGroup) -> Result<(), Malformed> {
     let owner = workload.owner;
-    let has = |role| owner.at(&["spec", FIELD, role]).is_some();
-    let mut left = group.min_member;
-    if has("Master") {
-        let members = replicas(owner, FIELD, "Master")?.min(left);
-        left -= members;
-        let master = SubGroup::leaf(MASTER, members);
+    let stated = MINIMA.iter().find_map(|path| owner.whole(path).ok()?);
+    if let Some(stated) = stated {
+        group.min_member = counted(owner, "minAvailable", stated)?;
+    }
+    let roles = ["spec", FIELD];
+    let specs = owner.field(&roles)?.filter(|specs| specs.is_object());
+    let specs = specs.ok_or_else(|| Malformed::unset(owner, &roles.join(".")))?;
+    let masters = owner.whole(&["spec", FIELD, "Master", "replicas"])?;
+    let masters = counted(owner, "Master.replicas", masters.unwrap_or(0))?;
+    if masters > 0 {
+        let part = SubGroup::leaf(MASTER, masters);
         group
             .sub_groups
-            .push(master.holding(workload.pod, plays(workload.pod, MASTER)));
+            .push(part.holding(workload.pod, plays(workload.pod, MASTER)));
     }
-    if has("Worker") {
-        group.sub_groups.extend(workers(workload, left)?);
+    if let Some(spec) = specs.get("Worker") {
+        let members = group.min_member.saturating_sub(masters);
+        group.sub_groups.extend(workers(workload, spec, members)?);
     }
     Ok(())
 }
 
 fn plays(pod: Object<'_>, role: &str) -> bool {
-    pod.label(REPLICA_TYPE)
-        .is_some_and(|played| played.eq_ignore_ascii_case(role))
+    pod.label(REPLICA_TYPE) == Some(role)
 }
 
-fn workers(workload: &Workload<'_>, members: u32) -> Result<Vec<SubGroup>, Malformed> {
-    let owner = workload.owner;
-    let count = replicas(owner, FIELD, "Worker")?;
-    let template = owner.part(&["spec", FIELD, "Worker", "template"]);
-    let size = match template {
-        Some(template) => annotated_size(template)?,
-        None => None,
-    };
-    match (template, size) {
-        (Some(template), Some(size)) if count > 0 => {
-            segmented(workload, template, size, count, members)
-        }
-        _ => {
-            let holds = plays(workload.pod, WORKER);
-            Ok(vec![
-                SubGroup::leaf(WORKER, members).holding(workload.pod, holds),
-            ])
-        }
-    }
-}
-
-fn segmented(
+/// The parts of the workers, of whom `members` must start together.
+fn workers(
     workload: &Workload<'_>,
-    template: Object<'_>,
-    size: u32,
-    count: u32,
+    spec: &Value,
     members: u32,
 ) -> Result<Vec<SubGroup>, Malformed> {
-    let runs = cut(count, size)?;
-    let wish = topology(template, workload.owner)?;
-    let own = match plays(workload.pod, WORKER) {
-        true => Some(index(workload.pod)? / size),
-        false => None,
+    let (owner, pod) = (workload.owner, workload.pod);
+    let count = owner
+        .whole(&["spec", FIELD, "Worker", "replicas"])?
+        .unwrap_or(1);
+    let spec = Object::new(spec);
+    let whole = || SubGroup::leaf(WORKER, members).holding(pod, plays(pod, WORKER));
+    let Some(size) = segment_size(pod, spec)? else {
+        return Ok(vec![whole()]);
     };
-    let mut left = members;
-    let mut all = vec![SubGroup::node(
-        WORKER,
-        u32::try_from(runs.len()).unwrap_or(u32::MAX),
-    )];
-    for (number, run) in (0_u32..).zip(runs) {
-        let members = run.min(left);
-        left -= members;
-        all.push(
-            SubGroup::leaf(format!("{WORKER}-{number}"), members)
-                .under(WORKER)
-                .placed(wish.clone())
-                .holding(workload.pod, own == Some(number)),
-        );
+    match segments::count(count, size)? {
+        0 => Ok(vec![whole()]),
+        number => Segments {
+            number,
+            size,
+            last: match count % size {
+                0 => size,
+                rest => rest,
+            },
+            own: own_segment(pod, size)?,
+            wish: segments::topology(pod, spec.part(&["template"]), owner),
+        }
+        .parts(workload, members),
     }
-    Ok(all)
 }
 
-fn index(pod: Object<'_>) -> Result<u32, Malformed> {
-    let text = pod
-        .label(REPLICA_INDEX)
-        .ok_or_else(|| Malformed::unset(pod, REPLICA_INDEX))?;
-    text.parse()
-        .map_err(|_| Malformed::field(pod, REPLICA_INDEX, format!("'{text}' is not an index")))
+/// What the pod says, else the template of the workers.
+fn segment_size(pod: Object<'_>, spec: Object<'_>) -> Result<Option<i64>, Malformed> {
+    let path = [
+        "template",
+        "metadata",
+        "annotations",
+        ANNOTATION_SEGMENT_SIZE,
+    ];
+    let said = match pod.annotation(ANNOTATION_SEGMENT_SIZE) {
+        Some(said) => Some(said),
+        None => spec.string(&path)?.filter(|said| !said.is_empty()),
+    };
+    said.map(|said| segments::size(said, 1)).transpose()
+}
+
+/// The segment of a pod, if it is a worker.
+fn own_segment(pod: Object<'_>, size: i64) -> Result<Option<i64>, Malformed> {
+    if !plays(pod, WORKER) {
+        return Ok(None);
+    }
+    let said = pod.given_label(REPLICA_INDEX);
+    let said = said.ok_or_else(|| Malformed::unset(pod, REPLICA_INDEX))?;
+    segments::index(pod, said).map(|index| Some(index / size))
+}
+
+/// Workers that are cut into segments.
+struct Segments {
+    number: u32,
+    size: i64,
+    /// The pods of the last one.
+    last: i64,
+    own: Option<i64>,
+    wish: Option<Topology>,
+}
+
+impl Segments {
+    fn parts(&self, workload: &Workload<'_>, members: u32) -> Result<Vec<SubGroup>, Malformed> {
+        let needed = i64::from(members).div_euclid(self.size)
+            + i64::from(i64::from(members) % self.size != 0);
+        let mut all = vec![SubGroup::node(WORKER, self.number)];
+        for index in 0..self.number {
+            let pods = match i64::from(index) {
+                index if index >= needed => 0,
+                _ if index + 1 == self.number => self.last,
+                _ => self.size,
+            };
+            let pods = counted(workload.owner, ANNOTATION_SEGMENT_SIZE, pods)?;
+            all.push(
+                SubGroup::leaf(format!("{WORKER}-{index}"), pods)
+                    .under(WORKER)
+                    .placed(self.wish.clone())
+                    .holding(workload.pod, self.own == Some(i64::from(index))),
+            );
+        }
+        Ok(all)
+    }
 }

@@ -2,18 +2,21 @@
 //!
 //! A RayJob and a RayService name the RayCluster that runs for them, and it is the cluster that has pods.
 
-use serde_json::Value;
-
-use crate::group::{PodGroup, SubGroup, members};
+use crate::group::{PodGroup, SubGroup, Topology, members};
 use crate::inherit::template_topology;
-use crate::malformed::Malformed;
+use crate::malformed::{Malformed, counted};
+use crate::names::ANNOTATION_TOPOLOGY;
 use crate::object::Object;
+use crate::objects::Resource;
 use crate::table::Row;
 use crate::workload::Workload;
 
+const CLUSTER: Resource = Resource {
+    kind: "RayCluster",
+    name: "rayclusters.ray.io",
+};
 const PRIORITY: &str = "ray.io/priority-class-name";
 const GROUP: &str = "ray.io/group";
-const NODE_TYPE: &str = "ray.io/node-type";
 const HEAD: &str = "headgroup";
 
 const OF_JOB: &[&[&str]] = &[&["status", "rayClusterName"]];
@@ -34,22 +37,20 @@ pub(crate) fn service(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup
     of_cluster(row, workload, named_cluster(workload, OF_SERVICE)?)
 }
 
+/// The cluster that the first of these fields names which is there at all.
 fn named_cluster<'a>(workload: &Workload<'a>, paths: &[&[&str]]) -> Result<Object<'a>, Malformed> {
     let owner = workload.owner;
-    let namespace = match owner.namespace() {
-        "" => workload.namespace(),
-        namespace => namespace,
-    };
-    let names: Vec<&str> = paths.iter().filter_map(|path| owner.text(path)).collect();
-    let find = |name: &&str| workload.objects.find("RayCluster", namespace, name);
-    let first = paths.first().map(|path| path.join("."));
-    match names.iter().find_map(find) {
-        Some(cluster) => Ok(cluster),
-        None => match names.first() {
-            Some(name) => workload.objects.need("RayCluster", namespace, name),
-            None => Err(Malformed::unset(owner, &first.unwrap_or_default())),
-        },
+    let mut named = None;
+    for path in paths {
+        if named.is_none() {
+            named = owner.string(path)?;
+        }
     }
+    let name = named.filter(|name| !name.is_empty()).ok_or_else(|| {
+        let field = paths.first().map(|path| path.join("."));
+        Malformed::unset(owner, &field.unwrap_or_default())
+    })?;
+    workload.objects.need(&CLUSTER, owner.namespace(), name)
 }
 
 fn of_cluster(
@@ -58,71 +59,88 @@ fn of_cluster(
     cluster: Object<'_>,
 ) -> Result<PodGroup, Malformed> {
     let mut group = workload.plain(row.priority);
-    let named = [workload.owner, cluster]
-        .iter()
-        .find_map(|object| object.label(PRIORITY));
-    if let Some(class) = named {
+    if let Some(class) = workload.owner.given_label(PRIORITY) {
         group.priority_class = class.to_owned();
     }
-    let parts = parts(workload, cluster)?;
+    let mut parts = parts(cluster)?;
     group.min_member = members(&parts);
-    if !workload.objects.is_flat(cluster.namespace(), &group.name) {
+    if !workload.objects.is_flat(workload.namespace(), &group.name) {
+        let own = workload.pod.given_label(GROUP);
+        if let Some(part) = parts.iter_mut().find(|part| own == Some(&part.name)) {
+            part.pods.push(workload.pod.name().to_owned());
+        }
         group.sub_groups = parts;
     }
     Ok(group)
 }
 
-fn parts(workload: &Workload<'_>, cluster: Object<'_>) -> Result<Vec<SubGroup>, Malformed> {
-    let head = cluster
-        .part(&["spec", "headGroupSpec"])
-        .ok_or_else(|| Malformed::unset(cluster, "spec.headGroupSpec"))?;
-    let mut parts = vec![part(workload, cluster, head, HEAD, 1)];
+fn parts(cluster: Object<'_>) -> Result<Vec<SubGroup>, Malformed> {
+    let head = cluster.field(&["spec", "headGroupSpec"])?.map(Object::new);
+    let wish = head
+        .map(|head| placement(cluster, head, HEAD))
+        .transpose()?;
+    let mut parts = vec![SubGroup::leaf(HEAD, 1).placed(wish.flatten())];
     let groups = cluster.list(&["spec", "workerGroupSpecs"])?;
     for (index, group) in groups.iter().map(Object::new).enumerate() {
-        if is_suspended(group) {
+        let Some(least) = least_workers(cluster, group, index)? else {
             continue;
-        }
+        };
         let unnamed = format!("worker-group-{index}");
         let name = group.text(&["groupName"]).unwrap_or(&unnamed);
-        let least = least_workers(cluster, group, name)?;
-        if least == 0 {
-            continue;
-        }
-        parts.push(part(workload, cluster, group, name, least));
+        parts.push(SubGroup::leaf(name, least).placed(placement(cluster, group, name)?));
     }
     Ok(parts)
 }
 
-/// The field has had two names.
-fn is_suspended(group: Object<'_>) -> bool {
-    ["suspend", "suspended"]
-        .iter()
-        .any(|field| group.at(&[field]).and_then(Value::as_bool) == Some(true))
+/// Whether a group has no workers for now. The operator calls the field `suspend`, KAI `suspended`.
+fn is_suspended(group: Object<'_>) -> Result<bool, Malformed> {
+    let field = "suspended";
+    match group.field(&[field])? {
+        None => Ok(group.at(&["suspend"]).is_some_and(|said| said == true)),
+        Some(said) => said
+            .as_bool()
+            .ok_or_else(|| Malformed::field(group, field, format!("{said} is not true or false"))),
+    }
 }
 
-/// A group without a minimum needs all its replicas; a replica may span several hosts.
-fn least_workers(cluster: Object<'_>, group: Object<'_>, name: &str) -> Result<u32, Malformed> {
-    let replicas = group.count(&["replicas"])?;
-    let least = group.count(&["minReplicas"])?.filter(|least| *least > 0);
-    let hosts = group.count(&["numOfHosts"])?.filter(|hosts| *hosts > 0);
-    let replicas = least.or(replicas).unwrap_or(0);
-    replicas.checked_mul(hosts.unwrap_or(1)).ok_or_else(|| {
-        let field = format!("spec.workerGroupSpecs.{name}.numOfHosts");
-        Malformed::field(cluster, &field, "that is too many")
-    })
+/// The workers of a group that must start together: its minimum, or all where it states none. A replica may span
+/// several hosts. `None` if the group needs none.
+fn least_workers(
+    cluster: Object<'_>,
+    group: Object<'_>,
+    index: usize,
+) -> Result<Option<u32>, Malformed> {
+    let place = |field: &str| format!("spec.workerGroupSpecs[{index}].{field}");
+    if is_suspended(group)? {
+        return Ok(None);
+    }
+    let count = |field| Ok(group.whole(&[field])?.unwrap_or(0));
+    let (replicas, least) = (count("replicas")?, count("minReplicas")?);
+    if least > replicas {
+        let why = format!("{least} is more than its replicas, {replicas}");
+        return Err(Malformed::field(cluster, &place("minReplicas"), why));
+    }
+    if (replicas, least) == (0, 0) {
+        return Ok(None);
+    }
+    let hosts = group.whole(&["numOfHosts"])?.unwrap_or(1);
+    let replicas = if least > 0 { least } else { replicas };
+    counted(cluster, "numOfHosts", replicas.saturating_mul(hosts)).map(Some)
 }
 
-fn part(
-    workload: &Workload<'_>,
+/// Where the pods of a group shall be. A level without a topology is a mistake, a topology without a level no wish.
+fn placement(
     cluster: Object<'_>,
     group: Object<'_>,
     name: &str,
-    least: u32,
-) -> SubGroup {
-    let template = group.part(&["template"]);
-    let pod = workload.pod;
-    let is_head = name == HEAD && pod.label(NODE_TYPE) == Some("head");
-    SubGroup::leaf(name, least)
-        .placed(template.and_then(|template| template_topology(template, cluster)))
-        .holding(pod, is_head || pod.label(GROUP) == Some(name))
+) -> Result<Option<Topology>, Malformed> {
+    let template = group.field(&["template"])?.map(Object::new);
+    let wish = template.map(template_topology).transpose()?;
+    match wish.and_then(Topology::some) {
+        Some(wish) if wish.name.is_empty() => {
+            let why = format!("the placement of {name} needs it");
+            Err(Malformed::field(cluster, ANNOTATION_TOPOLOGY, why))
+        }
+        wish => Ok(wish),
+    }
 }

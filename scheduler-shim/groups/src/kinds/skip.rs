@@ -13,29 +13,31 @@ use crate::object::Object;
 use crate::table::{Row, row_of};
 use crate::workload::Workload;
 
+/// The chain goes on without the skipped owner. What it passes down is seen by the rule of the next owner; where that
+/// kind has none, and the terms of all owners count, only the defaults are.
 pub(crate) fn below(_: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
     let skipped = workload.owner;
-    let mut chain = workload.chain.clone();
-    if chain.last().is_some_and(|last| is_same(*last, skipped)) {
-        chain.pop();
-    }
-    let partial = chain.pop().unwrap_or(workload.pod);
-    let mut next = whole(workload, partial).json().clone();
-    inherit_from_skipped(&mut next, skipped);
-    add_defaults(&mut next, workload);
-    let next = Object::new(&next);
-    chain.push(next);
+    let chain = workload.chain.as_slice();
+    let next = match chain {
+        [.., next, _] => *next,
+        _ => workload.pod,
+    };
+    let mut passed = next.json().clone();
+    add_defaults(&mut passed, workload);
+    let mut whole = whole(workload, next).json().clone();
+    add_defaults(&mut whole, workload);
+    inherit_from_skipped(&mut whole, skipped);
+    let owner = Object::new(&whole);
+    let chain = match chain {
+        [before @ .., _, _] => [before, &[Object::new(&passed)]].concat(),
+        _ => Vec::new(),
+    };
     let inner = Workload {
-        owner: next,
+        owner,
         chain,
         ..workload.clone()
     };
-    group_by(row_of(next), &inner)
-}
-
-/// A chain holds what an owner reference knows of an owner, of which the namespace is no part.
-fn is_same(last: Object<'_>, skipped: Object<'_>) -> bool {
-    last.kind() == skipped.kind() && last.name() == skipped.name()
+    group_by(row_of(owner), &inner)
 }
 
 /// The whole object, where only its metadata is in the chain.
@@ -61,10 +63,10 @@ pub fn inherit_from_skipped(next: &mut Value, skipped: Object<'_>) {
 }
 
 fn add_defaults(next: &mut Value, workload: &Workload<'_>) {
-    let Some(default) = workload.kind_default() else {
+    let Some(default) = workload.default_of(workload.owner) else {
         return;
     };
-    if !default.priority_class.is_empty() {
+    if workload.objects.has_priority_class(&default.priority_class) {
         let class = Value::from(default.priority_class.as_str());
         add(next, "labels", LABEL_PRIORITY, class);
     }

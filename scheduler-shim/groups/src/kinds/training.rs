@@ -1,11 +1,8 @@
 //! Training jobs of single vendors.
 
-use serde_json::Value;
-
 use crate::group::PodGroup;
-use crate::kinds::batch::keep_old_name;
-use crate::malformed::Malformed;
-use crate::names::LABEL_TRIAL;
+use crate::kinds::batch::is_kept;
+use crate::malformed::{Malformed, counted};
 use crate::table::Row;
 use crate::workload::Workload;
 
@@ -13,30 +10,35 @@ const NODE_COUNT: [&str; 5] = ["spec", "job", "options", "envs", "AZUREML_NODE_C
 
 /// An Azure ML job says in an environment variable how many nodes it runs on.
 pub(crate) fn aml_job(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+    let owner = workload.owner;
     let mut group = workload.plain(row.priority);
-    if let Some(nodes) = workload.owner.at(&NODE_COUNT) {
-        group.min_member = whole(nodes).filter(|nodes| *nodes > 0).ok_or_else(|| {
-            let why = format!("{nodes} is not a number of nodes");
-            Malformed::field(workload.owner, &NODE_COUNT.join("."), why)
-        })?;
-    }
+    let nodes = owner.whole(&NODE_COUNT)?;
+    let nodes = nodes.ok_or_else(|| Malformed::unset(owner, &NODE_COUNT.join(".")))?;
+    group.min_member = counted(owner, NODE_COUNT[4], nodes)?;
     Ok(group)
 }
 
-/// Environment variables are text in some versions and numbers in others.
-fn whole(value: &Value) -> Option<u32> {
-    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-    number.or_else(|| value.as_str()?.parse().ok())
-}
-
-/// The pods of a run.ai job are trials of a search, each a group of its own: `<trial>-<pod>` is their index.
+/// The pods of a run.ai job may be trials of a search, each a group of its own: a pod's name begins with its trial's.
 pub(crate) fn runai_job(row: &Row<'_>, workload: &Workload<'_>) -> Result<PodGroup, Malformed> {
+    let owner = workload.owner;
     let mut group = workload.plain(row.priority);
-    let index = workload.pod.label(LABEL_TRIAL);
-    if let Some((trial, _)) = index.and_then(|index| index.split_once('-')) {
-        let owner = workload.owner;
-        group.name = format!("pg-{}-{trial}-{}", owner.name(), owner.uid());
-    }
-    keep_old_name(workload, &mut group);
+    let of = |name: &str| format!("pg-{name}-{}", owner.uid());
+    let old = of(old_name(workload));
+    group.name = match is_kept(workload, &old) {
+        true => old,
+        false => {
+            let pod = workload.pod.name();
+            of(pod.rsplit_once('-').map_or(pod, |(trial, _)| trial))
+        }
+    };
     Ok(group)
+}
+
+/// Earlier versions named a group after the pod where several ran at once, else after the job.
+fn old_name<'a>(workload: &Workload<'a>) -> &'a str {
+    let at_once = workload.owner.whole(&["spec", "parallelism"]);
+    match at_once.ok().flatten() {
+        Some(2..) => workload.pod.name(),
+        _ => workload.owner.name(),
+    }
 }

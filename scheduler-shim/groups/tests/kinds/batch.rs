@@ -15,21 +15,38 @@ fn a_job_says_by_annotation_how_many_pods_must_start_together() {
             .min_member,
         5
     );
-    assert!(
-        Case::of(with(job, "annotations", key, "0"))
-            .complaint()
-            .contains(">= 1")
-    );
+    let elastic = Case::of(with(job.clone(), "annotations", key, "0"));
+    assert_eq!(elastic.group().min_member, 0);
+    for said in ["-1", "some", ""] {
+        let complaint = Case::of(with(job.clone(), "annotations", key, said)).complaint();
+        assert!(complaint.contains(key), "{complaint}");
+    }
+}
+
+#[test]
+fn a_job_keeps_the_group_that_an_older_version_named_after_the_pod() {
+    let key = "kai.scheduler/batch-min-member";
+    let job = with(owner("batch/v1", "Job", json!({})), "annotations", key, "5");
+    let old = json!({"kind": "PodGroup", "metadata": {"name": "pg-p-7", "namespace": "lab"}});
+    let mut case = Case::of(job).beside(old);
+    assert_eq!(case.group().name, "pg-o-7");
+    case.settings.keeps_old_names = true;
+    let group = case.group();
+    assert_eq!((group.name.as_str(), group.min_member), ("pg-p-7", 1));
 }
 
 #[test]
 fn each_run_of_a_cron_job_is_a_group() {
     let run = json!({"kind": "Job", "apiVersion": "batch/v1",
-        "metadata": {"name": "o-1", "namespace": "lab", "uid": "8"}});
-    let mut case = Case::of(owner("batch/v1", "CronJob", json!({}))).beside(run);
+        "metadata": {"name": "o-1", "namespace": "lab", "uid": "8",
+            "labels": {"team": "vision"}}});
+    let mut case = Case::of(owner("batch/v1", "CronJob", json!({})));
     assert_eq!(case.complaint(), "no owner reference of type 'Job'");
-    case.pod["metadata"]["ownerReferences"] = json!([{"kind": "Job", "name": "o-1"}]);
-    let group = case.group();
+    case.pod["metadata"]["ownerReferences"] = json!([{"kind": "Other", "name": "x"},
+        {"kind": "Job", "name": "o-1"}]);
+    assert_eq!(case.complaint(), "jobs.batch \"o-1\" not found");
+    let group = case.beside(run).group();
+    assert_eq!(group.labels["team"], "vision");
     assert_eq!(
         (group.name.as_str(), group.owner.kind.as_str()),
         ("pg-o-1-8", "Job")
@@ -69,10 +86,90 @@ fn the_jobs_of_an_ordered_job_set_start_one_by_one() {
     // A group that an older version made for the replicated job stays as it is.
     let old = json!({"kind": "PodGroup", "metadata": {"name": "pg-o-7-a", "namespace": "lab"},
         "spec": {"minMember": 1}});
-    let group = case.beside(old).group();
+    let case = case.beside(old);
+    let group = case.group();
     assert_eq!(
         (group.name.as_str(), group.min_sub_group),
         ("pg-o-7-a", None)
+    );
+    // So do those of its other replicated jobs: a JobSet is in one form or the other.
+    let other = case.label("jobset.sigs.k8s.io/replicatedjob-name", "b");
+    assert_eq!(other.group().name, "pg-o-7-b");
+}
+
+#[test]
+fn a_job_set_does_not_wait_for_more_replicated_jobs_than_it_has() {
+    let key = "kai.scheduler/batch-min-member";
+    let set = |said: &str, jobs: Value| {
+        let set = owner(
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            json!({"replicatedJobs": jobs}),
+        );
+        Case::of(with(set, "annotations", key, said))
+            .label("jobset.sigs.k8s.io/replicatedjob-name", "a")
+            .label("jobset.sigs.k8s.io/job-index", "0")
+    };
+    let two = json!([{"name": "a"}, {"name": "b", "replicas": 0}]);
+    assert_eq!(set("1", two.clone()).group().min_sub_group, Some(1));
+    let group = set("7", two.clone()).group();
+    assert_eq!(group.min_sub_group, Some(2));
+    assert_eq!(
+        parts(&group),
+        [("a", 0, 0), ("a-replica-0", 1, 1), ("b", 0, 0)]
+    );
+    for (said, jobs, why) in [
+        ("0", two.clone(), ">= 1"),
+        ("1", json!([]), "no replicatedJobs"),
+        (
+            "1",
+            json!([{"name": "a", "replicas": -1}]),
+            "replicas of JobSet lab/o is -1",
+        ),
+        ("1", json!([{"replicas": 1}]), "replicatedJobs[0].name"),
+        ("1", json!(["a"]), "replicatedJobs[0].name"),
+    ] {
+        let complaint = set(said, jobs).complaint();
+        assert!(complaint.contains(why), "{complaint}");
+    }
+}
+
+#[test]
+fn the_rule_below_a_wrapper_sees_what_the_wrapper_says() {
+    let wrapper = owner("argoproj.io/v1alpha1", "Workflow", json!({}));
+    let wrapper = with(wrapper, "labels", "kai.scheduler/queue", "gold");
+    let wrapper = with(wrapper, "labels", "team", "flow");
+    let wrapper = with(wrapper, "annotations", "kai.scheduler/topology", "dc");
+    let chain = |below: Value| {
+        let mut case = Case::of(below);
+        case.owners.push(wrapper.clone());
+        case.group()
+    };
+    let set = with(
+        owner("apps/v1", "StatefulSet", json!({})),
+        "labels",
+        "team",
+        "set",
+    );
+    let group = chain(set);
+    assert_eq!(
+        (group.queue.as_str(), group.labels["team"].as_str()),
+        ("gold", "set")
+    );
+    assert_eq!(group.topology.name, "dc");
+    // Of two wrappers the lower one decides, and the upper one fills up.
+    let inner = with(
+        owner("argoproj.io/v1alpha1", "Workflow", json!({})),
+        "labels",
+        "team",
+        "inner",
+    );
+    let mut case = Case::of(owner("batch/v1", "Job", json!({})));
+    case.owners.extend([inner, wrapper.clone()]);
+    let group = case.group();
+    assert_eq!(
+        (group.queue.as_str(), group.labels["team"].as_str()),
+        ("gold", "inner")
     );
 }
 

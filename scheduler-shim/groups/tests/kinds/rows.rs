@@ -80,10 +80,26 @@ fn jobs_of_single_vendors_say_it_their_own_way() {
         Case::of(owner("amlarc.azureml.com/v1alpha1", "AmlJob", spec))
     };
     assert_eq!(job(json!(4)).group().min_member, 4);
-    assert_eq!(job(json!("4")).group().min_member, 4);
-    assert!(job(json!(0)).complaint().contains("not a number of nodes"));
-    // Each trial of a search is a group.
-    let job = Case::of(owner("run.ai/v1", "RunaiJob", json!({})));
-    let group = job.label("runai/pod-index", "2-0").group();
-    assert_eq!((group.name.as_str(), group.min_member), ("pg-o-2-7", 1));
+    assert_eq!(job(json!(0)).group().min_member, 0);
+    for nodes in [json!("4"), json!(null), json!(-1)] {
+        let complaint = job(nodes).complaint();
+        assert!(complaint.contains("AZUREML_NODE_COUNT"), "{complaint}");
+    }
+    // Each trial of a search is a group. An older version made one of the job, or of each pod of several at once.
+    let group = |at_once: u32, kept: &str| {
+        let job = owner("run.ai/v1", "RunaiJob", json!({"parallelism": at_once}));
+        let old = json!({"kind": "PodGroup", "metadata": {"name": kept, "namespace": "lab"}});
+        let mut case = Case::of(job).beside(old);
+        case.pod["metadata"]["name"] = "o-2-0".into();
+        case.settings.keeps_old_names = true;
+        case.group().name
+    };
+    for (at_once, kept, expected) in [
+        (2, "pg-other-7", "pg-o-2-7"),
+        (2, "pg-o-2-0-7", "pg-o-2-0-7"),
+        (1, "pg-o-2-0-7", "pg-o-2-7"),
+        (1, "pg-o-7", "pg-o-7"),
+    ] {
+        assert_eq!(group(at_once, kept), expected);
+    }
 }

@@ -61,13 +61,52 @@ fn a_priority_class_that_does_not_exist_is_passed_over() {
         "x",
     );
     assert_eq!(Case::of(named.clone()).group().priority_class, "train");
-    let on_pod = Case::of(named.clone())
+    // The owner's label hides what the pod says; a second owner without one lets it through.
+    let mut on_pod = Case::of(named.clone())
         .label("priorityClassName", "y")
         .beside(class("y"));
+    assert_eq!(on_pod.group().priority_class, "train");
+    on_pod
+        .owners
+        .push(owner("example.com/v1", "Robot", json!({})));
     assert_eq!(on_pod.group().priority_class, "y");
     assert_eq!(
         Case::of(named).beside(class("x")).group().priority_class,
         "x"
+    );
+}
+
+#[test]
+fn an_empty_preemptibility_leaves_it_to_the_priority() {
+    let key = "kai.scheduler/preemptibility";
+    let set = |word: &str| {
+        with(
+            owner("apps/v1", "StatefulSet", json!({})),
+            "labels",
+            key,
+            word,
+        )
+    };
+    let said = |word: &str| Case::of(set(word)).label(key, "preemptible").group();
+    assert_eq!(said("").preemptibility, None);
+    let passed_over = Some(Preemptibility::Preemptible);
+    assert_eq!(said("perhaps").preemptibility, passed_over);
+}
+
+#[test]
+fn the_terms_of_a_job_are_its_own_and_those_of_other_owners_are_all_owners() {
+    let labelled = |owner| with(owner, "labels", "priorityClassName", "high");
+    let below = |below: Value, top: Value| {
+        let mut case = Case::of(labelled(below)).beside(class("high"));
+        case.owners.push(top);
+        case.group().priority_class
+    };
+    let set = owner("apps/v1", "ReplicaSet", json!({}));
+    let web = owner("apps/v1", "Deployment", json!({}));
+    assert_eq!(below(set.clone(), web), "inference");
+    assert_eq!(
+        below(set, owner("example.com/v1", "Robot", json!({}))),
+        "high"
     );
 }
 
@@ -87,10 +126,12 @@ fn a_cluster_sets_its_own_defaults_for_a_kind() {
 
 #[test]
 fn an_annotation_gives_placement_and_delay() {
-    let group = Case::of(owner("apps/v1", "StatefulSet", json!({})))
-        .annotation("kai.scheduler/topology", "dc")
-        .annotation("kai.scheduler/topology-required-placement", "rack")
+    let set = owner("apps/v1", "StatefulSet", json!({}));
+    let set = with(set, "annotations", "kai.scheduler/topology", "dc");
+    let level = "kai.scheduler/topology-required-placement";
+    let group = Case::of(with(set, "annotations", level, "rack"))
         .annotation("kai.scheduler/preemption-delay", "90s")
+        .annotation("kai.scheduler/topology", "other")
         .group();
     assert_eq!(
         (

@@ -10,7 +10,7 @@ fn all_roles_of_a_training_job_start_together() {
         (
             "TFJob",
             "tfReplicaSpecs",
-            json!({"Chief": {}, "PS": {"replicas": 2}}),
+            json!({"Chief": {"replicas": 1}, "PS": {"replicas": 2}}),
             3,
         ),
         (
@@ -22,13 +22,13 @@ fn all_roles_of_a_training_job_start_together() {
         (
             "XGBoostJob",
             "xgbReplicaSpecs",
-            json!({"Master": {}, "Worker": {"replicas": 3}}),
+            json!({"Master": {"replicas": 1}, "Worker": {"replicas": 3}}),
             4,
         ),
         (
             "MPIJob",
             "mpiReplicaSpecs",
-            json!({"Launcher": {}, "Worker": {"replicas": 3}}),
+            json!({"Launcher": {"replicas": 1}, "Worker": {"replicas": 3}}),
             4,
         ),
     ] {
@@ -41,8 +41,17 @@ fn all_roles_of_a_training_job_start_together() {
         let stated = json!({field: roles, "runPolicy": {"schedulingPolicy": {"minAvailable": 2}}});
         assert_eq!(job(stated).group().min_member, 2, "{kind}");
         assert!(job(json!({})).complaint().contains(field), "{kind}");
-        let none = json!({field: {"Worker": {"replicas": 0}, "Master": {}, "Launcher": {}}});
-        assert!(job(none).complaint().contains("Worker.replicas"), "{kind}");
+        for (replicas, why) in [
+            (json!(0), "Worker.replicas"),
+            (json!(null), "Worker.replicas"),
+            (json!("3"), "Worker.replicas"),
+            (json!(-2), "Must be greater than 0"),
+        ] {
+            let one = json!({"replicas": 1});
+            let roles = json!({"Master": one, "Launcher": one, "Worker": {"replicas": replicas}});
+            let complaint = job(json!({field: roles})).complaint();
+            assert!(complaint.contains(why), "{kind}: {complaint}");
+        }
     }
 }
 
@@ -56,7 +65,10 @@ fn a_launcher_that_waits_for_its_workers_is_not_waited_for() {
         "training.kubeflow.org/job-role": "launcher"});
     let launcher = json!({"kind": "Pod",
         "metadata": {"name": "l", "namespace": "lab", "labels": labels}});
-    assert_eq!(case.beside(launcher).group().min_member, 3);
+    let mut case = case.beside(launcher);
+    assert_eq!(case.group().min_member, 3);
+    case.others[0]["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z".into();
+    assert_eq!(case.group().min_member, 2);
 }
 
 #[test]
@@ -74,7 +86,7 @@ fn the_workers_of_a_pytorch_job_are_cut_into_segments() {
         ("master", 1, 0),
         ("worker", 0, 0),
         ("worker-0", 3, 0),
-        ("worker-1", 1, 1),
+        ("worker-1", 3, 1),
         ("worker-2", 0, 0),
     ];
     assert_eq!((group.min_member, parts(&group)), (5, expected.to_vec()));
@@ -110,7 +122,7 @@ fn a_ray_cluster_needs_its_head_and_the_least_of_each_group() {
     assert!(
         Case::of(service.clone())
             .complaint()
-            .contains("RayCluster lab/o")
+            .contains("rayclusters.ray.io \"o\" not found")
     );
     assert_eq!(
         Case::of(service).beside(cluster).group().owner.kind,
@@ -119,16 +131,42 @@ fn a_ray_cluster_needs_its_head_and_the_least_of_each_group() {
 }
 
 #[test]
+fn a_ray_cluster_that_asks_for_what_cannot_be_is_refused() {
+    let rack = json!({"metadata": {"annotations":
+        {"kai.scheduler/topology-required-placement": "rack"}}});
+    for (group, why) in [
+        (
+            json!({"replicas": 1, "minReplicas": 2}),
+            "2 is more than its replicas, 1",
+        ),
+        (
+            json!({"replicas": 2, "numOfHosts": -1}),
+            "is -2, which is no number of pods",
+        ),
+        (json!({"replicas": "2"}), "is not a whole number"),
+        (
+            json!({"replicas": 2, "template": rack}),
+            "kai.scheduler/topology",
+        ),
+    ] {
+        let spec = json!({"workerGroupSpecs": [group]});
+        let complaint = Case::of(owner("ray.io/v1", "RayCluster", spec)).complaint();
+        assert!(complaint.contains(why), "{complaint}");
+    }
+}
+
+#[test]
 fn a_karta_describes_a_kind_that_no_row_knows() {
     let child = |name: &str| {
         json!({"name": name, "ownerRef": "flow",
+            "specDefinition": {"podTemplateSpecPath": ".spec"},
             "scaleDefinition": {"replicasPath": format!(".spec.{name}")},
             "podSelector": {"componentTypeSelector":
                 {"keyPath": ".metadata.labels.role", "value": name}}})
     };
     let karta = |gang: Value| {
         json!({"spec": {"structureDefinition": {
-            "rootComponent": {"name": "flow", "kind": {"group": "example.com", "kind": "Flow"}},
+            "rootComponent": {"name": "flow", "kind": {"group": "example.com", "version": "v1", "kind": "Flow"}},
             "childComponents": [child("head"), child("hand")]},
             "instructions": {"gangScheduling": gang}}})
     };
@@ -155,6 +193,12 @@ fn a_karta_describes_a_kind_that_no_row_knows() {
     };
     let group = case(member(".metadata.labels.role == \"hand\"")).group();
     assert_eq!((group.name.as_str(), group.min_member), ("pg-7-r1", 4));
+    let unfit = case(member(".metadata.labels.role == \"hand\"")).label("run", "Run 1");
+    let complaint = unfit.complaint();
+    assert!(
+        complaint.contains("Karta grouping keys [Run 1] produce invalid Kubernetes PodGroup name"),
+        "{complaint}"
+    );
     let none = case(member(".metadata.labels.role == \"head\"")).complaint();
     assert!(
         none.contains("does not match any Karta pod group member definition"),

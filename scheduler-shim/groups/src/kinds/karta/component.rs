@@ -1,176 +1,257 @@
 //! The components of a workload, as its Karta divides it.
 
+use serde_json::Value;
+
 use crate::malformed::Malformed;
 use crate::object::Object;
 
 use super::expression::Expression;
 
+/// What makes a component one of pods.
+const POD_SPECS: [&str; 3] = [
+    "podTemplateSpecPath",
+    "podSpecPath",
+    "fragmentedPodSpecDefinition",
+];
+
 /// All components; the first is the root.
-pub(super) struct Components(Vec<Component>);
-
-struct Component {
-    name: String,
-    parent: Option<String>,
-    /// How many there are of it in one of its parent; `None` where the definition does not say.
-    replicas: Option<u32>,
-    has_pods: bool,
-    selector: Option<Selector>,
+pub(super) struct Components<'a> {
+    all: Vec<Component<'a>>,
+    owner: Object<'a>,
 }
 
-/// Which pods are a component's own.
-struct Selector {
-    key: Expression,
-    value: Option<String>,
-}
+#[derive(Clone, Copy)]
+struct Component<'a>(Object<'a>);
 
-impl Components {
-    pub(super) fn read(karta: Object<'_>, owner: Object<'_>) -> Result<Self, Malformed> {
+impl<'a> Components<'a> {
+    pub(super) fn read(karta: Object<'a>, owner: Object<'a>) -> Result<Self, Malformed> {
+        let path = ["spec", "structureDefinition"];
         let structure = karta
-            .part(&["spec", "structureDefinition"])
-            .ok_or_else(|| Malformed::unset(karta, "spec.structureDefinition"))?;
-        let root = structure
-            .part(&["rootComponent"])
-            .ok_or_else(|| Malformed::unset(karta, "spec.structureDefinition.rootComponent"))?;
+            .part(&path)
+            .ok_or_else(|| Malformed::unset(karta, &path.join(".")))?;
+        let root = structure.part(&["rootComponent"]);
+        let root = root.ok_or_else(|| Malformed::unset(karta, "rootComponent"))?;
         let children = structure.list(&["childComponents"])?;
-        [root]
-            .into_iter()
-            .chain(children.iter().map(Object::new))
-            .map(|component| Component::read(component, owner))
-            .collect::<Result<_, _>>()
-            .map(Self)
+        let all = [root].into_iter().chain(children.iter().map(Object::new));
+        Ok(Self {
+            all: all.map(Component).collect(),
+            owner,
+        })
     }
 
-    fn find(&self, name: &str) -> Option<&Component> {
-        self.0.iter().find(|component| component.name == name)
+    pub(super) fn root(&self) -> &'a str {
+        self.all.first().map_or("", |root| root.name())
     }
 
-    pub(super) fn parent(&self, name: &str) -> Option<&str> {
-        self.find(name)?.parent.as_deref()
+    fn find(&self, name: &str) -> Option<Component<'a>> {
+        let mut all = self.all.iter();
+        all.find(|component| component.name() == name).copied()
+    }
+
+    fn need(&self, name: &str) -> Result<Component<'a>, Malformed> {
+        self.find(name).ok_or_else(|| Malformed::Expression {
+            expression: name.to_owned(),
+            why: "the Karta has no component of this name".to_owned(),
+        })
+    }
+
+    fn children(&self, name: &str) -> impl Iterator<Item = &'a str> {
+        let children = self
+            .all
+            .iter()
+            .filter(move |one| one.parent() == Some(name));
+        children.map(|child| child.name())
     }
 
     /// A component and what it is part of, the nearest first. A definition that is a ring ends where it closes.
-    fn lineage<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Component> {
-        let first = self.find(name);
-        std::iter::successors(first, |component| self.find(component.parent.as_deref()?))
-            .take(self.0.len())
+    pub(super) fn lineage(&self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let above = |name: &&'a str| self.find(name)?.parent();
+        std::iter::successors(Some(name), above).take(self.all.len())
     }
 
-    /// The nearest of `names` that is the component or holds it.
-    pub(super) fn nearest<'n>(&self, component: &str, names: &[&'n str]) -> Option<&'n str> {
-        self.lineage(component)
-            .find_map(|found| names.iter().copied().find(|name| *name == found.name))
+    /// Whether a pod is one of a component, or of what is part of it.
+    pub(super) fn holds(&self, name: &str, pod: Object<'_>) -> Result<bool, Malformed> {
+        self.holds_within(name, pod, self.all.len())
     }
 
-    /// Whether a pod of component `own` is a pod of `component`. All pods are the root's.
-    pub(super) fn holds(&self, component: &str, own: Option<&str>) -> bool {
-        let is_root = self.0.first().is_some_and(|root| root.name == component);
-        is_root || own.is_some_and(|own| self.nearest(own, &[component]).is_some())
-    }
-
-    /// The component of a pod: the deepest one that selects it.
-    pub(super) fn of_pod(&self, pod: Object<'_>) -> Result<Option<&str>, Malformed> {
-        let mut deepest: Option<(usize, &str)> = None;
-        for component in &self.0 {
-            let depth = self.lineage(&component.name).count();
-            if component.selects(pod)? && deepest.is_none_or(|(found, _)| depth > found) {
-                deepest = Some((depth, &component.name));
+    fn holds_within(&self, name: &str, pod: Object<'_>, depth: usize) -> Result<bool, Malformed> {
+        if self.need(name)?.selects(pod)? {
+            return Ok(true);
+        }
+        for child in self.children(name).take(depth) {
+            if self.holds_within(child, pod, depth - 1)? {
+                return Ok(true);
             }
         }
-        Ok(deepest.map(|(_, name)| name))
+        Ok(false)
     }
 
-    /// All pods of the workload.
-    pub(super) fn replicas(&self) -> u32 {
-        self.0
-            .first()
-            .map_or(0, |root| self.pods_within(&root.name))
+    /// The component of a pod: the first of those with pods that selects it, or the only one.
+    pub(super) fn of_pod(&self, pod: Object<'_>) -> Result<&'a str, Malformed> {
+        let with_pods: Vec<_> = self.all.iter().filter(|one| one.has_pods()).collect();
+        if let [only] = with_pods.as_slice() {
+            return Ok(only.name());
+        }
+        for component in with_pods {
+            if component.selects(pod)? {
+                return Ok(component.name());
+            }
+        }
+        Err(Malformed::NoMember(pod.to_string()))
     }
 
-    /// The pods of a component and of what is part of it.
-    pub(super) fn replicas_of(&self, name: &str) -> Result<u32, Malformed> {
-        match self.find(name) {
-            Some(_) => Ok(self.pods_within(name)),
-            None => Err(Malformed::Expression {
-                expression: name.to_owned(),
-                why: "the Karta has no component of this name".to_owned(),
-            }),
+    /// The instance of its component that a pod is of, where there are several.
+    pub(super) fn instance_of(
+        &self,
+        name: &str,
+        pod: Object<'_>,
+    ) -> Result<Option<String>, Malformed> {
+        let component = self.need(name)?;
+        let instances = component.instances(self.owner)?;
+        if instances.is_empty() || component.0.at(&["podSelector"]).is_none() {
+            return Ok(None);
+        }
+        let path = ["podSelector", "componentInstanceSelector", "idPath"];
+        let found = Expression::parse(component.0.text(&path).unwrap_or_default())?;
+        let found = found.text(pod.json())?;
+        match instances.contains(&found) {
+            true => Ok(Some(found)),
+            false => Err(Malformed::NoMember(pod.to_string())),
         }
     }
 
-    fn pods_within(&self, name: &str) -> u32 {
-        self.0
-            .iter()
-            .filter(|component| component.has_pods || !self.is_parent(component))
-            .filter(|component| self.nearest(&component.name, &[name]).is_some())
-            .map(|component| {
-                let mut inside = true;
-                self.lineage(&component.name)
-                    .take_while(|above| std::mem::replace(&mut inside, above.name != name))
-                    .map(|above| above.replicas.unwrap_or(1))
-                    .fold(1, u32::saturating_mul)
-            })
-            .fold(0, u32::saturating_add)
+    /// The pods of a component (or of one instance of it) with all that is part of it. A level that says no number
+    /// leaves it to the others. Where no level says one, each component of pods has one pod.
+    pub(super) fn scale(&self, name: &str, instance: Option<&str>) -> Result<i64, Malformed> {
+        let says = |one: &Component<'_>| one.0.at(&["scaleDefinition"]).is_some();
+        match self.all.iter().any(says) {
+            true => self.scale_within(name, instance, self.all.len()),
+            false => self.leaves_within(name, instance, self.all.len()),
+        }
     }
 
-    fn is_parent(&self, component: &Component) -> bool {
-        self.0
-            .iter()
-            .any(|other| other.parent.as_deref() == Some(&component.name))
-    }
-}
-
-impl Component {
-    fn read(component: Object<'_>, owner: Object<'_>) -> Result<Self, Malformed> {
-        let text = |path: &[&str]| component.text(path).map(str::to_owned);
-        Ok(Self {
-            name: text(&["name"]).unwrap_or_default(),
-            parent: text(&["ownerRef"]),
-            replicas: replicas(component, owner)?,
-            has_pods: component.at(&["specDefinition"]).is_some(),
-            selector: component
-                .part(&["podSelector", "componentTypeSelector"])
-                .map(Selector::read)
-                .transpose()?,
+    fn scale_within(
+        &self,
+        name: &str,
+        instance: Option<&str>,
+        depth: usize,
+    ) -> Result<i64, Malformed> {
+        let own = self.need(name)?.scale(self.owner, instance)?;
+        let mut below = 0_i64;
+        for child in self.children(name).take(depth) {
+            below = below.saturating_add(self.scale_within(child, None, depth - 1)?);
+        }
+        Ok(match (own, below) {
+            (own, 0) => own,
+            (0, below) => below,
+            (own, below) => own.saturating_mul(below),
         })
     }
 
-    fn selects(&self, pod: Object<'_>) -> Result<bool, Malformed> {
-        self.selector
-            .as_ref()
-            .map_or(Ok(false), |selector| selector.selects(pod))
+    fn leaves_within(
+        &self,
+        name: &str,
+        instance: Option<&str>,
+        depth: usize,
+    ) -> Result<i64, Malformed> {
+        let component = self.need(name)?;
+        if component.has_pods() {
+            return Ok(match component.0.at(&["instanceIdPath"]).zip(instance) {
+                Some(_) => 1,
+                None => i64::try_from(component.instances(self.owner)?.len().max(1)).unwrap_or(1),
+            });
+        }
+        let mut leaves = 0_i64;
+        for child in self.children(name).take(depth) {
+            leaves = leaves.saturating_add(self.leaves_within(child, None, depth - 1)?);
+        }
+        Ok(leaves)
     }
 }
 
-impl Selector {
-    fn read(selector: Object<'_>) -> Result<Self, Malformed> {
-        Ok(Self {
-            key: Expression::parse(selector.text(&["keyPath"]).unwrap_or_default())?,
-            value: selector.text(&["value"]).map(str::to_owned),
-        })
+impl<'a> Component<'a> {
+    fn name(self) -> &'a str {
+        self.0.text(&["name"]).unwrap_or_default()
     }
 
-    fn selects(&self, pod: Object<'_>) -> Result<bool, Malformed> {
-        let found = self.key.values(pod.json())?;
-        Ok(found.iter().any(|found| match &self.value {
-            Some(value) => found.as_str() == Some(value),
+    fn parent(self) -> Option<&'a str> {
+        self.0.text(&["ownerRef"])
+    }
+
+    fn has_pods(self) -> bool {
+        POD_SPECS
+            .iter()
+            .any(|path| self.0.at(&["specDefinition", path]).is_some())
+    }
+
+    fn selects(self, pod: Object<'_>) -> Result<bool, Malformed> {
+        let Some(selector) = self.0.part(&["podSelector", "componentTypeSelector"]) else {
+            return Ok(false);
+        };
+        let key = Expression::parse(selector.text(&["keyPath"]).unwrap_or_default())?;
+        let wanted = selector.at(&["value"]);
+        let found = key.values(pod.json())?;
+        Ok(found.iter().any(|found| match wanted {
+            Some(value) => found == value,
             None => !found.is_null(),
         }))
     }
+
+    /// The ids of its instances, where it has several.
+    fn instances(self, owner: Object<'_>) -> Result<Vec<String>, Malformed> {
+        let Some(path) = self.0.text(&["instanceIdPath"]) else {
+            return Ok(Vec::new());
+        };
+        let path = Expression::parse(path)?;
+        let found = path.values(owner.json())?;
+        let ids = found
+            .iter()
+            .map(|id| id.as_str().filter(|id| !id.is_empty()));
+        let ids: Option<Vec<_>> = ids.map(|id| id.map(str::to_owned)).collect();
+        ids.ok_or_else(|| path.wrong("an instance has no id".to_owned()))
+    }
+
+    /// Its replicas, or those of one instance; the least number that is said goes before the number.
+    fn scale(self, owner: Object<'_>, instance: Option<&str>) -> Result<i64, Malformed> {
+        let Some(definition) = self.0.part(&["scaleDefinition"]) else {
+            return Ok(0);
+        };
+        let numbers = |field| match definition.text(&[field]) {
+            Some(path) => numbers(path, owner),
+            None => Ok(Vec::new()),
+        };
+        let (all, least, most) = (
+            numbers("replicasPath")?,
+            numbers("minReplicasPath")?,
+            numbers("maxReplicasPath")?,
+        );
+        let count = all.len().max(least.len()).max(most.len());
+        let instances = match self.0.at(&["instanceIdPath"]) {
+            Some(_) => self.instances(owner)?,
+            None => vec![String::new()],
+        };
+        if count != instances.len() {
+            let why = format!(
+                "{count} numbers of replicas for {} instances",
+                instances.len()
+            );
+            return Err(Malformed::field(owner, self.name(), why));
+        }
+        let at = |all: &[i64], index| all.get(index).copied().filter(|count| *count > 0);
+        let own = |index| at(&least, index).or_else(|| at(&all, index)).unwrap_or(0);
+        let chosen = (0..count).filter(|index| instance.is_none_or(|id| instances[*index] == id));
+        Ok(chosen.map(own).fold(0, i64::saturating_add))
+    }
 }
 
-/// The least number that is said, else the number.
-fn replicas(component: Object<'_>, owner: Object<'_>) -> Result<Option<u32>, Malformed> {
-    for field in ["minReplicasPath", "replicasPath"] {
-        let Some(path) = component.text(&["scaleDefinition", field]) else {
-            continue;
-        };
-        let found = Expression::parse(path)?.values(owner.json())?;
-        let counts = found.iter().filter_map(|value| value.as_u64());
-        let counts: Vec<u64> = counts.collect();
-        if !counts.is_empty() {
-            let sum = counts.into_iter().fold(0, u64::saturating_add);
-            return Ok(Some(u32::try_from(sum).unwrap_or(u32::MAX)));
-        }
-    }
-    Ok(None)
+/// What a path yields; nothing said is zero.
+fn numbers(path: &str, owner: Object<'_>) -> Result<Vec<i64>, Malformed> {
+    let path = Expression::parse(path)?;
+    let number = |found: &Value| match found {
+        Value::Null => Some(0),
+        found => found.as_i64(),
+    };
+    let found = path.values(owner.json())?;
+    let numbers: Option<Vec<i64>> = found.iter().map(number).collect();
+    numbers.ok_or_else(|| path.wrong(format!("{found:?} are not whole numbers")))
 }

@@ -81,21 +81,23 @@ impl Expression {
         self.node.values(input).map_err(|why| self.wrong(why))
     }
 
-    /// Whether it yields something true.
-    pub(super) fn holds(&self, input: &Value) -> Result<bool, Malformed> {
-        Ok(self.values(input)?.iter().any(is_true))
-    }
-
-    /// The one text or number that it yields.
-    pub(super) fn text(&self, input: &Value) -> Result<String, Malformed> {
+    /// The one value that it yields, which is something.
+    pub(super) fn one(&self, input: &Value) -> Result<Value, Malformed> {
         match self.values(input)?.as_slice() {
-            [Value::String(text)] if !text.is_empty() => Ok(text.clone()),
-            [Value::Number(number)] => Ok(number.to_string()),
+            [one] if !one.is_null() && one != "" => Ok(one.clone()),
             other => Err(self.wrong(format!("one value is wanted, not {other:?}"))),
         }
     }
 
-    fn wrong(&self, why: String) -> Malformed {
+    /// The one value that it yields, as text.
+    pub(super) fn text(&self, input: &Value) -> Result<String, Malformed> {
+        Ok(match self.one(input)? {
+            Value::String(text) => text,
+            other => other.to_string(),
+        })
+    }
+
+    pub(super) fn wrong(&self, why: String) -> Malformed {
         Malformed::Expression {
             expression: self.text.clone(),
             why,

@@ -1,0 +1,156 @@
+//! The parts of a PodGang: its pod groups, and the configs that hold several of them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::group::SubGroup;
+use crate::malformed::{Malformed, counted};
+use crate::object::Object;
+
+use super::constraint;
+
+const GROUPS: [&str; 2] = ["spec", "podgroups"];
+const CONFIGS: [&str; 2] = ["spec", "topologyConstraintGroupConfigs"];
+
+/// A pod that a gang names as its member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodReference {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+}
+
+/// The inner parts, and which of them holds which pod group. All that a config names must start together, be it there
+/// or not: a gang may be read before it has all its groups.
+pub(super) fn nodes(
+    gang: Object<'_>,
+    topology: &str,
+) -> Result<(Vec<SubGroup>, BTreeMap<String, String>), Malformed> {
+    let mut nodes = Vec::new();
+    let mut parents = BTreeMap::new();
+    let configs = gang
+        .list(&CONFIGS)
+        .map_err(|_| Malformed::Unparsed("topologyConstraintGroupConfigs"))?;
+    for (index, config) in configs.iter().enumerate() {
+        let place = format!("{}[{index}]", CONFIGS.join("."));
+        let config = entry(gang, config, &place)?;
+        let in_config = |why| part(gang, &place, why);
+        let name = required(config, "name").map_err(in_config)?;
+        let held = names(config).map_err(in_config)?;
+        if held.is_empty() {
+            continue;
+        }
+        let count = i64::try_from(held.len()).unwrap_or(i64::MAX);
+        let node = SubGroup::node(name, counted(gang, "podGroupNames", count)?);
+        let wish = constraint(config, &[], gang, topology).map_err(in_config)?;
+        nodes.push(node.placed(wish));
+        let of_node = held.into_iter().map(|held| (held, name.to_owned()));
+        parents.extend(of_node);
+    }
+    Ok((nodes, parents))
+}
+
+fn names(config: Object<'_>) -> Result<Vec<String>, Malformed> {
+    let field = ["podGroupNames"];
+    let not_text = || Malformed::Unparsed(field[0]);
+    let all = config.list(&field)?.iter();
+    all.map(|name| name.as_str().map(str::to_owned).ok_or_else(not_text))
+        .collect()
+}
+
+/// The pod groups.
+pub(super) fn leaves(
+    gang: Object<'_>,
+    topology: &str,
+    parents: &BTreeMap<String, String>,
+) -> Result<Vec<SubGroup>, Malformed> {
+    let place = GROUPS.join(".");
+    let listed = gang.list(&GROUPS).map_err(|why| Malformed::Unread {
+        place: place.clone(),
+        object: format!("PodGang {}/{}", gang.namespace(), gang.name()),
+        why: Box::new(why),
+    })?;
+    let mut leaves = Vec::new();
+    for (index, listed) in listed.iter().enumerate() {
+        let place = format!("{place}[{index}]");
+        entry(gang, listed, &place)?;
+        let leaf = parse_sub_group(listed, index, gang, topology);
+        let leaf = leaf.map_err(|why| part(gang, &place, why))?;
+        let parent = parents.get(&leaf.name).cloned();
+        leaves.push(SubGroup { parent, ..leaf });
+    }
+    Ok(leaves)
+}
+
+/// Reads the entry of a gang's pod groups that is at `index`.
+pub fn parse_sub_group(
+    json: &Value,
+    index: usize,
+    gang: Object<'_>,
+    topology: &str,
+) -> Result<SubGroup, Malformed> {
+    let group = Object::new(json);
+    let name = required(group, "name")?;
+    let least = group.whole(&["minReplicas"])?;
+    let least = least.ok_or(Malformed::Required("minReplicas"))?;
+    if least <= 0 {
+        return Err(Malformed::Invalid {
+            field: "minReplicas",
+            why: "Must be greater than 0",
+        });
+    }
+    let references = group.listed(&["podReferences"])?;
+    let references = references.ok_or(Malformed::Required("podReferences"))?;
+    let mut leaf = SubGroup::leaf(name, counted(gang, "minReplicas", least)?);
+    for (number, json) in references.iter().enumerate() {
+        entry(
+            gang,
+            json,
+            &format!("spec.podgroup[{index}].podReferences[{number}]"),
+        )?;
+        let place = format!("spec.podgroups[{index}].podreferences[{number}]");
+        let pod = parse_pod_reference(json).map_err(|why| part(gang, &place, why))?;
+        if pod.namespace != gang.namespace() {
+            return Err(Malformed::ForeignPod {
+                gang: gang.name().to_owned(),
+                namespace: gang.namespace().to_owned(),
+                other: pod.namespace,
+            });
+        }
+        leaf.pods.push(pod.name);
+    }
+    Ok(leaf.placed(constraint(group, &[], gang, topology)?))
+}
+
+/// Reads one entry of a pod group's references.
+pub fn parse_pod_reference(entry: &Value) -> Result<PodReference, Malformed> {
+    let entry = Object::new(entry);
+    Ok(PodReference {
+        namespace: required(entry, "namespace")?.to_owned(),
+        name: required(entry, "name")?.to_owned(),
+    })
+}
+
+fn required<'a>(entry: Object<'a>, field: &'static str) -> Result<&'a str, Malformed> {
+    entry.string(&[field])?.ok_or(Malformed::Required(field))
+}
+
+fn entry<'a>(gang: Object<'_>, json: &'a Value, place: &str) -> Result<Object<'a>, Malformed> {
+    match json.is_object() {
+        true => Ok(Object::new(json)),
+        false => Err(Malformed::Entry {
+            place: place.to_owned(),
+            object: format!("PodGang {}/{}", gang.namespace(), gang.name()),
+        }),
+    }
+}
+
+fn part(gang: Object<'_>, place: &str, why: Malformed) -> Malformed {
+    Malformed::Part {
+        place: place.to_owned(),
+        object: format!("PodGang {}/{}", gang.namespace(), gang.name()),
+        why: Box::new(why),
+    }
+}

@@ -1,0 +1,151 @@
+//! A group of a LeaderWorkerSet that is cut into segments, by the set's own subgroup policy or by KAI's annotation.
+//!
+//! The leader is in the first segment, in a part of its own, or beside all segments. Where the workers alone fill whole
+//! segments, the leader comes on top of the first; else it takes a worker's place.
+
+use crate::group::{SubGroup, Topology};
+use crate::malformed::{Malformed, counted};
+use crate::names::ANNOTATION_SEGMENT_SIZE;
+use crate::object::Object;
+use crate::segments;
+
+use super::{LEADER, WORKER_INDEX, WORKERS, is_leader, leader, worker_index};
+
+const POLICY_SIZE: [&str; 4] = [
+    "spec",
+    "leaderWorkerTemplate",
+    "subGroupPolicy",
+    "subGroupSize",
+];
+const POLICY_TYPE: [&str; 4] = [
+    "spec",
+    "leaderWorkerTemplate",
+    "subGroupPolicy",
+    "subGroupPolicyType",
+];
+const TEMPLATE: [&str; 3] = ["spec", "leaderWorkerTemplate", "workerTemplate"];
+
+/// A group of pods that is being cut.
+pub(super) struct Segmented<'a> {
+    owner: Object<'a>,
+    pod: Object<'a>,
+    /// The pods of a segment.
+    size: i64,
+    /// The workers of the group.
+    workers: i64,
+    /// Whether the leader is beside the segments.
+    is_leader_excluded: bool,
+    wish: Option<Topology>,
+}
+
+impl<'a> Segmented<'a> {
+    /// How a group of `pods` is to be cut, if it is.
+    pub(super) fn read(
+        owner: Object<'a>,
+        pod: Object<'a>,
+        pods: u32,
+    ) -> Result<Option<Self>, Malformed> {
+        let Some(size) = size(owner, pods)? else {
+            return Ok(None);
+        };
+        let template = owner.field(&TEMPLATE)?.map(Object::new);
+        Ok(Some(Self {
+            owner,
+            pod,
+            size,
+            workers: i64::from(pods) - 1,
+            is_leader_excluded: owner.string(&POLICY_TYPE)? == Some("LeaderExcluded"),
+            wish: template.and_then(|_| segments::topology(pod, template, owner)),
+        }))
+    }
+
+    pub(super) fn parts(self) -> Result<Vec<SubGroup>, Malformed> {
+        let fills = self.workers % self.size == 0;
+        if self.is_leader_excluded && !fills {
+            let why = format!(
+                "{} workers do not fill segments of {}, which they must where the leader is in none",
+                self.workers, self.size
+            );
+            return Err(Malformed::field(self.owner, &POLICY_TYPE.join("."), why));
+        }
+        let cut = if fills {
+            self.workers
+        } else {
+            self.workers + 1
+        };
+        let number = segments::count(cut, self.size)?;
+        let own = self.own_segment(fills, number)?;
+        let mut runs = Vec::new();
+        for index in 0..number {
+            let pods = self.size.min(cut - i64::from(index) * self.size);
+            let pods = counted(self.owner, ANNOTATION_SEGMENT_SIZE, pods)?;
+            runs.push(
+                SubGroup::leaf(format!("segment-{index}"), pods)
+                    .placed(self.wish.clone())
+                    .holding(self.pod, own == Some(index)),
+            );
+        }
+        Ok(match self.is_leader_excluded {
+            true => [vec![leader(self.pod)], runs].concat(),
+            false => self.with_leader(runs, fills, own),
+        })
+    }
+
+    /// The segment of the pod, unless it is the leader.
+    fn own_segment(&self, fills: bool, number: u32) -> Result<Option<u32>, Malformed> {
+        let index = worker_index(self.pod)?;
+        let index = index.ok_or_else(|| Malformed::unset(self.pod, WORKER_INDEX))?;
+        if index == 0 {
+            return Ok(None);
+        }
+        let own = (index - i64::from(fills)) / self.size;
+        let own = u32::try_from(own).ok().filter(|own| *own < number);
+        own.map(Some).ok_or_else(|| {
+            let why = format!("its group has {} workers", self.workers);
+            Malformed::field(self.pod, WORKER_INDEX, why)
+        })
+    }
+
+    /// The first segment gets two parts: the leader, and the workers beside it.
+    fn with_leader(&self, mut runs: Vec<SubGroup>, fills: bool, own: Option<u32>) -> Vec<SubGroup> {
+        let Some(first) = runs.first_mut() else {
+            return runs;
+        };
+        let workers = if fills {
+            first.min_member
+        } else {
+            first.min_member - 1
+        };
+        *first = SubGroup::node(&*first.name, 2).placed(first.topology.take());
+        let root = first.name.clone();
+        let beside = SubGroup::leaf(WORKERS, workers).under(&root);
+        let leader = SubGroup::leaf(LEADER, 1).under(&root);
+        runs.push(leader.holding(self.pod, is_leader(self.pod)));
+        runs.push(beside.holding(self.pod, own == Some(0)));
+        runs
+    }
+}
+
+/// The size that the set's policy states, else the annotation of the set or of its workers' template.
+fn size(owner: Object<'_>, pods: u32) -> Result<Option<i64>, Malformed> {
+    let template = owner.part(&TEMPLATE);
+    let annotated = || {
+        let of_template = || template?.given_annotation(ANNOTATION_SEGMENT_SIZE);
+        let said = owner.given_annotation(ANNOTATION_SEGMENT_SIZE);
+        said.or_else(of_template)
+    };
+    let size = match owner.whole(&POLICY_SIZE)? {
+        Some(size) => segments::size(&size.to_string(), 2)?,
+        None => match annotated() {
+            Some(said) => segments::size(said, 2)?,
+            None => return Ok(None),
+        },
+    };
+    if size > i64::from(pods) {
+        return Err(Malformed::SegmentSize {
+            size: size.to_string(),
+            bounds: format!("<= {pods}, the pods of a group"),
+        });
+    }
+    Ok(Some(size))
+}

@@ -1,0 +1,114 @@
+//! KAI's pod grouper as a program: its tests, with ours laid over them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::oracle_pod_groups::Outcome;
+use crate::steps;
+
+/// What is laid over KAI's tree: where, and which of our files.
+const LAID: [(&str, &str); 2] = [
+    (
+        "pkg/podgrouper/podgrouper/hub/apportion_groups_test.go",
+        "xtask/kai/groups_test.go",
+    ),
+    (
+        "pkg/podgrouper/podgrouper/plugins/karta/apportion_groups.go",
+        "xtask/kai/groups_karta.go",
+    ),
+];
+const PACKAGE: &str = "./pkg/podgrouper/podgrouper/hub";
+
+/// The built program.
+pub(super) struct Program {
+    path: PathBuf,
+    folder: PathBuf,
+}
+
+/// What KAI says to a question.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Group(Value),
+    /// A complaint, or that the grouper broke off.
+    Error(String),
+    /// The question is none: Go's types refuse it.
+    Unaskable(String),
+}
+
+impl Program {
+    /// Builds it from KAI's tree and the files in ours.
+    pub(super) fn build(kai: &Path, ours: &Path, folder: &Path) -> Result<Self> {
+        let failed = || format!("failed to find KAI Scheduler in {}", kai.display());
+        let kai = kai.canonicalize().with_context(failed)?;
+        ensure!(kai.join(PACKAGE).is_dir(), failed());
+        fs::create_dir_all(folder)?;
+        let laid = LAID.map(|(there, here)| {
+            let place = kai.join(there).display().to_string();
+            (place, Value::from(ours.join(here).display().to_string()))
+        });
+        let overlay = folder.join("overlay.json");
+        let replaced: serde_json::Map<String, Value> = laid.into_iter().collect();
+        fs::write(&overlay, json!({"Replace": replaced}).to_string())?;
+        let path = folder.join("groups.test");
+        let mut go = Command::new("go");
+        go.args(["test", "-c", "-overlay"]).arg(&overlay);
+        steps::run(go.arg("-o").arg(&path).arg(PACKAGE).current_dir(kai))?;
+        Ok(Self {
+            path,
+            folder: folder.to_owned(),
+        })
+    }
+
+    /// Asks all questions; the answers are in their order.
+    pub(super) fn ask(&self, questions: &[Value]) -> Result<Vec<Answer>> {
+        let (asked, answered) = (
+            self.folder.join("questions.json"),
+            self.folder.join("answers.json"),
+        );
+        fs::write(&asked, serde_json::to_string(questions)?)?;
+        let mut program = Command::new(&self.path);
+        let names = ["-test.run", "^TestApportionAsks$", "-test.timeout", "1h"];
+        program.args(names).current_dir(&self.folder);
+        let said = program
+            .env("APPORTION_QUESTIONS", &asked)
+            .env("APPORTION_ANSWERS", &answered)
+            .output()?;
+        let log = String::from_utf8_lossy(&said.stdout);
+        ensure!(said.status.success(), "KAI's grouper failed: {log}");
+        let answers: Vec<Value> = serde_json::from_str(&fs::read_to_string(&answered)?)?;
+        ensure!(
+            answers.len() == questions.len(),
+            "KAI did not answer everything"
+        );
+        Ok(answers.iter().map(Answer::read).collect())
+    }
+}
+
+impl Answer {
+    fn read(said: &Value) -> Self {
+        let text = |field: &str| said[field].as_str().map(str::to_owned);
+        match (
+            text("error").or_else(|| text("panic")),
+            said.get("unaskable"),
+        ) {
+            (_, Some(why)) => Self::Unaskable(why.to_string()),
+            (Some(error), _) => Self::Error(error),
+            (None, _) => Self::Group(said["group"].clone()),
+        }
+    }
+
+    /// As what the oracles look at.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self {
+            Self::Group(group) => Outcome::new(None, group.clone()),
+            Self::Error(error) => Outcome::new(Some(error.clone()), Value::Null),
+            Self::Unaskable(why) => {
+                Outcome::new(Some(format!("it cannot be asked: {why}")), Value::Null)
+            }
+        }
+    }
+}
