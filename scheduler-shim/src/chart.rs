@@ -24,6 +24,8 @@ const DONE: &[(&str, &str, &[&str])] = &[
     ("", "pods/eviction", &["create"]),
     ("", "pods/status", &["patch"]),
     ("apportion.dev", "gpunodes/status", &["patch"]),
+    // live/api/grouping.rs
+    ("scheduling.run.ai", "podgroups", &["create", "patch"]),
     ("scheduling.run.ai", "queues/status", &["patch"]),
     ("scheduling.run.ai", "podgroups/status", &["patch"]),
     ("events.k8s.io", "events", &["create", "patch"]),

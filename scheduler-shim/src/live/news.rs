@@ -36,6 +36,8 @@ impl Model {
         let mut effects = self.report(due, now);
         let past = self.past.as_mut();
         effects.extend(past.and_then(|past| past.look(now, &queues, total)));
+        effects.extend(self.write_groups(now));
+        effects.extend(self.tell_not_ready(&waiting));
         for one in waiting {
             let Some(pod) = self.pod(&one.pod) else {
                 continue;

@@ -6,6 +6,7 @@ mod anything;
 mod cluster;
 mod crashes;
 mod gangs;
+mod grouping;
 mod guarded;
 mod objects;
 mod over_time;
