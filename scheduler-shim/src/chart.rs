@@ -28,6 +28,8 @@ const DONE: &[(&str, &str, &[&str])] = &[
     ("scheduling.run.ai", "podgroups", &["create", "patch"]),
     ("scheduling.run.ai", "queues/status", &["patch"]),
     ("scheduling.run.ai", "podgroups/status", &["patch"]),
+    ("kai.scheduler", "schedulingshards/status", &["patch"]),
+    ("kai.scheduler", "configs/status", &["patch"]),
     ("events.k8s.io", "events", &["create", "patch"]),
     // live/volumes.rs
     ("", "persistentvolumes", &["get", "update"]),

@@ -4,6 +4,8 @@ use apportion_policy::Action;
 use apportion_policy::cluster::{Settings, SharedCards, Strategy};
 use clap::{Args, ValueEnum};
 
+use crate::objects::inventory::Inventory;
+use crate::objects::shards;
 use crate::reasons::words;
 
 /// What may be chosen of the policy.
@@ -16,6 +18,10 @@ pub(crate) struct Choices {
     /// How to choose among the GPUs that fit
     #[arg(long, value_name = "WAY", default_value = "best-fit")]
     placement: Placement,
+
+    /// Go by KAI's SchedulingShard, too: what it says goes before the options
+    #[arg(long)]
+    kai_settings: bool,
 }
 
 /// How pods choose among the cards that fit.
@@ -33,8 +39,20 @@ enum Placement {
 }
 
 impl Choices {
-    /// Enters them.
-    pub(crate) fn enter(&self, settings: &mut Settings) {
+    /// Whether KAI's SchedulingShard counts.
+    pub(crate) fn has_shards(&self) -> bool {
+        self.kai_settings
+    }
+
+    /// Enters them, and what the objects of the cluster say that go before them.
+    pub(crate) fn enter(&self, inventory: &Inventory, settings: &mut Settings) {
+        self.enter_options(settings);
+        if self.kai_settings {
+            shards::enter(inventory, settings);
+        }
+    }
+
+    fn enter_options(&self, settings: &mut Settings) {
         settings.queue_depth = self.queue_depth.iter().copied().collect();
         match self.placement {
             Placement::BestFit => settings.shared_cards = SharedCards::BestFit,

@@ -36,6 +36,7 @@ mod reach;
 mod reconcile;
 mod seats;
 mod serve;
+mod settings;
 mod slim;
 mod starts;
 mod statuses;

@@ -32,4 +32,5 @@ mod owners;
 mod queues;
 pub(crate) mod reads;
 mod selector;
+pub(crate) mod shards;
 pub(crate) mod volumes;

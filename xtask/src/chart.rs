@@ -56,7 +56,8 @@ const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.e
                         webhook.url=https://admission.example.org:9443,webhook.hostNetwork=true,\
                         scheduler.queueDepth.reclaim=10,scheduler.usageParams.windowSize=1w,\
                         scheduler.usageParams.halfLifePeriod=1d,scheduler.kValue=0.5,\
-                        scheduler.kaiNames=true,scheduler.podGroups=on";
+                        scheduler.kaiNames=true,scheduler.kaiSettings=true,\
+                        scheduler.podGroups=on";
 /// Manifests that are no preset: their names, and with which values.
 const MORE: &[(&str, &[&str])] = &[
     ("default", &[]),
