@@ -15,6 +15,7 @@ mod placing;
 mod queues;
 mod remote;
 mod requests;
+mod settings;
 mod silence;
 mod statuses;
 mod volumes;
