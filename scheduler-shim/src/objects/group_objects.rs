@@ -111,9 +111,8 @@ pub(crate) fn change(there: Object<'_>, group: &PodGroup) -> Option<Value> {
 fn texts<'t>(all: impl IntoIterator<Item = (&'t String, &'t String)>) -> Value {
     let all = all.into_iter();
     let of_group = all.filter(|(key, _)| {
-        let is_of_pod = |known: &&str| key.as_str() == *known;
-        let is_one_of_many = key.starts_with(LABEL_GPU_GROUP);
-        !OF_PODS.iter().any(|known| is_of_pod(&known)) && !is_one_of_many
+        let is_of_pods = OF_PODS.contains(&key.as_str());
+        !is_of_pods && !key.starts_with(LABEL_GPU_GROUP)
     });
     of_group
         .map(|(key, value)| (key.clone(), Value::from(value.as_str())))
