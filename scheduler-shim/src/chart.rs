@@ -24,8 +24,12 @@ const DONE: &[(&str, &str, &[&str])] = &[
     ("", "pods/eviction", &["create"]),
     ("", "pods/status", &["patch"]),
     ("apportion.dev", "gpunodes/status", &["patch"]),
+    // live/api/grouping.rs
+    ("scheduling.run.ai", "podgroups", &["create", "patch"]),
     ("scheduling.run.ai", "queues/status", &["patch"]),
     ("scheduling.run.ai", "podgroups/status", &["patch"]),
+    ("kai.scheduler", "schedulingshards/status", &["patch"]),
+    ("kai.scheduler", "configs/status", &["patch"]),
     ("events.k8s.io", "events", &["create", "patch"]),
     // live/volumes.rs
     ("", "persistentvolumes", &["get", "update"]),

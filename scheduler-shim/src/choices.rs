@@ -7,6 +7,8 @@ use apportion_policy::Action;
 use apportion_policy::cluster::{Settings, SharedCards, Strategy};
 use clap::{Args, ValueEnum};
 
+use crate::objects::inventory::Inventory;
+use crate::objects::shards;
 use crate::reasons::words;
 
 /// What may be chosen of the policy.
@@ -27,6 +29,10 @@ pub(crate) struct Choices {
     /// For how long jobs run before they can be reclaimed, where no queue says so
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0")]
     default_reclaim_min_runtime: Duration,
+
+    /// Go by KAI's SchedulingShard, too: what it says goes before the options
+    #[arg(long)]
+    kai_settings: bool,
 }
 
 /// How pods choose among the cards that fit.
@@ -44,8 +50,20 @@ enum Placement {
 }
 
 impl Choices {
-    /// Enters them.
-    pub(crate) fn enter(&self, settings: &mut Settings) {
+    /// Whether KAI's SchedulingShard counts.
+    pub(crate) fn has_shards(&self) -> bool {
+        self.kai_settings
+    }
+
+    /// Enters them, and what the objects of the cluster say that go before them.
+    pub(crate) fn enter(&self, inventory: &Inventory, settings: &mut Settings) {
+        self.enter_options(settings);
+        if self.kai_settings {
+            shards::enter(inventory, settings);
+        }
+    }
+
+    fn enter_options(&self, settings: &mut Settings) {
         settings.queue_depth = self.queue_depth.iter().copied().collect();
         settings.preempt_min_runtime = self.default_preempt_min_runtime;
         settings.reclaim_min_runtime = self.default_reclaim_min_runtime;

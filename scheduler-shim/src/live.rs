@@ -25,6 +25,7 @@ mod back_off;
 mod beats;
 mod decide;
 mod event;
+pub(crate) mod grouper;
 mod lead;
 mod metrics;
 mod model;
@@ -35,6 +36,7 @@ mod reach;
 mod reconcile;
 mod seats;
 mod serve;
+mod settings;
 mod slim;
 mod starts;
 mod statuses;
@@ -199,6 +201,7 @@ impl Work {
             model: Model {
                 choices: asked.choices.clone(),
                 past: terms.map(Keeper::new),
+                grouper: grouper::Grouper::new(asked.pod_groups),
                 ..Model::new(asked.schedulers.clone())
             },
             events,
@@ -329,6 +332,7 @@ impl Work {
             | Event::AgentGone(_)
             | Event::Accepted(..)
             | Event::NotEvicted(..)
+            | Event::Grouped(..)
             | Event::UsedBefore(_) => {}
         }
     }
@@ -381,6 +385,7 @@ impl Work {
                 | Effect::Tell { .. }
                 | Effect::Report(_)
                 | Effect::Silent { .. }
+                | Effect::Group(_)
                 | Effect::Remember(_) => {
                     self.api.perform(effect);
                 }

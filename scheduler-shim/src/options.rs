@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
 use crate::choices::Choices;
+use crate::live::grouper::PodGroups;
 use crate::over_time::OverTime;
 
 /// Where the running scheduler answers.
@@ -84,6 +85,10 @@ pub(crate) struct Run {
 
     #[command(flatten)]
     pub(crate) over_time: OverTime,
+
+    /// For whose pods PodGroup objects are written, as KAI's pod grouper does
+    #[arg(long, value_name = "WHOSE", default_value = "auto")]
+    pub(crate) pod_groups: PodGroups,
 
     /// Log filter, such as info or apportion_scheduler=debug
     #[arg(long, value_name = "FILTER", default_value = "info")]

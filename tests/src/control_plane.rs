@@ -2,7 +2,7 @@
 //! scheduler writes.
 //!
 //! Nodes are objects that a test makes; what runs on them is an agent with simulated cards or nothing.
-//! Everybody may do everything here: who may do what is not what these suites are about. The programs are
+//! Everybody may do everything here until a test asks for rights. The programs are
 //! those of `KUBEBUILDER_ASSETS`, or those that `cargo xtask cluster` built.
 
 use std::env;
@@ -30,6 +30,8 @@ pub struct ControlPlane {
     etcd: Child,
     apiserver: Option<Child>,
     ports: [u16; 3],
+    /// How it is decided who may do what.
+    authorization: &'static str,
 }
 
 impl Default for ControlPlane {
@@ -72,6 +74,7 @@ impl ControlPlane {
             etcd,
             apiserver: None,
             ports,
+            authorization: "AlwaysAllow",
         };
         plane.write_files();
         plane.start_apiserver();
@@ -152,7 +155,7 @@ impl ControlPlane {
                 &format!("--etcd-servers=http://127.0.0.1:{etcd}"),
                 &format!("--secure-port={port}"),
                 "--bind-address=127.0.0.1",
-                "--authorization-mode=AlwaysAllow",
+                &format!("--authorization-mode={}", self.authorization),
                 "--service-account-issuer=https://kubernetes.default.svc",
                 "--service-cluster-ip-range=10.0.0.0/24",
                 // There is no controller that would make accounts, or see that a node is ready.
@@ -173,6 +176,16 @@ impl ControlPlane {
             self.try_kubectl(&["get", "--raw", "/readyz"]).is_some()
                 && self.try_kubectl(&["get", "namespace", "default"]).is_some()
         });
+    }
+
+    /// Starts the API server anew, which now asks what each account may do. Tests themselves may do everything.
+    ///
+    /// # Panics
+    /// If it does not come to serve.
+    pub fn ask_for_rights(&mut self) {
+        self.kill_apiserver();
+        self.authorization = "RBAC";
+        self.start_apiserver();
     }
 
     /// Kills the API server.

@@ -41,6 +41,8 @@ const WRONG: &[&str] = &[
     "scheduler.usageParams.windowSize=soon",
     "scheduler.usageParams.windowType=tumbling",
     "scheduler.kValue=-1",
+    "scheduler.podGroups=some",
+    "scheduler.kaiNames=binder",
     "webhook.url=http://example.org",
     "webhook.port=70000",
     "networkPolicy.on=true",
@@ -53,7 +55,9 @@ const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.e
                         webhook.clientCaConfigMap=api-server,\
                         webhook.url=https://admission.example.org:9443,webhook.hostNetwork=true,\
                         scheduler.queueDepth.reclaim=10,scheduler.usageParams.windowSize=1w,\
-                        scheduler.usageParams.halfLifePeriod=1d,scheduler.kValue=0.5";
+                        scheduler.usageParams.halfLifePeriod=1d,scheduler.kValue=0.5,\
+                        scheduler.kaiNames=true,scheduler.kaiSettings=true,\
+                        scheduler.podGroups=on";
 /// Manifests that are no preset: their names, and with which values.
 const MORE: &[(&str, &[&str])] = &[
     ("default", &[]),

@@ -77,7 +77,7 @@ names! {
         ANNOTATION_RECEIVED "received-resource-type" "annotation of a pod", value: "`Regular`, `Fraction` or `MigInstance`",
             written_by: "scheduler", read_by: "scheduler", "Whether the pod has whole GPUs, shares or MIG partitions";
         LABEL_GPU_GROUP "runai-gpu-group" "label of a pod", value: "UUID of a GPU; KAI's own values are read too",
-            written_by: "scheduler", read_by: "webhook, scheduler",
+            written_by: "scheduler, where it serves `kai-scheduler`", read_by: "webhook, scheduler",
             "GPU that the pod shares. A pod with shares of several GPUs has a label `runai-gpu-group/UUID` for each";
         ANNOTATION_CONFIG_MAP "runai/shared-gpu-configmap" "annotation of a pod",
             value: "beginning of the names of ConfigMaps",
@@ -117,16 +117,17 @@ names! {
     }
     "Pod groups" {
         ANNOTATION_GROUP "pod-group-name" "annotation of a pod", value: "name of a PodGroup",
-            written_by: "user, KAI's pod grouper", read_by: "scheduler", "Group of the pod";
+            written_by: "user, scheduler, KAI's pod grouper", read_by: "scheduler", "Group of the pod";
         ANNOTATION_SKIP "kai.scheduler/skip-podgrouper" "annotation of a pod or its owners", value: "`true`",
             written_by: "user", read_by: "scheduler",
             "No group is derived from the owners; the pod waits until it names one";
         ANNOTATION_MIN_MEMBER "kai.scheduler/batch-min-member" "annotation of a workload", value: "number",
             written_by: "user", read_by: "scheduler", "Number of pods that start together";
         LABEL_SUBGROUP "kai.scheduler/subgroup-name" "label of a pod", value: "name",
-            written_by: "user, KAI's pod grouper", read_by: "scheduler", "Part of the group that the pod belongs to";
+            written_by: "user, scheduler, KAI's pod grouper", read_by: "scheduler",
+            "Part of the group that the pod belongs to";
         ANNOTATION_TOP_OWNER "kai.scheduler/top-owner-metadata" "annotation of a PodGroup", value: "JSON",
-            written_by: "KAI's pod grouper", read_by: "scheduler",
+            written_by: "scheduler, KAI's pod grouper", read_by: "scheduler",
             "Owner of a group that was derived; a group without it was made by somebody else";
         ANNOTATION_LAST_START "kai.scheduler/last-start-timestamp" "annotation of a PodGroup", value: "RFC 3339 time",
             written_by: "KAI", read_by: "scheduler", "When the group last started";

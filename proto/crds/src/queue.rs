@@ -30,7 +30,11 @@ const DURATION: &str = r"^$|^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|m
     printcolumn = r#"{"name":"Priority","type":"string","jsonPath":".spec.priority"}"#,
     printcolumn = r#"{"name":"Parent","type":"string","jsonPath":".spec.parentQueue"}"#,
     printcolumn = r#"{"name":"Children","type":"string","jsonPath":".status.childQueues"}"#,
-    printcolumn = r#"{"name":"DisplayName","type":"string","jsonPath":".spec.displayName"}"#
+    printcolumn = r#"{"name":"DisplayName","type":"string","jsonPath":".spec.displayName"}"#,
+    printcolumn = r#"{"name":"GPU Quota","type":"number","jsonPath":".spec.resources.gpu.quota"}"#,
+    printcolumn = r#"{"name":"GPU Allocated","type":"string","jsonPath":".status.allocated.nvidia\\.com/gpu"}"#,
+    printcolumn = r#"{"name":"GPU Requested","type":"string","jsonPath":".status.requested.nvidia\\.com/gpu"}"#,
+    printcolumn = r#"{"name":"Usable","type":"string","jsonPath":".status.conditions[?(@.type==\"Usable\")].status","priority":1}"#
 )]
 pub struct QueueSpec {
     /// What people call it; messages use it in place of the name.

@@ -63,12 +63,19 @@ fn kais_kinds_say_no_more_than_kais_manifests() {
 }
 
 #[test]
-fn a_queue_has_kais_columns_and_may_come_without_a_spec() {
+fn a_queue_has_kais_columns_then_its_gpus_and_may_come_without_a_spec() {
     let queue = kai::manifests().remove(0);
     let version = &queue.spec.versions[0];
     let columns = version.additional_printer_columns.as_ref().unwrap();
     let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
-    assert_eq!(names, ["Priority", "Parent", "Children", "DisplayName"]);
+    assert_eq!(
+        names[..4],
+        ["Priority", "Parent", "Children", "DisplayName"]
+    );
+    assert_eq!(
+        names[4..],
+        ["GPU Quota", "GPU Allocated", "GPU Requested", "Usable"]
+    );
     let schema = version.schema.as_ref().unwrap();
     let root = schema.open_api_v3_schema.as_ref().unwrap();
     assert_eq!(root.required, None);

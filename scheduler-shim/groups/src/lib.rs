@@ -41,6 +41,6 @@ pub use kinds::pods::is_spark;
 pub use kinds::skip::inherit_from_skipped;
 pub use malformed::Malformed;
 pub use object::Object;
-pub use objects::Objects;
+pub use objects::{Objects, Trace};
 pub use table::{OTHER, Replicas, Row, Rule, TABLE, row_of};
 pub use workload::{Settings, Workload};

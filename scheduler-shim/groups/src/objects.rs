@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
@@ -22,8 +22,19 @@ type By<T> = BTreeMap<Arc<str>, T>;
 #[derive(Debug, Default)]
 pub struct Objects {
     kinds: By<By<By<Kept>>>,
-    /// Whether a rule looked at other pods. Written and read by one thread; nothing else hangs on it.
-    counted_pods: AtomicBool,
+    /// Whether somebody asks what is looked up. Written and read by one thread; nothing else hangs on it.
+    is_traced: AtomicBool,
+    /// What was looked up since then.
+    trace: Mutex<Trace>,
+}
+
+/// What the rules looked at that may change without their pod: what they say may change with it.
+#[derive(Debug, Default)]
+pub struct Trace {
+    /// Whether they looked at other pods, or for groups by a part of a name.
+    pub looked_around: bool,
+    /// The PodGroups that they looked for, by namespace and name, whether there or not.
+    pub pod_groups: Vec<(String, String)>,
 }
 
 impl Objects {
@@ -60,14 +71,27 @@ impl Objects {
 
     /// Finds an object by name.
     pub fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Object<'_>> {
+        if kind == "PodGroup" {
+            let looked_for = || (namespace.to_owned(), name.to_owned());
+            self.note(|trace| trace.pod_groups.push(looked_for()));
+        }
         let found = self.kinds.get(kind)?.get(namespace)?.get(name);
         found.map(Object::kept)
     }
 
-    /// Whether a rule has looked at other pods since this was last asked: then what it said may change
-    /// with any of them.
-    pub fn counted_pods(&self) -> bool {
-        self.counted_pods.swap(false, Ordering::Relaxed)
+    /// Does something, and says what it looked up.
+    pub fn traced<T>(&self, work: impl FnOnce() -> T) -> (T, Trace) {
+        self.is_traced.store(true, Ordering::Relaxed);
+        let done = work();
+        self.is_traced.store(false, Ordering::Relaxed);
+        let mut trace = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
+        (done, std::mem::take(&mut *trace))
+    }
+
+    fn note(&self, what: impl FnOnce(&mut Trace)) {
+        if self.is_traced.load(Ordering::Relaxed) {
+            what(&mut self.trace.lock().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     /// All objects of a kind, by namespace and name.
@@ -96,7 +120,7 @@ impl Objects {
     }
 
     pub(crate) fn pods(&self, namespace: &str) -> impl Iterator<Item = Object<'_>> {
-        self.counted_pods.store(true, Ordering::Relaxed);
+        self.note(|trace| trace.looked_around = true);
         let named = self.kinds.get("Pod").and_then(|all| all.get(namespace));
         let named = named.into_iter().flat_map(BTreeMap::values);
         named.map(Object::kept)
@@ -113,6 +137,7 @@ impl Objects {
 
     /// Whether such a group exists of this name or of one that begins with it and a dash.
     pub(crate) fn has_flat(&self, namespace: &str, name: &str) -> bool {
+        self.note(|trace| trace.looked_around = true);
         let named = self
             .kinds
             .get("PodGroup")

@@ -23,15 +23,18 @@ use tracing::{info, warn};
 
 use super::beats;
 use super::event::{Effect, Event, News, PodRef, Report};
+use super::grouper::GroupWrite;
 use super::nodes::chain;
 use super::past::Store;
 use super::volumes;
 use crate::failure::Failure;
 
 mod binding;
+mod grouping;
 mod later;
 
-use binding::Binder;
+use binding::{Binder, Written};
+use grouping::GroupWriter;
 use later::{Later, Words};
 
 /// How many requests may be under way.
@@ -78,6 +81,7 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Failure>
 pub(crate) struct Writer {
     client: Client,
     binder: Binder,
+    groups: GroupWriter,
     recorder: Arc<events::Recorder>,
     free: Arc<Semaphore>,
     later: Later,
@@ -97,9 +101,11 @@ impl Writer {
             instance: None,
         };
         let (later, words) = later::later();
+        let recorder = Arc::new(events::Recorder::new(client.clone(), reporter));
         let writer = Self {
-            recorder: Arc::new(events::Recorder::new(client.clone(), reporter)),
-            binder: Binder::new(client.clone()),
+            binder: Binder::new(client.clone(), names),
+            groups: GroupWriter::new(client.clone(), recorder.clone(), later.clone()),
+            recorder,
             client,
             store,
             free: Arc::new(Semaphore::new(AT_ONCE)),
@@ -131,6 +137,9 @@ impl Writer {
                 let _ = writer.answers.send(Event::NotBound(pod.clone(), why));
                 return;
             }
+            if let Effect::Group(write) = effect {
+                return writer.write_group(write).await;
+            }
             let _turn = writer.free.acquire().await;
             // Thousands may wait for their turn: what a request needs, which is much, is theirs only then.
             Box::pin(writer.done(effect)).await;
@@ -144,9 +153,15 @@ impl Writer {
                 pod,
                 cards,
                 received,
+                joins,
                 ..
             } => {
-                let answer = self.bind(&node, pod, &cards, received).await;
+                let written = Written {
+                    cards: &cards,
+                    received,
+                    joins: joins.as_ref(),
+                };
+                let answer = self.bind(&node, pod, written).await;
                 self.later.bound();
                 Some(answer)
             }
@@ -167,7 +182,10 @@ impl Writer {
                 self.tell_of_silence(&node, &version).await;
                 None
             }
-            Effect::Allocate { .. } | Effect::Commit { .. } | Effect::Release { .. } => None,
+            Effect::Allocate { .. }
+            | Effect::Commit { .. }
+            | Effect::Release { .. }
+            | Effect::Group(_) => None,
         };
         if let Some(answer) = answer {
             let _ = self.answers.send(answer);
@@ -185,14 +203,16 @@ impl Writer {
         Api::namespaced(self.client.clone(), &pod.namespace)
     }
 
-    async fn bind(
-        &self,
-        node: &str,
-        pod: PodRef,
-        cards: &[(String, u64)],
-        received: Option<&str>,
-    ) -> Event {
-        let done = timeout(PATIENCE, self.binder.bind(node, &pod, cards, received)).await;
+    async fn write_group(self, write: GroupWrite) {
+        let subject = write.subject();
+        let is_done = Box::pin(self.groups.write(write)).await;
+        if let Some(subject) = subject {
+            let _ = self.answers.send(Event::Grouped(subject, is_done));
+        }
+    }
+
+    async fn bind(&self, node: &str, pod: PodRef, written: Written<'_>) -> Event {
+        let done = timeout(PATIENCE, self.binder.bind(node, &pod, written)).await;
         let why = match done {
             Ok(Ok(())) => {
                 info!(pod = pod.full(), node, "Pod bound");

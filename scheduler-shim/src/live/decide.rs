@@ -119,6 +119,7 @@ impl Model {
         };
         let mut start = Start::new(pod, place.node.clone(), cards, received);
         start.volumes = self.volumes(&start)?;
+        start.joins = self.joins(&start.pod);
         Some(start)
     }
 

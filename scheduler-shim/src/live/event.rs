@@ -7,6 +7,7 @@ use apportion_groups::Object;
 use serde_json::Value;
 
 use super::agents::Said;
+use super::grouper::{GroupWrite, Membership, Subject};
 use crate::objects::volumes::Binding;
 
 /// One pod, told apart from a later one of its name.
@@ -60,6 +61,8 @@ pub(crate) enum Event {
     Evicted(PodRef),
     /// It does not, now.
     NotEvicted(PodRef, String),
+    /// Something about a pod group was written, or was not.
+    Grouped(Subject, bool),
     /// What queues used before this scheduler led, as it was written down.
     UsedBefore(Option<String>),
 }
@@ -105,6 +108,8 @@ pub(crate) enum Effect {
         received: Option<&'static str>,
         /// What is bound before.
         volumes: Vec<Binding>,
+        /// The group that it is in, unless it says so already.
+        joins: Option<Membership>,
     },
     /// End a pod through the eviction API; the answer is an event.
     Evict(PodRef),
@@ -118,6 +123,8 @@ pub(crate) enum Effect {
     },
     /// Say on a node's `GpuNode`, if it is of this version, that nothing is heard of its agent.
     Silent { node: String, version: String },
+    /// Write something about a pod group; the answer is an event.
+    Group(GroupWrite),
     /// Write down what queues used.
     Remember(String),
 }

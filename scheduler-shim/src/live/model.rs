@@ -15,6 +15,7 @@ use super::agents::{Agents, Said};
 use super::back_off::BackOff;
 use super::beats::{self, Beats};
 use super::event::{Effect, Event, News, PodRef};
+use super::grouper::Grouper;
 use super::past::Keeper;
 use super::starts::{Outcome, Starts};
 use super::view;
@@ -53,6 +54,8 @@ pub(crate) struct Model {
     pub(crate) pods: BTreeMap<String, PodRef>,
     /// Pods that were seen on a node, by node: namespaces and names.
     pub(crate) placed: BTreeMap<String, BTreeSet<(String, String)>>,
+    /// What was written of pod groups.
+    pub(crate) grouper: Grouper,
     /// What queues used, where that counts.
     pub(crate) past: Option<Keeper>,
     pub(crate) remarks: Remarks,
@@ -78,6 +81,7 @@ impl Model {
             told: BTreeMap::new(),
             pods: BTreeMap::new(),
             placed: BTreeMap::new(),
+            grouper: Grouper::default(),
             past: None,
             remarks,
         }
@@ -122,6 +126,10 @@ impl Model {
                 let message =
                     format!("failed to evict it to make room for another workload: {why}");
                 vec![Effect::Tell { pod, news, message }]
+            }
+            Event::Grouped(subject, is_done) => {
+                self.grouper.answered(now, &subject, is_done);
+                Vec::new()
             }
             Event::UsedBefore(text) => {
                 if let Some(past) = &mut self.past {

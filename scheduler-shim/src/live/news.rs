@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::event::{Effect, News, Report};
 use super::model::Model;
-use super::statuses;
+use super::{settings, statuses};
 use crate::reasons::books::{self, Books};
 use crate::reasons::waiting;
 
@@ -29,13 +29,18 @@ impl Model {
             let waiting = waiting::all(&snapshot, &books);
             seen(&books, waiting.len());
             let tallies = statuses::tallies(&books);
-            let due = statuses::due(&snapshot, &tallies, &waiting, now);
+            let mut due = statuses::due(&snapshot, &tallies, &waiting, now);
+            if self.choices.has_shards() {
+                due.extend(settings::due(&self.inventory, now));
+            }
             (waiting, due, tallies.0, books.total())
         };
         self.inventory.rest();
         let mut effects = self.report(due, now);
         let past = self.past.as_mut();
         effects.extend(past.and_then(|past| past.look(now, &queues, total)));
+        effects.extend(self.write_groups(now));
+        effects.extend(self.tell_not_ready(&waiting));
         for one in waiting {
             let Some(pod) = self.pod(&one.pod) else {
                 continue;

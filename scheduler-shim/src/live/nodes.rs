@@ -148,6 +148,7 @@ impl Nodes {
             | Effect::Report(_)
             | Effect::Tell { .. }
             | Effect::Silent { .. }
+            | Effect::Group(_)
             | Effect::Remember(_) => None,
         };
         let unsent = match link {
@@ -335,6 +336,7 @@ async fn one(to: &Agent, request: &Effect) -> Result<Result<String, String>, Str
         | Effect::Report(_)
         | Effect::Tell { .. }
         | Effect::Silent { .. }
+        | Effect::Group(_)
         | Effect::Remember(_) => Ok(()),
     };
     done.map(|()| Ok(String::new()))

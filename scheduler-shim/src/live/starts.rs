@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::event::{Effect, PodRef};
+use super::grouper::Membership;
 use crate::objects::volumes::Binding;
 
 /// How far a start has come.
@@ -34,6 +35,8 @@ pub(crate) struct Start {
     pub(crate) received: Option<&'static str>,
     /// What is bound before the pod is.
     pub(crate) volumes: Vec<Binding>,
+    /// The group that is written on the pod.
+    pub(crate) joins: Option<Membership>,
     pub(crate) stage: Stage,
     unit: u64,
 }
@@ -56,6 +59,7 @@ impl Start {
             cards,
             received,
             volumes: Vec::new(),
+            joins: None,
             stage,
             unit: 0,
         }
@@ -288,6 +292,7 @@ impl Starts {
                 cards: start.cards.clone(),
                 received: start.received,
                 volumes: start.volumes.clone(),
+                joins: start.joins.clone(),
             });
         }
         effects

@@ -61,8 +61,7 @@ pub(crate) fn due(
     waiting: &[Waiting],
     now: Duration,
 ) -> Vec<Report> {
-    let now = Timestamp::from_second(i64::try_from(now.as_secs()).unwrap_or(0));
-    let now = now.unwrap_or_default().to_string();
+    let now = shown(now);
     let of_queues = snapshot.inventory.all("Queue");
     let of_queues = of_queues.map(|object| queue(snapshot, queues, object, &now));
     let why = whys(snapshot, waiting);
@@ -72,6 +71,12 @@ pub(crate) fn due(
         group(object, tally, why.get(&name), &now)
     });
     of_queues.chain(of_groups).flatten().collect()
+}
+
+/// A time as Kubernetes writes it.
+pub(super) fn shown(now: Duration) -> String {
+    let now = Timestamp::from_second(i64::try_from(now.as_secs()).unwrap_or(0));
+    now.unwrap_or_default().to_string()
 }
 
 /// What queues and groups have and want, by what pods are and not by what is decided next.
@@ -201,7 +206,7 @@ fn over_quota(share: &QueueShare) -> Option<String> {
 }
 
 /// A condition, with the time since when it holds.
-fn condition(
+pub(super) fn condition(
     object: Object<'_>,
     kind: &str,
     holds: bool,
@@ -224,7 +229,7 @@ fn condition(
 }
 
 /// A condition as the object says it.
-fn said<'a>(object: Object<'a>, field: &str, kind: &str) -> &'a Value {
+pub(super) fn said<'a>(object: Object<'a>, field: &str, kind: &str) -> &'a Value {
     let all = object.json()["status"][field].as_array();
     let mut all = all.into_iter().flatten();
     all.find(|condition| condition["type"] == kind)
@@ -297,7 +302,7 @@ fn group(
 }
 
 /// What has to be written, if anything has.
-fn report(object: Object<'_>, status: Value, news: Option<String>) -> Option<Report> {
+pub(super) fn report(object: Object<'_>, status: Value, news: Option<String>) -> Option<Report> {
     let known = &object.json()["status"];
     let wanted = status.as_object().into_iter().flatten();
     let nothing = |value: &Value| value.as_array().is_some_and(Vec::is_empty);

@@ -39,7 +39,8 @@ impl Model {
             now,
             &mut remarks,
         );
-        self.choices.enter(&mut snapshot.cluster.settings);
+        let settings = &mut snapshot.cluster.settings;
+        self.choices.enter(&self.inventory, settings);
         if let Some(past) = &self.past {
             past.enter(&mut snapshot.cluster);
         }

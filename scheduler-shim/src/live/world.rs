@@ -139,6 +139,7 @@ impl World {
                 Effect::Tell { .. }
                 | Effect::Silent { .. }
                 | Effect::Report(_)
+                | Effect::Group(_)
                 | Effect::Remember(_) => {}
             }
         }

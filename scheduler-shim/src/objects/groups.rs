@@ -2,28 +2,64 @@
 
 use apportion_abi::names::{ANNOTATION_GROUP, LABEL_OLD_QUEUE, LABEL_QUEUE};
 use apportion_groups::{
-    Grouping, Object, Objects, Owner, PodGroup, Preemptibility, Settings, SubGroup, Topology,
-    Workload, group, parse_duration,
+    Grouping, Malformed, Object, Objects, Owner, PodGroup, Preemptibility, Settings, SubGroup,
+    Topology, Workload, group, parse_duration,
 };
 use serde_json::Value;
 
 use super::inventory::Inventory;
 use super::owners;
 
-/// The group of a pod, or why it has none that could be scheduled.
+/// What is known of a pod's group.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The group, or why it has none that could be scheduled.
+    pub(crate) group: Result<PodGroup, String>,
+    /// The group that follows from its owners, unless somebody else makes its group.
+    pub(crate) derived: Option<PodGroup>,
+}
+
+/// The group of a pod.
 pub(crate) fn group_of(
     pod: Object<'_>,
     inventory: &Inventory,
     lookup: &Objects,
     settings: &Settings,
+) -> Found {
+    let chain = owners::chain(pod, inventory);
+    let chain = chain.iter().map(Object::new).collect();
+    let grouping = group(&Workload::new(pod, chain, lookup, settings));
+    let derived = match &grouping {
+        Ok(Grouping::Derived(derived)) => Some(PodGroup::clone(derived)),
+        Ok(Grouping::External(_)) | Err(_) => None,
+    };
+    let group = valid(pod, inventory, grouping).map(|group| match &derived {
+        Some(derived) if derived.name == group.name => with_pods_of(group, derived),
+        Some(_) | None => group,
+    });
+    Found { group, derived }
+}
+
+/// A group whose parts hold the pods that they hold by the rules, whether the pods are labelled yet or not.
+fn with_pods_of(mut group: PodGroup, derived: &PodGroup) -> PodGroup {
+    for part in &mut group.sub_groups {
+        let same = derived.sub_groups.iter().find(|one| one.name == part.name);
+        part.pods = same.map_or_else(Vec::new, |same| same.pods.clone());
+    }
+    group
+}
+
+/// The group that counts: an object goes before what follows from owners.
+fn valid(
+    pod: Object<'_>,
+    inventory: &Inventory,
+    grouping: Result<Grouping, Malformed>,
 ) -> Result<PodGroup, String> {
     let existing = |name: &str| inventory.find("PodGroup", pod.namespace(), name);
     if let Some(found) = pod.annotation(ANNOTATION_GROUP).and_then(existing) {
         return given(found, pod);
     }
-    let chain = owners::chain(pod, inventory);
-    let chain = chain.iter().map(Object::new).collect();
-    match group(&Workload::new(pod, chain, lookup, settings)) {
+    match grouping {
         Ok(Grouping::Derived(derived)) => match existing(&derived.name) {
             Some(found) => given(found, pod),
             None => Ok(*derived),

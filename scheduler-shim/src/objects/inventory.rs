@@ -19,6 +19,8 @@ const CLUSTER_WIDE: &[(&str, &str)] = &[
     ("scheduling.run.ai", "Queue"),
     ("scheduling.k8s.io", "PriorityClass"),
     ("kai.scheduler", "Topology"),
+    super::shards::SHARD,
+    super::shards::CONFIG,
     super::gpu_nodes::KIND,
     ("", "PersistentVolume"),
     ("storage.k8s.io", "StorageClass"),

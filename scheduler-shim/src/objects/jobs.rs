@@ -6,7 +6,7 @@ use std::time::Duration;
 use apportion_abi::names::{
     ANNOTATION_DELAY as DELAY, ANNOTATION_GRACE as GRACE,
     ANNOTATION_LAST_EVICTION as LAST_EVICTION, ANNOTATION_LAST_START as LAST_START,
-    ANNOTATION_STALE as STALE,
+    ANNOTATION_STALE as STALE, ANNOTATION_TOP_OWNER,
 };
 use apportion_admission::ignored;
 use apportion_groups::{Object, PodGroup, Preemptibility, parse_duration};
@@ -59,11 +59,8 @@ impl Jobs {
         let Some(job) = self.jobs.get_mut(&name) else {
             return Err("its pod group is unknown".to_owned());
         };
-        if at
-            .inventory
-            .find("PodGroup", &group.namespace, &group.name)
-            .is_none()
-        {
+        // A group that follows from its pods is as old as they are, whenever its object was written.
+        if group.annotations.contains_key(ANNOTATION_TOP_OWNER) || !at.has_object(group) {
             job.created = job.created.min(read.created.unwrap_or(at.now));
         }
         if task.status.is_allocated() && !group.annotations.contains_key(LAST_START) {
@@ -130,6 +127,11 @@ impl Reading<'_> {
             // Most have one, and there are thousands.
             tasks: Vec::with_capacity(1),
         })
+    }
+
+    fn has_object(&self, group: &PodGroup) -> bool {
+        let object = (self.inventory).find("PodGroup", &group.namespace, &group.name);
+        object.is_some()
     }
 
     fn priority(&self, group: &PodGroup, remarks: &mut Remarks) -> i32 {

@@ -4,22 +4,27 @@
 //! depends on one object alone is read when that object comes, because the objects themselves are kept as text.
 //! The group of a pod depends on its owners and on
 //! PodGroups, too: it is kept as long as nothing of its namespace and nothing cluster-wide changes that such
-//! rules look at, and not at all where the rule counted other pods.
+//! rules look at, and not at all where the rule counted other pods. PodGroups are as many as pods, so only
+//! those count that the rules looked for.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use apportion_abi::names::{ANNOTATION_RESERVED, LABEL_RESERVATION};
+use apportion_abi::names::{
+    ANNOTATION_GROUP, ANNOTATION_RESERVED, ANNOTATION_TOP_OWNER, LABEL_RESERVATION, LABEL_SUBGROUP,
+};
 use apportion_admission::ignored;
-use apportion_groups::{Object, PodGroup, Settings};
+use apportion_groups::{Object, Objects, PodGroup, Settings};
 use apportion_policy::cluster::{Cards, Node, Status, Task};
 use serde_json::Value;
 
 use super::inventory::{Inventory, called};
 use super::occupancy::Holds;
 use super::remark::{Remark, Remarks};
-use super::{admission, cards, clock, groups, jobs, nodes, pods, quantity, requests, volumes};
+use super::{
+    admission, cards, clock, group_objects, groups, jobs, nodes, pods, quantity, requests, volumes,
+};
 
 /// Who decides on pods that do not say it.
 const DEFAULT: &str = "default-scheduler";
@@ -40,6 +45,9 @@ const APART: &[&str] = &[
 /// What the label says of the pods by which KAI keeps a card for those that share it; the sharers hold it here.
 const RESERVATION: &str = "kai-resource-reservation";
 
+/// What the label `app` says of KAI's pod grouper, by its version.
+const GROUPERS: &[&str] = &["pod-grouper", "podgrouper"];
+
 /// A pod, read.
 #[derive(Debug)]
 pub(crate) struct PodRead {
@@ -57,6 +65,10 @@ pub(crate) struct PodRead {
     /// Whether it is one of KAI's that keep a card for others, and the card that it says it keeps.
     pub(crate) is_reservation: bool,
     pub(crate) keeps: Option<Box<str>>,
+    /// Whether it is KAI's pod grouper.
+    pub(crate) is_grouper: bool,
+    /// The group and the subgroup that are written on it.
+    pub(crate) membership: (Option<Box<str>>, Option<Box<str>>),
     /// What it would rather have of its node, as it says it.
     pub(crate) preferred: Vec<Value>,
     /// What it wants of cards.
@@ -76,11 +88,32 @@ pub(crate) struct PodRead {
 
 type Group = Arc<Result<PodGroup, String>>;
 
+/// A group that follows from a pod's owners, told apart from what it was before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Derived {
+    pub(crate) name: Arc<str>,
+    /// The part that holds the pod.
+    pub(crate) part: Option<Arc<str>>,
+    /// The same for two objects that say the same.
+    pub(crate) stamp: u64,
+}
+
 /// A group, and how old everything was that it was read from.
 #[derive(Debug)]
 struct Grouped {
     ages: (u64, u64),
+    /// PodGroups by namespace and name, with their ages.
+    pod_groups: Vec<(String, String, u64)>,
     group: Group,
+    derived: Option<Derived>,
+}
+
+impl Grouped {
+    fn is_of(&self, namespace: &str, ages: &Ages) -> bool {
+        let mut pod_groups = self.pod_groups.iter();
+        self.ages == ages.of(namespace)
+            && pod_groups.all(|(space, name, age)| ages.of_group(space, name) == *age)
+    }
 }
 
 impl PodRead {
@@ -107,6 +140,11 @@ impl PodRead {
             is_modest: spec["preemptionPolicy"] == "Never",
             is_reservation: pod.label(LABEL_RESERVATION) == Some(RESERVATION),
             keeps: pod.annotation(ANNOTATION_RESERVED).map(Box::from),
+            is_grouper: (pod.label(LABEL_RESERVATION)).is_some_and(|app| GROUPERS.contains(&app)),
+            membership: (
+                pod.annotation(ANNOTATION_GROUP).map(Box::from),
+                pod.label(LABEL_SUBGROUP).map(Box::from),
+            ),
             preferred: admission::preferred(pod),
             task,
             cards,
@@ -129,6 +167,11 @@ impl PodRead {
         jobs::is_over(self.status)
     }
 
+    /// Whether somebody wants it to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.status == Status::Releasing
+    }
+
     /// Whether it is on this node, and has not ended.
     pub(crate) fn is_on(&self, node: &str) -> bool {
         self.node() == Some(node) && !self.is_over()
@@ -147,33 +190,77 @@ impl PodRead {
 
     /// The group that the pod is in.
     pub(crate) fn group(&self, pod: Object<'_>, among: &Inventory, settings: &Settings) -> Group {
-        let mut known = self.group.lock().unwrap_or_else(PoisonError::into_inner);
-        let ages = among.ages.of(pod.namespace());
-        if let Some(known) = known.as_ref().filter(|known| known.ages == ages) {
-            return known.group.clone();
-        }
-        let lookup = among.lookup();
-        lookup.counted_pods();
-        // Read apart: a burst brings thousands, and what was read of each goes at once.
-        let apart = pod.read_apart();
-        let group = groups::group_of(Object::new(&apart), among, lookup, settings);
-        let group = Arc::new(group.map(without_bulk));
-        let read = Grouped {
-            ages,
-            group: group.clone(),
-        };
-        *known = Some(read).filter(|_| !lookup.counted_pods());
-        group
+        self.grouped(pod, among, settings, |grouped| grouped.group.clone())
     }
+
+    /// The group that follows from its owners, unless somebody else makes its group.
+    pub(crate) fn derived(
+        &self,
+        pod: Object<'_>,
+        among: &Inventory,
+        settings: &Settings,
+    ) -> Option<Derived> {
+        self.grouped(pod, among, settings, |grouped| grouped.derived.clone())
+    }
+
+    fn grouped<T>(
+        &self,
+        pod: Object<'_>,
+        among: &Inventory,
+        settings: &Settings,
+        asked: impl FnOnce(&Grouped) -> T,
+    ) -> T {
+        let mut known = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_of_now = |known: &&Grouped| known.is_of(pod.namespace(), &among.ages);
+        if let Some(known) = known.as_ref().filter(is_of_now) {
+            return asked(known);
+        }
+        let (read, is_lasting) = read_group(pod, among, settings);
+        let answer = asked(&read);
+        *known = Some(read).filter(|_| is_lasting);
+        answer
+    }
+}
+
+/// The group of a pod, and whether it stays so until something changes whose age is known.
+fn read_group(pod: Object<'_>, among: &Inventory, settings: &Settings) -> (Grouped, bool) {
+    let lookup: &Objects = among.lookup();
+    // Read apart: a burst brings thousands, and what was read of each goes at once.
+    let apart = pod.read_apart();
+    let pod = Object::new(&apart);
+    let (found, trace) = lookup.traced(|| groups::group_of(pod, among, lookup, settings));
+    let mut looked_for = trace.pod_groups;
+    looked_for.sort_unstable();
+    looked_for.dedup();
+    let with_age = |(space, name): (String, String)| {
+        let age = among.ages.of_group(&space, &name);
+        (space, name, age)
+    };
+    let read = Grouped {
+        ages: among.ages.of(pod.namespace()),
+        pod_groups: looked_for.into_iter().map(with_age).collect(),
+        derived: found.derived.map(|derived| Derived {
+            stamp: group_objects::stamp(&derived),
+            part: group_objects::part_of(&derived, pod.name()).map(Arc::from),
+            name: derived.name.into(),
+        }),
+        group: Arc::new(found.group.map(without_bulk)),
+    };
+    (read, !trace.looked_around)
 }
 
 /// A group without most of what it inherits, which is for the object that somebody else may write of it.
 fn without_bulk(group: PodGroup) -> PodGroup {
     let annotations = group.annotations.into_iter();
-    let is_read = |(key, _): &(String, String)| jobs::READ.contains(&key.as_str());
+    let read = annotations.filter_map(|(key, value)| match key.as_str() {
+        // That it is there says enough.
+        ANNOTATION_TOP_OWNER => Some((key, String::new())),
+        read if jobs::READ.contains(&read) => Some((key, value)),
+        _ => None,
+    });
     PodGroup {
         labels: BTreeMap::new(),
-        annotations: annotations.filter(is_read).collect(),
+        annotations: read.collect(),
         ..group
     }
 }
@@ -206,12 +293,36 @@ impl NodeRead {
 
 /// How often something changed by which pods are grouped: by namespace, and cluster-wide without a name.
 #[derive(Debug, Default)]
-pub(crate) struct Ages(BTreeMap<String, u64>);
+pub(crate) struct Ages {
+    spaces: BTreeMap<String, u64>,
+    /// Those of PodGroups, each by itself, for as long as they are there.
+    pod_groups: BTreeMap<String, BTreeMap<String, u64>>,
+    /// How many changes of PodGroups there were.
+    changes: u64,
+}
 
 impl Ages {
     fn of(&self, namespace: &str) -> (u64, u64) {
-        let age = |name| self.0.get(name).copied().unwrap_or(0);
+        let age = |name| self.spaces.get(name).copied().unwrap_or(0);
         (age(""), age(namespace))
+    }
+
+    /// The age of a PodGroup, which no other version of it has; zero if there is none.
+    pub(crate) fn of_group(&self, namespace: &str, name: &str) -> u64 {
+        let found = self.pod_groups.get(namespace).and_then(|all| all.get(name));
+        found.copied().unwrap_or(0)
+    }
+
+    fn note_group(&mut self, group: Object<'_>, is_there: bool) {
+        let named = self.pod_groups.entry(group.namespace().to_owned());
+        let named = named.or_default();
+        if is_there {
+            self.changes += 1;
+            named.insert(group.name().to_owned(), self.changes);
+        } else {
+            named.remove(group.name());
+        }
+        self.pod_groups.retain(|_, named| !named.is_empty());
     }
 
     /// Notes that an object is another than it was, one of both where it came or went.
@@ -221,9 +332,16 @@ impl Ages {
             return;
         };
         let both = before.zip(after);
-        if !both.is_some_and(|(before, after)| says_the_same(before, after)) {
-            *self.0.entry(object.namespace().to_owned()).or_default() += 1;
+        if both.is_some_and(|(before, after)| says_the_same(before, after)) {
+            return;
         }
+        if object.kind() == "PodGroup" {
+            return self.note_group(object, after.is_some());
+        }
+        *self
+            .spaces
+            .entry(object.namespace().to_owned())
+            .or_default() += 1;
     }
 }
 

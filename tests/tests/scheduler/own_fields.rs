@@ -113,6 +113,14 @@ fn the_schedulers_account_changes_nothing_else_on_pods() {
             json!({"metadata": {"annotations": {"apportion.dev/cards": "x=1"}}}),
         ),
         (
+            "an annotation beside its own",
+            json!({"metadata": {"annotations": {"pod-group-name": "gang", "note": "1"}}}),
+        ),
+        (
+            "the loss of an annotation",
+            json!({"metadata": {"annotations": {"gpu-fraction": null}}}),
+        ),
+        (
             "an annotation of others",
             json!({"metadata": {"annotations": {"note": "1"}}}),
         ),
@@ -179,6 +187,9 @@ fn the_schedulers_account_changes_nothing_else_on_pods() {
 
     let other = ["annotate", "pod", STILL, "note=1"];
     is_allowed(cluster.plane.refusal(&other), "what somebody else writes");
+    let membership = json!({"metadata": {"labels": {"kai.scheduler/subgroup-name": "workers"},
+        "annotations": {"pod-group-name": "gang"}}});
+    is_allowed(cluster.patch("merge", &membership, false), "its group");
     let label = json!({"metadata": {"labels": {"runai-gpu-group": "GPU-0"}}});
     is_allowed(cluster.patch("merge", &label, false), "its label");
     let label = json!({"metadata": {"labels": {"runai-gpu-group/GPU-1": "GPU-1"}}});
@@ -188,7 +199,8 @@ fn the_schedulers_account_changes_nothing_else_on_pods() {
     );
     let words = condition("PodScheduled", "False");
     is_allowed(cluster.patch("strategic", &words, true), "its condition");
-    let own = json!({"received-resource-type": "Fraction", "apportion.dev/cards": "GPU-0=1"});
+    let own = json!({"received-resource-type": "Fraction", "apportion.dev/cards": "GPU-0=1",
+        "pod-group-name": "gang"});
     let labels = json!({"runai-gpu-group": "GPU-0"});
     is_allowed(
         cluster.create("binding", &binding(own, labels)),

@@ -92,6 +92,13 @@ fn a_queue_says_what_its_pods_have_and_what_is_over_its_quota() {
         });
         (is_so && all["above"]["childQueues"] == json!(["below"])).then_some(())
     });
+    cluster.eventually("kubectl shows quota, allocated and requested", |_| {
+        let shown = cluster.plane.kubectl(&["get", "queue", "below"]);
+        let (header, row) = shown.split_once('\n')?;
+        let row: Vec<&str> = row.split_whitespace().collect();
+        let names = header.ends_with("GPU QUOTA   GPU ALLOCATED   GPU REQUESTED");
+        (names && row.ends_with(&["1", "1500m", "1500m"])).then_some(())
+    });
     // Nothing is written while nothing changes.
     let versions = || {
         cluster.plane.kubectl(&[

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use apportion_abi::names::LABEL_GPU_GROUP;
+use apportion_abi::names::{ANNOTATION_GROUP, LABEL_GPU_GROUP, LABEL_SUBGROUP};
 use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -16,9 +16,10 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::live::event::PodRef;
+use crate::live::grouper::{KAI, Membership};
 use crate::objects::cards::{CARDS, FRACTION, RECEIVED, text};
 
-type Texts = BTreeMap<String, String>;
+pub(super) type Texts = BTreeMap<String, String>;
 
 /// Whoever binds.
 #[derive(Clone)]
@@ -26,13 +27,27 @@ pub(super) struct Binder {
     client: Client,
     /// Whether labels of a binding reach its pod, once that was seen.
     carries_labels: Arc<OnceLock<bool>>,
+    /// Whether KAI's label for the cards of a pod is written, which KAI's binder takes for one of its own.
+    serves_kai: bool,
+}
+
+/// What a binding writes on its pod.
+#[derive(Clone, Copy)]
+pub(super) struct Written<'w> {
+    pub(super) cards: &'w [(String, u64)],
+    /// What kind of cards it got; nothing without cards.
+    pub(super) received: Option<&'w str>,
+    pub(super) joins: Option<&'w Membership>,
 }
 
 impl Binder {
-    pub(super) fn new(client: Client) -> Self {
+    /// For pods of schedulers of these names. KAI's binder deletes each pod with its label that it has no reservation
+    /// for, whoever scheduled it: so nobody gets the label where KAI's name is not ours, and KAI may be there.
+    pub(super) fn new(client: Client, names: &[String]) -> Self {
         Self {
             client,
             carries_labels: Arc::default(),
+            serves_kai: names.iter().any(|name| name == KAI),
         }
     }
 
@@ -41,11 +56,10 @@ impl Binder {
         &self,
         node: &str,
         pod: &PodRef,
-        cards: &[(String, u64)],
-        received: Option<&str>,
+        written: Written<'_>,
     ) -> Result<(), kube::Error> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let labels = received.map_or_else(Texts::new, |received| labels(cards, received));
+        let labels = written.labels(self.serves_kai);
         let are_carried = match labels.is_empty() {
             true => Some(true),
             false => self.carries_labels.get().copied(),
@@ -53,8 +67,7 @@ impl Binder {
         if are_carried == Some(false) {
             label(&pods, pod, &labels).await?;
         }
-        let annotations = received.map(|received| annotations(cards, received));
-        let binding = binding(node, pod, annotations, labels.clone());
+        let binding = binding(node, pod, written.annotations(), labels.clone());
         let parameters = PostParams::default();
         let _: Value = pods
             .create_subresource("binding", &pod.name, &parameters, &binding)
@@ -92,13 +105,13 @@ async fn label(pods: &Api<Pod>, pod: &PodRef, labels: &Texts) -> Result<(), kube
     Ok(())
 }
 
-fn binding(node: &str, pod: &PodRef, annotations: Option<Texts>, labels: Texts) -> Binding {
+fn binding(node: &str, pod: &PodRef, annotations: Texts, labels: Texts) -> Binding {
     Binding {
         metadata: ObjectMeta {
             name: Some(pod.name.clone()),
             namespace: Some(pod.namespace.clone()),
             uid: Some(pod.uid.clone()),
-            annotations,
+            annotations: Some(annotations).filter(|annotations| !annotations.is_empty()),
             labels: Some(labels).filter(|labels| !labels.is_empty()),
             ..ObjectMeta::default()
         },
@@ -110,22 +123,77 @@ fn binding(node: &str, pod: &PodRef, annotations: Option<Texts>, labels: Texts) 
     }
 }
 
-fn annotations(cards: &[(String, u64)], received: &str) -> Texts {
-    let mut annotations = Texts::from([(RECEIVED.to_owned(), received.to_owned())]);
-    if !cards.is_empty() {
-        annotations.insert(CARDS.to_owned(), text(cards));
+impl Written<'_> {
+    fn annotations(self) -> Texts {
+        let mut annotations = Texts::new();
+        if let Some(received) = self.received {
+            annotations.insert(RECEIVED.to_owned(), received.to_owned());
+            if !self.cards.is_empty() {
+                annotations.insert(CARDS.to_owned(), text(self.cards));
+            }
+        }
+        if let Some(joins) = self.joins {
+            annotations.insert(ANNOTATION_GROUP.to_owned(), joins.group.clone());
+        }
+        annotations
     }
-    annotations
+
+    fn labels(self, serves_kai: bool) -> Texts {
+        let mut labels = self.joins.map_or_else(Texts::new, membership_labels);
+        if serves_kai && self.received == Some(FRACTION) {
+            labels.extend(self.shared());
+        }
+        labels
+    }
+
+    /// The cards that a pod shares with others.
+    fn shared(self) -> impl Iterator<Item = (String, String)> {
+        let is_one = self.cards.len() == 1;
+        self.cards.iter().map(move |(card, _)| match is_one {
+            true => (LABEL_GPU_GROUP.to_owned(), card.clone()),
+            false => (format!("{LABEL_GPU_GROUP}/{card}"), card.clone()),
+        })
+    }
 }
 
-/// The cards that a pod shares with others.
-fn labels(cards: &[(String, u64)], received: &str) -> Texts {
-    let group = |(card, _): &(String, u64)| match cards {
-        [_] => (LABEL_GPU_GROUP.to_owned(), card.clone()),
-        _ => (format!("{LABEL_GPU_GROUP}/{card}"), card.clone()),
-    };
-    match received {
-        FRACTION => cards.iter().map(group).collect(),
-        _ => Texts::new(),
+/// The part of its group that a pod is in.
+pub(super) fn membership_labels(membership: &Membership) -> Texts {
+    let part = membership.part.iter();
+    part.map(|part| (LABEL_SUBGROUP.to_owned(), part.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kais_label_is_written_only_in_place_of_kai() {
+        let cards = [("GPU-1".to_owned(), 1), ("GPU-2".to_owned(), 1)];
+        let written = |count: usize| Written {
+            cards: &cards[..count],
+            received: Some(FRACTION),
+            joins: None,
+        };
+        assert_eq!(written(1).labels(false), Texts::new());
+        assert_eq!(written(1).labels(true)[LABEL_GPU_GROUP], "GPU-1");
+        assert_eq!(written(2).labels(true).len(), 2);
+        assert_eq!(written(2).annotations()[CARDS], text(&cards));
+    }
+
+    #[test]
+    fn a_pod_gets_its_group_with_its_binding_whether_it_got_cards_or_not() {
+        let joins = Membership {
+            group: "pg".to_owned(),
+            part: Some("workers".to_owned()),
+        };
+        let written = Written {
+            cards: &[],
+            received: None,
+            joins: Some(&joins),
+        };
+        let expected = |key: &str, value: &str| Texts::from([(key.to_owned(), value.to_owned())]);
+        assert_eq!(written.annotations(), expected(ANNOTATION_GROUP, "pg"));
+        assert_eq!(written.labels(false), expected(LABEL_SUBGROUP, "workers"));
     }
 }

@@ -54,6 +54,12 @@ impl Later {
         }
     }
 
+    /// Waits until something that nobody waits for may be written.
+    pub(super) async fn turn(&self) {
+        let bound = *self.bound.borrow();
+        sleep_until(turn(Instant::now(), bound)).await;
+    }
+
     /// Notes that a binding ended.
     pub(super) fn bound(&self) {
         self.bound.send_replace(Instant::now());

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use apportion_groups::Settings;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -89,6 +90,13 @@ fn object(which: u8, way: u8) -> Value {
             json!({"apiVersion": "v1", "kind": "Namespace",
                 "metadata": {"name": "space", "labels": {"env": env}}})
         }
+        11 => {
+            let mut group = named("scheduling.run.ai/v2alpha2", "PodGroup", "pg-o-o");
+            let key = "kai.scheduler/top-owner-metadata";
+            group["metadata"]["annotations"][key] = "{}".into();
+            group["spec"] = json!({"minMember": way % 3, "queue": format!("q{}", way % 2)});
+            group
+        }
         _ => {
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("n{}", which % 2),
                 "labels": {"nvidia.com/gpu.count": way.to_string()}}})
@@ -102,13 +110,19 @@ fn says(inventory: &Inventory) -> String {
     let (nobody, nothing) = (BTreeMap::new(), Known::default());
     let now = Duration::from_secs(1_800_000_000);
     let all = snapshot(inventory, &schedulers, &nobody, &nothing, now, &mut remarks);
-    format!("{:#?}\n{:#?}\n{remarks:#?}", all.cluster, all.strays)
+    let settings = Settings::default();
+    let derived = (inventory.pods()).map(|(pod, read)| read.derived(pod, inventory, &settings));
+    let derived: Vec<_> = derived.collect();
+    format!(
+        "{:#?}\n{:#?}\n{remarks:#?}\n{derived:#?}",
+        all.cluster, all.strays
+    )
 }
 
 proptest! {
     #[test]
     fn what_is_kept_is_what_reading_anew_says(
-        steps in prop::collection::vec((0_u8..11, 0..2 * MAKERS, prop::bool::weighted(0.25)), 1..40)
+        steps in prop::collection::vec((0_u8..12, 0..2 * MAKERS, prop::bool::weighted(0.25)), 1..40)
     ) {
         let mut remarks = Remarks::default();
         let mut kept = Inventory::of(Vec::new(), &mut remarks);

@@ -6,6 +6,9 @@ use apportion_policy::cluster::{Group, Job, PodSet, Status, Task};
 
 use super::Books;
 
+/// The one set of a group without parts.
+const WHOLE: &str = "default";
+
 /// A job's gang.
 pub(crate) struct Together<'a> {
     sets: Vec<&'a PodSet>,
@@ -57,16 +60,25 @@ fn unready(job: &Job, sets: &[&PodSet]) -> Option<String> {
         let tasks = job.tasks.iter().filter(|task| task.set == set.name);
         tasks.filter(|task| status(task.status)).count()
     };
-    let short = sets.iter().find(|set| {
+    let short = sets.iter().filter(|set| {
         let ready = in_set(set, |status| status.is_alive() && status != Status::Gated);
         ready < set.min_available && needs_all(&job.root)
-    })?;
-    Some(format!(
-        "Job is not ready for scheduling. Waiting for {} pods, currently {} exist, {} are gated",
-        short.min_available,
-        in_set(short, Status::is_alive),
-        in_set(short, |status| status == Status::Gated)
-    ))
+    });
+    let sentences = short.map(|set| {
+        let exist = in_set(set, Status::is_alive);
+        let gated = in_set(set, |status| status == Status::Gated);
+        let (wanted, name) = (set.min_available, set.name.as_str());
+        match name {
+            WHOLE => format!(
+                " Waiting for {wanted} pods, currently {exist} exist, {gated} are gated"
+            ),
+            name => format!(
+                " Waiting for {wanted} pods for SubGroup {name}, currently {exist} exist, {gated} are gated."
+            ),
+        }
+    });
+    let sentences: String = sentences.collect();
+    (!sentences.is_empty()).then(|| format!("Job is not ready for scheduling.{sentences}"))
 }
 
 /// The waiting pods that a gang lacks to its minimum.

@@ -1,0 +1,217 @@
+//! What is written about pod groups: their objects, the mark on their pods, and that pods are missing.
+//!
+//! Nobody waits for any of it, and there may be as much of it as there are pods. So it has a few requests of its own,
+//! and while pods are bound it is written slowly. A right that is missing is said once, not once for each
+//! pod, and then asked for again now and then: somebody may grant it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use kube::api::{
+    Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
+use kube::runtime::events;
+use kube::{Client, core::Status};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
+
+use super::PATIENCE;
+use super::binding::{Texts, membership_labels};
+use super::later::Later;
+use crate::live::event::PodRef;
+use crate::live::grouper::{GroupWrite, Membership};
+use crate::live::nodes::chain;
+use crate::objects::group_objects::{API_VERSION, KIND};
+use apportion_abi::names::ANNOTATION_GROUP;
+
+/// How many of these requests may be under way.
+const AT_ONCE: usize = 8;
+/// How long nothing is asked after the API server said that it may not be.
+const REFUSED_FOR: Duration = Duration::from_secs(15);
+
+/// Whoever writes about groups.
+#[derive(Clone)]
+pub(super) struct GroupWriter {
+    client: Client,
+    recorder: Arc<events::Recorder>,
+    free: Arc<Semaphore>,
+    later: Later,
+    /// Until when nothing is asked, by what may not be done.
+    refused: Arc<Mutex<Option<Instant>>>,
+}
+
+/// Why something was not written.
+enum NotWritten {
+    /// The API server lets nobody like us write it.
+    Forbidden(String),
+    /// It failed for this object.
+    Failed(String),
+}
+
+impl GroupWriter {
+    pub(super) fn new(client: Client, recorder: Arc<events::Recorder>, later: Later) -> Self {
+        Self {
+            client,
+            recorder,
+            free: Arc::new(Semaphore::new(AT_ONCE)),
+            later,
+            refused: Arc::default(),
+        }
+    }
+
+    /// Writes, and says whether that is done.
+    pub(super) async fn write(&self, write: GroupWrite) -> bool {
+        let Ok(_turn) = self.free.acquire().await else {
+            return false;
+        };
+        self.later.turn().await;
+        if self.is_refused() {
+            return false;
+        }
+        let what = name(&write);
+        let done = match timeout(PATIENCE, self.ask(write)).await {
+            Ok(done) => done.map_err(why_not),
+            Err(late) => Err(NotWritten::Failed(late.to_string())),
+        };
+        match done {
+            Ok(()) => {
+                self.allowed();
+                true
+            }
+            Err(NotWritten::Forbidden(why)) => {
+                self.refuse(&why);
+                false
+            }
+            Err(NotWritten::Failed(why)) => {
+                warn!(what, why, "Failed to write a pod group");
+                false
+            }
+        }
+    }
+
+    async fn ask(&self, write: GroupWrite) -> Result<(), kube::Error> {
+        match write {
+            GroupWrite::Create(object) => self.create(object).await,
+            GroupWrite::Change(namespace, name, change) => {
+                let groups = self.groups(&namespace);
+                let (parameters, patch) = (PatchParams::default(), Patch::Merge(change));
+                groups.patch(&name, &parameters, &patch).await.map(drop)
+            }
+            GroupWrite::Mark(pod, membership) => self.mark(&pod, &membership).await,
+            GroupWrite::NotReady(group, sentence) => self.tell(&group, sentence).await,
+        }
+    }
+
+    async fn create(&self, object: Value) -> Result<(), kube::Error> {
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+        let groups = self.groups(namespace);
+        let object: DynamicObject =
+            serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
+        match groups.create(&PostParams::default(), &object).await {
+            Ok(_) => Ok(()),
+            // Somebody was faster: what it says is looked at when it shows.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    async fn mark(&self, pod: &PodRef, membership: &Membership) -> Result<(), kube::Error> {
+        let labels = membership_labels(membership);
+        let annotations = Texts::from([(ANNOTATION_GROUP.to_owned(), membership.group.clone())]);
+        let patch = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"uid": pod.uid, "annotations": annotations, "labels": labels}});
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let parameters = PatchParams::default();
+        let done = pods
+            .patch_metadata(&pod.name, &parameters, &Patch::Merge(patch))
+            .await;
+        match done {
+            Ok(_) => Ok(()),
+            // It is gone, or another one has its name.
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    async fn tell(&self, group: &Value, sentence: String) -> Result<(), kube::Error> {
+        let text = |field: &str| group[field].as_str().map(str::to_owned);
+        let event = events::Event {
+            type_: events::EventType::Normal,
+            reason: "NotReady".to_owned(),
+            note: Some(sentence.chars().take(1000).collect()),
+            action: "Scheduling".to_owned(),
+            secondary: None,
+        };
+        let reference = ObjectReference {
+            api_version: Some(API_VERSION.to_owned()),
+            kind: Some(KIND.to_owned()),
+            name: text("name"),
+            namespace: text("namespace"),
+            uid: text("uid"),
+            ..ObjectReference::default()
+        };
+        self.recorder.publish(&event, &reference).await
+    }
+
+    fn groups(&self, namespace: &str) -> Api<DynamicObject> {
+        let (group, version) = API_VERSION.split_once('/').unwrap_or_default();
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, KIND));
+        Api::namespaced_with(self.client.clone(), namespace, &kind)
+    }
+
+    fn is_refused(&self) -> bool {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn refuse(&self, why: &str) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.is_none() {
+            warn!(
+                why,
+                "Pod groups are not written: the API server refuses it; pods are scheduled all the same"
+            );
+        }
+        *refused = Some(Instant::now() + REFUSED_FOR);
+    }
+
+    fn allowed(&self) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.take().is_some() {
+            info!("Pod groups are written again");
+        }
+    }
+}
+
+fn name(write: &GroupWrite) -> String {
+    match write {
+        GroupWrite::Mark(pod, _) => format!("Pod {}", pod.full()),
+        GroupWrite::Create(_) | GroupWrite::Change(..) | GroupWrite::NotReady(..) => {
+            let subject = write.subject();
+            subject.map_or_else(String::new, |(namespace, name)| {
+                format!("PodGroup {namespace}/{name}")
+            })
+        }
+    }
+}
+
+fn why_not(problem: kube::Error) -> NotWritten {
+    match &problem {
+        kube::Error::Api(status) if is_missing_right(status) => {
+            NotWritten::Forbidden(status.message.clone())
+        }
+        _ => NotWritten::Failed(chain(&problem)),
+    }
+}
+
+/// Whether nobody like us may do it, or there is no such kind; not whether this object was refused, as by a policy or
+/// because its namespace ends.
+fn is_missing_right(status: &Status) -> bool {
+    let has_no_right = status.code == 403 && status.message.contains(" cannot ");
+    let lacks = |text| status.message.contains(text);
+    let has_no_kind = status.code == 404 && (lacks("could not find") || lacks("page not found"));
+    has_no_right || has_no_kind
+}

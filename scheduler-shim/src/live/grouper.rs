@@ -1,0 +1,328 @@
+//! Pod groups as objects: what KAI's pod grouper does, for pods whose group follows from their owners.
+//!
+//! The policy needs none of it: a group counts as soon as its pods are there. The objects are for people, for tools
+//! that know KAI, and for KAI's own programs. So each is written once and again when it should say something
+//! else, never before a binding, and nothing waits for it. A pod that starts gets its group with its binding, which is
+//! no request more; a pod that waits gets it by a request of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use apportion_groups::{Object, Settings};
+use clap::ValueEnum;
+use serde_json::Value;
+
+use super::back_off::BackOff;
+use super::event::{Effect, PodRef};
+use super::model::Model;
+use crate::objects::group_objects;
+use crate::objects::groups;
+use crate::objects::reads::{Derived, PodRead};
+use crate::reasons::waiting::{Reason, Waiting};
+
+/// Under which name KAI's pod grouper looks for pods.
+pub(crate) const KAI: &str = "kai-scheduler";
+/// How many writes may be under way.
+const AT_ONCE: usize = 500;
+/// How long a write that succeeded may take to show.
+const SHOWN_WITHIN: Duration = Duration::from_secs(30);
+
+/// Whose pods get PodGroup objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PodGroups {
+    /// All pods of this scheduler; those of kai-scheduler only while KAI's pod grouper does not run
+    #[default]
+    Auto,
+    /// All pods of this scheduler
+    On,
+    /// No pods
+    Off,
+}
+
+/// The group that a pod is in, as it is written on the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Membership {
+    pub(crate) group: String,
+    pub(crate) part: Option<String>,
+}
+
+/// Something to write about a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GroupWrite {
+    /// Make the object.
+    Create(Value),
+    /// Merge this into the object of that namespace and name.
+    Change(String, String, Value),
+    /// Write on a pod which group it is in.
+    Mark(PodRef, Membership),
+    /// Say that pods of a group are missing.
+    NotReady(Value, String),
+}
+
+/// What a write is about: a group by namespace and name, or a pod by its UID.
+pub(crate) type Subject = (String, String);
+
+impl GroupWrite {
+    /// What it is about; nobody awaits that something was said.
+    pub(crate) fn subject(&self) -> Option<Subject> {
+        match self {
+            Self::Create(object) => {
+                let object = Object::new(object);
+                Some((object.namespace().to_owned(), object.name().to_owned()))
+            }
+            Self::Change(namespace, name, _) => Some((namespace.clone(), name.clone())),
+            Self::Mark(pod, _) => Some((String::new(), pod.uid.clone())),
+            Self::NotReady(..) => None,
+        }
+    }
+}
+
+/// What was written, and what is not written now.
+#[derive(Debug, Default)]
+pub(crate) struct Grouper {
+    pub(crate) whose: PodGroups,
+    /// Groups that say what they should: by the stamp of that, and the age of the object.
+    settled: BTreeMap<Subject, (u64, u64)>,
+    /// Who was asked to write what, and until when that is awaited.
+    asked: BTreeMap<Subject, Duration>,
+    /// Whose write failed.
+    failed: BackOff,
+    /// What was last said about groups that lack pods.
+    said: BTreeMap<String, String>,
+    /// Whether KAI's pod grouper was there when all groups were last looked at.
+    is_beside_kais: bool,
+}
+
+impl Grouper {
+    /// For the groups of these pods.
+    pub(crate) fn new(whose: PodGroups) -> Self {
+        Self {
+            whose,
+            ..Self::default()
+        }
+    }
+
+    /// Notes how a write ended.
+    pub(crate) fn answered(&mut self, now: Duration, subject: &Subject, is_done: bool) {
+        let key = key(subject);
+        if is_done {
+            return self.failed.forget(&key);
+        }
+        self.asked.remove(subject);
+        self.settled.remove(subject);
+        self.failed.failed(&key, now);
+    }
+
+    /// Whether the groups of KAI's pods are left to KAI's pod grouper.
+    fn leaves_kais(&self) -> bool {
+        self.whose == PodGroups::Auto && self.is_beside_kais
+    }
+
+    fn may_ask(&self, now: Duration, subject: &Subject) -> bool {
+        let is_asked = self.asked.get(subject).is_some_and(|until| now < *until);
+        !is_asked && !self.failed.holds(&key(subject), now) && self.asked.len() < AT_ONCE
+    }
+
+    fn ask(&mut self, now: Duration, subject: Subject) {
+        self.asked.insert(subject, now + SHOWN_WITHIN);
+    }
+}
+
+fn key((space, name): &Subject) -> String {
+    format!("{space}/{name}")
+}
+
+/// A pod of ours whose group follows from its owners.
+struct Member<'m> {
+    object: Object<'m>,
+    read: &'m PodRead,
+    derived: Derived,
+}
+
+impl Member<'_> {
+    fn is_marked(&self) -> bool {
+        let (group, part) = &self.read.membership;
+        group.as_deref() == Some(&*self.derived.name)
+            && (self.derived.part.is_none() || *part.as_deref().unwrap_or("") == *self.part())
+    }
+
+    fn part(&self) -> &str {
+        self.derived.part.as_deref().unwrap_or("")
+    }
+}
+
+impl Model {
+    /// Brings objects of groups, and what pods say of their groups, up to what they should be.
+    pub(crate) fn write_groups(&mut self, now: Duration) -> Vec<Effect> {
+        let mut grouper = std::mem::take(&mut self.grouper);
+        let mut effects = Vec::new();
+        if grouper.whose != PodGroups::Off {
+            grouper.asked.retain(|_, until| now < *until);
+            let mut seen = BTreeSet::new();
+            let settings = Settings::default();
+            grouper.is_beside_kais = self.has_kais_grouper();
+            for member in self.members(grouper.leaves_kais(), &settings) {
+                let space = member.object.namespace().to_owned();
+                let group: Subject = (space, member.derived.name.to_string());
+                if seen.insert(group.clone()) {
+                    effects.extend(self.write_group(&mut grouper, now, &member, &group));
+                }
+                effects.extend(self.mark_member(&mut grouper, now, &member));
+            }
+            grouper.settled.retain(|group, _| seen.contains(group));
+        }
+        self.grouper = grouper;
+        self.inventory.rest();
+        effects.into_iter().map(Effect::Group).collect()
+    }
+
+    /// The pods whose groups are ours to write.
+    fn members<'m>(
+        &'m self,
+        is_theirs: bool,
+        settings: &'m Settings,
+    ) -> impl Iterator<Item = Member<'m>> {
+        let live = self.inventory.pods().filter(move |(_, read)| {
+            let is_ours = (self.schedulers.iter()).any(|name| **name == *read.scheduler);
+            is_ours && !read.is_over() && !(is_theirs && *read.scheduler == *KAI)
+        });
+        live.filter_map(move |(object, read)| {
+            let derived = read.derived(object, &self.inventory, settings)?;
+            Some(Member {
+                object,
+                read,
+                derived,
+            })
+        })
+    }
+
+    fn has_kais_grouper(&self) -> bool {
+        let mut pods = self.inventory.pods();
+        pods.any(|(_, read)| read.is_grouper && !read.is_over())
+    }
+
+    /// The object of a member's group, as far as it is not as it should be.
+    fn write_group(
+        &self,
+        grouper: &mut Grouper,
+        now: Duration,
+        member: &Member<'_>,
+        group: &Subject,
+    ) -> Option<GroupWrite> {
+        let (space, name) = group;
+        let age = self.inventory.ages.of_group(space, name);
+        let is_there = age != 0;
+        let wanted = (member.derived.stamp, age);
+        if is_there && grouper.settled.get(group) == Some(&wanted) {
+            return None;
+        }
+        // A pod that ends needs no group that it does not have yet.
+        let is_needed = is_there || !member.read.is_ending() && grouper.may_ask(now, group);
+        let write = is_needed.then(|| self.group_write(member, group)).flatten();
+        if is_there && (write.is_none() || grouper.may_ask(now, group)) {
+            grouper.settled.insert(group.clone(), wanted);
+        }
+        if is_there && write.is_none() {
+            grouper.asked.remove(group);
+        }
+        let write = write.filter(|_| grouper.may_ask(now, group))?;
+        grouper.ask(now, group.clone());
+        Some(write)
+    }
+
+    /// What has to be written of a member's group, read anew.
+    fn group_write(&self, member: &Member<'_>, (space, name): &Subject) -> Option<GroupWrite> {
+        let (settings, lookup) = (Settings::default(), self.inventory.lookup());
+        let found = groups::group_of(member.object, &self.inventory, lookup, &settings);
+        // Without the uid of its owner the API server refuses it.
+        let derived = found
+            .derived
+            .filter(|derived| !derived.owner.uid.is_empty())?;
+        match self.inventory.find(group_objects::KIND, space, name) {
+            None => Some(GroupWrite::Create(group_objects::object(&derived))),
+            Some(there) if !group_objects::is_derived(there) => None,
+            Some(there) => group_objects::change(there, &derived)
+                .map(|change| GroupWrite::Change(space.clone(), name.clone(), change)),
+        }
+    }
+
+    /// What a pod that waits or runs should say of its group. One that starts gets it with its binding.
+    fn mark_member(
+        &self,
+        grouper: &mut Grouper,
+        now: Duration,
+        member: &Member<'_>,
+    ) -> Option<GroupWrite> {
+        let pod = PodRef::of(member.object);
+        let subject = (String::new(), pod.uid.clone());
+        if member.is_marked() {
+            grouper.asked.remove(&subject);
+            return None;
+        }
+        let is_starting = self.starts.get(&pod.uid).is_some();
+        if is_starting || member.read.is_ending() || !grouper.may_ask(now, &subject) {
+            return None;
+        }
+        grouper.ask(now, subject);
+        Some(GroupWrite::Mark(pod, membership(&member.derived)))
+    }
+
+    /// What is written on a pod about its group when it starts, unless it says so already.
+    pub(crate) fn joins(&self, pod: &PodRef) -> Option<Membership> {
+        if self.grouper.whose == PodGroups::Off {
+            return None;
+        }
+        let object = self.inventory.find("Pod", &pod.namespace, &pod.name)?;
+        let read = self.inventory.pod(&pod.namespace, &pod.name)?;
+        if *read.scheduler == *KAI && self.grouper.leaves_kais() {
+            return None;
+        }
+        let derived = read.derived(object, &self.inventory, &Settings::default())?;
+        let member = Member {
+            object,
+            read,
+            derived,
+        };
+        (!member.is_marked()).then(|| membership(&member.derived))
+    }
+
+    /// Says of groups that lack pods how many, when that changes: in KAI's words, as an event of the group.
+    pub(crate) fn tell_not_ready(&mut self, waiting: &[Waiting]) -> Vec<Effect> {
+        let mut lacking = BTreeMap::new();
+        for one in waiting {
+            if let (Reason::NotReady, Some(group)) = (one.reason, &one.job) {
+                lacking.entry(group).or_insert(&one.message);
+            }
+        }
+        let said = &mut self.grouper.said;
+        said.retain(|group, _| lacking.contains_key(group));
+        let mut effects = Vec::new();
+        for (group, message) in lacking {
+            let (space, name) = group.split_once('/').unwrap_or_default();
+            let Some(object) = self.inventory.find(group_objects::KIND, space, name) else {
+                continue;
+            };
+            if said.get(group) == Some(message) {
+                continue;
+            }
+            said.insert(group.clone(), message.clone());
+            let reference =
+                serde_json::json!({"namespace": space, "name": name, "uid": object.uid()});
+            effects.push(Effect::Group(GroupWrite::NotReady(
+                reference,
+                message.clone(),
+            )));
+        }
+        effects
+    }
+}
+
+fn membership(derived: &Derived) -> Membership {
+    Membership {
+        group: derived.name.to_string(),
+        part: derived.part.as_deref().map(str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests;

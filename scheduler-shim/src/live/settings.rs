@@ -1,0 +1,77 @@
+//! What KAI's SchedulingShard and Config say of themselves: which of their settings are not in effect.
+//!
+//! Conditions of others stay: KAI's operator has its own.
+
+use std::time::Duration;
+
+use apportion_groups::Object;
+use serde_json::{Value, json};
+
+use super::event::Report;
+use super::statuses::{condition, report, said, shown};
+use crate::objects::inventory::Inventory;
+use crate::objects::shards;
+
+const KIND: &str = "Supported";
+
+/// The statuses that say something else than they should.
+pub(crate) fn due(inventory: &Inventory, now: Duration) -> Vec<Report> {
+    let now = shown(now);
+    let all = shards::unsupported(inventory).into_iter();
+    all.filter_map(|(object, fields)| supported(object, &fields, &now))
+        .collect()
+}
+
+fn supported(object: Object<'_>, fields: &[String], now: &str) -> Option<Report> {
+    let (reason, message) = match fields {
+        [] => ("InEffect", "every setting is in effect".to_owned()),
+        fields => (
+            "NotInEffect",
+            format!("not in effect: {}", fields.join(", ")),
+        ),
+    };
+    let is_said = said(object, "conditions", KIND)["message"].as_str() == Some(&message);
+    let ours = condition(object, KIND, fields.is_empty(), reason, &message, now);
+    let mut all: Vec<Value> = (object.json()["status"]["conditions"].as_array())
+        .into_iter()
+        .flatten()
+        .filter(|one| one["type"] != KIND)
+        .cloned()
+        .collect();
+    all.push(ours);
+    let news = (!fields.is_empty() && !is_said).then_some(message);
+    report(object, json!({"conditions": all}), news)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::remark::Remarks;
+
+    #[test]
+    fn a_shard_says_what_is_not_in_effect_and_keeps_the_conditions_of_others() {
+        let others = json!({"type": "Deployed", "status": "True", "reason": "deployed", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let mut shard = json!({"apiVersion": "kai.scheduler/v1", "kind": "SchedulingShard",
+            "metadata": {"name": "default", "uid": "u"}, "spec": {"kValue": 2.0},
+            "status": {"conditions": [others]}});
+        let due_of = |shard: &Value| {
+            let inventory = Inventory::of(vec![shard.clone()], &mut Remarks::default());
+            due(&inventory, Duration::from_secs(1_800_000_000)).pop()
+        };
+        let first = due_of(&shard).expect("it says nothing yet");
+        assert_eq!(first.status["conditions"][0], others);
+        let ours = &first.status["conditions"][1];
+        assert_eq!(
+            (&ours["status"], &ours["message"]),
+            (&json!("False"), &json!("not in effect: spec.kValue"))
+        );
+        assert_eq!(first.news.as_deref(), Some("not in effect: spec.kValue"));
+        shard["status"] = first.status;
+        assert_eq!(due_of(&shard), None);
+        shard["spec"] = json!({"placementStrategy": {"gpu": "spread"}});
+        let again = due_of(&shard).expect("it changed");
+        assert_eq!(again.status["conditions"][1]["status"], "True");
+        assert_eq!(again.news, None);
+    }
+}

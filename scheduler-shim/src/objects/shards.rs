@@ -1,0 +1,243 @@
+//! KAI's SchedulingShard and Config, as far as their users set what this scheduler has, too.
+//!
+//! A shard's settings go before those of the command line, at once and without a restart. There is one scheduler for all
+//! nodes: of several shards the one named `default` counts, or the first without a label value. What is not
+//! understood is named in the condition `Supported` of the object and changes nothing.
+
+use apportion_groups::{Object, parse_duration};
+use apportion_policy::Action;
+use apportion_policy::cluster::{Grace, Settings, SharedCards, Strategy};
+use serde_json::Value;
+
+use super::inventory::Inventory;
+use crate::reasons::words;
+
+pub(crate) const SHARD: (&str, &str) = ("kai.scheduler", "SchedulingShard");
+pub(crate) const CONFIG: (&str, &str) = ("kai.scheduler", "Config");
+/// The shard that KAI makes where nobody names one.
+const DEFAULT: &str = "default";
+/// What is understood by leaving it alone: the memory and the time of KAI's own program.
+const NEEDLESS: &[&str] = &["goMemLimitRatio", "goMemLimit", "scenarioSearchBudgets"];
+
+/// What an object says that is not understood, by the path of its field; with why, where that is not plain.
+pub(crate) type Unsupported = Vec<String>;
+
+/// Enters what the shard says that counts.
+pub(crate) fn enter(inventory: &Inventory, settings: &mut Settings) {
+    if let Some(shard) = counting(inventory) {
+        let _ = read(shard, settings);
+    }
+}
+
+/// What of each shard and each Config is not understood.
+pub(crate) fn unsupported(inventory: &Inventory) -> Vec<(Object<'_>, Unsupported)> {
+    let counting = counting(inventory).map(Object::name);
+    let shards = inventory.all(SHARD.1).map(|shard| {
+        if Some(shard.name()) == counting {
+            return (shard, read(shard, &mut Settings::default()));
+        }
+        let why = "one shard counts, for all nodes; this is another";
+        (shard, vec![why.to_owned()])
+    });
+    let configs = inventory.all(CONFIG.1).map(|config| {
+        let fields = config.json()["spec"].as_object().into_iter().flatten();
+        let fields = fields.map(|(field, _)| format!("spec.{field}"));
+        (config, fields.collect())
+    });
+    shards.chain(configs).collect()
+}
+
+fn counting(inventory: &Inventory) -> Option<Object<'_>> {
+    let named = inventory.find(SHARD.1, "", DEFAULT);
+    let has_label = |shard: &Object<'_>| {
+        let label = shard.json()["spec"]["partitionLabelValue"].as_str();
+        label.is_some_and(|label| !label.is_empty())
+    };
+    named.or_else(|| inventory.all(SHARD.1).find(|shard| !has_label(shard)))
+}
+
+/// Enters what a shard says, and says what of it is not understood.
+fn read(shard: Object<'_>, settings: &mut Settings) -> Unsupported {
+    let mut unsupported = Unsupported::new();
+    let spec = shard.json()["spec"].as_object().into_iter().flatten();
+    for (field, value) in spec {
+        let parts = value.as_object().into_iter().flatten();
+        for_each(field, value, parts, settings, &mut unsupported);
+    }
+    unsupported
+}
+
+fn for_each<'v>(
+    field: &str,
+    value: &Value,
+    parts: impl Iterator<Item = (&'v String, &'v Value)>,
+    settings: &mut Settings,
+    unsupported: &mut Unsupported,
+) {
+    let part: fn(&mut Settings, &str, &Value) -> Option<()> = match field {
+        "placementStrategy" => placement,
+        "queueDepthPerAction" => queue_depth,
+        "minRuntime" => min_runtime,
+        "args" => argument,
+        field if NEEDLESS.contains(&field) => return,
+        "partitionLabelValue" if *value == "" => return,
+        _ => {
+            unsupported.push(format!("spec.{field}"));
+            return;
+        }
+    };
+    for (name, value) in parts {
+        if part(settings, name, value).is_none() {
+            unsupported.push(format!("spec.{field}.{name}: {value}"));
+        }
+    }
+}
+
+fn placement(settings: &mut Settings, of: &str, how: &Value) -> Option<()> {
+    let strategy = match how.as_str()? {
+        "binpack" => Strategy::Binpack,
+        "spread" => Strategy::Spread,
+        _ => return None,
+    };
+    match of {
+        "cpu" => settings.cpu_nodes = strategy,
+        "gpu" => {
+            settings.gpu_nodes = strategy;
+            settings.cards = strategy;
+            settings.shared_cards = match strategy {
+                Strategy::Spread => SharedCards::NoMatter,
+                Strategy::Binpack | Strategy::ByName => SharedCards::Any,
+            };
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+fn queue_depth(settings: &mut Settings, action: &str, jobs: &Value) -> Option<()> {
+    let named = |one: &Action| words::action(*one) == action;
+    let action = Action::ALL.into_iter().find(named)?;
+    let jobs = usize::try_from(jobs.as_u64()?).ok()?;
+    settings.queue_depth.insert(action, jobs);
+    Some(())
+}
+
+fn min_runtime(settings: &mut Settings, against: &str, time: &Value) -> Option<()> {
+    let time = parse_duration(time.as_str()?)?;
+    match against {
+        "preemptMinRuntime" => settings.preempt_min_runtime = time,
+        "reclaimMinRuntime" => settings.reclaim_min_runtime = time,
+        _ => return None,
+    }
+    Some(())
+}
+
+/// An option of KAI's scheduler. Both names of the first are in use.
+fn argument(settings: &mut Settings, name: &str, value: &Value) -> Option<()> {
+    let text = value.as_str()?;
+    match name {
+        "max-consolidation-preemptees" | "max-number-consolidation-preemptees" => {
+            settings.max_consolidated = at_most(text)?;
+        }
+        "allow-consolidating-reclaim" => settings.consolidating_reclaim = text.parse().ok()?,
+        "default-staleness-grace-period" => settings.grace = grace(text)?,
+        _ => return None,
+    }
+    Some(())
+}
+
+/// A number; negative is no bound.
+fn at_most(text: &str) -> Option<Option<usize>> {
+    let number: i64 = text.parse().ok()?;
+    Some(usize::try_from(number).ok())
+}
+
+fn grace(text: &str) -> Option<Grace> {
+    match text.strip_prefix('-') {
+        Some(rest) => parse_duration(rest).map(|_| Grace::Forever),
+        None => parse_duration(text).map(Grace::For),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::objects::remark::Remarks;
+
+    fn shard(name: &str, spec: &Value) -> Value {
+        json!({"apiVersion": "kai.scheduler/v1", "kind": "SchedulingShard",
+            "metadata": {"name": name, "uid": name}, "spec": spec})
+    }
+
+    fn inventory(objects: Vec<Value>) -> Inventory {
+        Inventory::of(objects, &mut Remarks::default())
+    }
+
+    #[test]
+    fn what_a_shard_says_counts() {
+        let said = json!({"placementStrategy": {"gpu": "spread", "cpu": "binpack"},
+            "queueDepthPerAction": {"reclaim": 7}, "goMemLimitRatio": 0.5,
+            "minRuntime": {"preemptMinRuntime": "5m", "reclaimMinRuntime": "1h"},
+            "args": {"allow-consolidating-reclaim": "false", "default-staleness-grace-period": "-1s",
+                "max-consolidation-preemptees": "3"}});
+        let inventory = inventory(vec![shard("default", &said)]);
+        let mut settings = Settings::default();
+        enter(&inventory, &mut settings);
+        assert_eq!(settings.gpu_nodes, Strategy::Spread);
+        assert_eq!(settings.cards, Strategy::Spread);
+        assert_eq!(settings.cpu_nodes, Strategy::Binpack);
+        assert_eq!(settings.queue_depth, BTreeMap::from([(Action::Reclaim, 7)]));
+        assert_eq!(settings.preempt_min_runtime, Duration::from_secs(300));
+        assert_eq!(settings.reclaim_min_runtime, Duration::from_secs(3600));
+        assert!(!settings.consolidating_reclaim);
+        assert_eq!(settings.grace, Grace::Forever);
+        assert_eq!(settings.max_consolidated, Some(3));
+        let said = unsupported(&inventory);
+        assert!(said[0].1.is_empty(), "{:?}", said[0].1);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named_and_changes_nothing() {
+        let said = json!({"placementStrategy": {"gpu": "pack"}, "kValue": 2.0,
+            "args": {"leader-elect": "true", "default-staleness-grace-period": "soon"},
+            "queueDepthPerAction": {"guess": 1}});
+        let inventory = inventory(vec![shard("default", &said), shard("other", &json!({}))]);
+        let mut settings = Settings::default();
+        enter(&inventory, &mut settings);
+        assert_eq!(
+            format!("{settings:?}"),
+            format!("{:?}", Settings::default())
+        );
+        let said: BTreeMap<_, _> = unsupported(&inventory)
+            .into_iter()
+            .map(|(object, said)| (object.name(), said))
+            .collect();
+        assert_eq!(
+            said["default"],
+            [
+                "spec.args.default-staleness-grace-period: \"soon\"",
+                "spec.args.leader-elect: \"true\"",
+                "spec.kValue",
+                "spec.placementStrategy.gpu: \"pack\"",
+                "spec.queueDepthPerAction.guess: 1",
+            ]
+        );
+        assert_eq!(said["other"].len(), 1);
+    }
+
+    #[test]
+    fn a_shard_for_some_nodes_does_not_count_for_all() {
+        let spread = json!({"placementStrategy": {"gpu": "spread"}, "partitionLabelValue": "pool"});
+        let mut settings = Settings::default();
+        enter(&inventory(vec![shard("pool", &spread)]), &mut settings);
+        assert_eq!(settings.gpu_nodes, Strategy::Binpack);
+        let everywhere = json!({"placementStrategy": {"gpu": "spread"}});
+        enter(&inventory(vec![shard("any", &everywhere)]), &mut settings);
+        assert_eq!(settings.gpu_nodes, Strategy::Spread);
+    }
+}
