@@ -77,6 +77,8 @@ pub(crate) struct Agent {
     pub(crate) said: Said,
     /// Whether it answers.
     pub(crate) is_here: bool,
+    /// Whether it ever said something.
+    pub(crate) was_heard: bool,
 }
 
 /// All agents, by node.
@@ -91,7 +93,12 @@ impl Agents {
         if known.is_some_and(|known| known.is_here && known.said == said) {
             return false;
         }
-        self.0.insert(node.to_owned(), Agent { said, is_here });
+        let agent = Agent {
+            said,
+            is_here,
+            was_heard: true,
+        };
+        self.0.insert(node.to_owned(), agent);
         true
     }
 
@@ -102,9 +109,19 @@ impl Agents {
             None => {
                 let said = Said::default();
                 let is_here = false;
-                self.0.insert(node.to_owned(), Agent { said, is_here });
+                let agent = Agent {
+                    said,
+                    is_here,
+                    was_heard: false,
+                };
+                self.0.insert(node.to_owned(), agent);
             }
         }
+    }
+
+    /// Whether one is known that never said anything.
+    pub(crate) fn is_anybody_unheard(&self) -> bool {
+        self.0.values().any(|agent| !agent.was_heard)
     }
 
     /// Forgets one.

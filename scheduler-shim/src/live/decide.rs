@@ -58,7 +58,8 @@ impl Model {
             match decision {
                 Decision::Evict { task, .. } => {
                     let pod = self.pod(&task);
-                    let is_new = |pod: &PodRef| !self.ending.contains_key(&pod.uid);
+                    let is_new =
+                        |pod: &PodRef| !self.spares_all && !self.ending.contains_key(&pod.uid);
                     plan.evictions.extend(pod.filter(is_new));
                 }
                 Decision::Bind { job, task, place } => {

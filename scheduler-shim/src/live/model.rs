@@ -59,6 +59,8 @@ pub(crate) struct Model {
     pub(crate) back_off: BackOff,
     /// Whom nobody tries to evict for a while.
     pub(crate) spared: BackOff,
+    /// Whether nobody is evicted now, because too little is known.
+    pub(crate) spares_all: bool,
     /// Whose end was asked for.
     pub(crate) ending: BTreeMap<String, Ending>,
     /// When the agent was last asked to take in a pod that runs already.
@@ -91,6 +93,7 @@ impl Model {
             starts: Starts::default(),
             back_off: BackOff::default(),
             spared: BackOff::default(),
+            spares_all: false,
             ending: BTreeMap::new(),
             adopted: BTreeMap::new(),
             reconciled: Duration::ZERO,
