@@ -376,7 +376,7 @@ impl Work {
                 | Effect::Evict(_)
                 | Effect::Tell { .. }
                 | Effect::Report(_)
-                | Effect::Silent { .. }
+                | Effect::Readiness { .. }
                 | Effect::Remember(_) => {
                     self.api.perform(effect);
                 }

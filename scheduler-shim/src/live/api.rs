@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::beats;
-use super::event::{Effect, Event, News, PodRef, Report};
+use super::event::{Effect, Event, News, PodRef, Readiness, Report};
 use super::nodes::chain;
 use super::past::Store;
 use super::volumes;
@@ -208,8 +208,8 @@ impl Writer {
                 self.store.write(text).await;
                 None
             }
-            Effect::Silent { node, version } => {
-                self.tell_of_silence(&node, &version).await;
+            Effect::Readiness { node, version, is } => {
+                self.tell_readiness(&node, &version, is).await;
                 None
             }
             Effect::Allocate { .. } | Effect::Commit { .. } | Effect::Release { .. } => None,
@@ -328,10 +328,22 @@ impl Writer {
         Err(problem)
     }
 
-    /// The agent takes the condition back with its next word.
-    async fn tell_of_silence(&self, node: &str, version: &str) {
-        let condition = json!({"type": "Ready", "status": "Unknown", "reason": "AgentSilent",
-            "message": "the agent sends no heartbeat; existing shares keep their limits",
+    /// The agent's own next word goes before this.
+    async fn tell_readiness(&self, node: &str, version: &str, is: Readiness) {
+        let (status, reason, message) = match is {
+            Readiness::Silent => (
+                "Unknown",
+                beats::SILENT,
+                "the agent is not heard; existing shares keep their limits",
+            ),
+            Readiness::Serving => (
+                "True",
+                "Serving",
+                "shares of the healthy GPUs can be granted",
+            ),
+            Readiness::NoHealthyCard => ("False", "NoHealthyCard", "no GPU is healthy"),
+        };
+        let condition = json!({"type": "Ready", "status": status, "reason": reason, "message": message,
             "lastTransitionTime": jiff::Timestamp::now()});
         let object = json!({"apiVersion": "apportion.dev/v1alpha1", "kind": beats::KIND,
             "metadata": {"name": node, "resourceVersion": version},
@@ -346,11 +358,11 @@ impl Writer {
         let patch = Patch::Apply(&object);
         let patched = nodes.patch_status(node, &parameters, &patch);
         match self.asked(patched).await {
-            Ok(_) => info!(node, "Agent heartbeat missing"),
+            Ok(_) => info!(node, reason, "Agent readiness changed"),
             // It spoke in the meantime.
             Err(Problem::Refused(status)) if status.code == 409 => {}
             Err(problem) => {
-                warn!(node, %problem, "Failed to update the condition of a silent agent")
+                warn!(node, %problem, "Failed to update the condition of an agent")
             }
         }
     }

@@ -33,7 +33,7 @@ impl Model {
     pub(crate) fn decide(&mut self, now: Duration) -> Vec<Effect> {
         self.ending.retain(|_, end| end.is_believed(now));
         let mut effects = self.reconcile_all(now);
-        effects.extend(self.beats.tell(now));
+        effects.extend(self.beats.tell(now, &self.agents));
         let plan = self.plan(now);
         self.inventory.rest();
         for unit in plan.units {

@@ -114,7 +114,7 @@ impl Model {
             Event::Listed(kind, all) => self.listed(now, &kind, all),
             Event::AgentSaid(node, said) => self.agent_said(now, &node, said),
             Event::AgentLost(node) => {
-                self.agents.lost(&node);
+                self.agents.lost(now, &node);
                 Vec::new()
             }
             Event::AgentGone(node) => {
@@ -270,7 +270,7 @@ impl Model {
     }
 
     fn agent_said(&mut self, now: Duration, node: &str, said: Said) -> Vec<Effect> {
-        if !self.agents.said(node, said) {
+        if !self.agents.said(now, node, said) {
             return Vec::new();
         }
         let known = self.inventory.find("Node", "", node);

@@ -160,7 +160,7 @@ impl Nodes {
             | Effect::Evict(_)
             | Effect::Report(_)
             | Effect::Tell { .. }
-            | Effect::Silent { .. }
+            | Effect::Readiness { .. }
             | Effect::Remember(_) => None,
         };
         let unsent = match link {
@@ -347,7 +347,7 @@ async fn one(to: &Agent, request: &Effect) -> Result<Result<String, String>, Str
         | Effect::Evict(_)
         | Effect::Report(_)
         | Effect::Tell { .. }
-        | Effect::Silent { .. }
+        | Effect::Readiness { .. }
         | Effect::Remember(_) => Ok(()),
     };
     done.map(|()| Ok(String::new()))

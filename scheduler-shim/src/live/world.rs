@@ -159,7 +159,7 @@ impl World {
                     self.api.push(effect);
                 }
                 Effect::Tell { .. }
-                | Effect::Silent { .. }
+                | Effect::Readiness { .. }
                 | Effect::Report(_)
                 | Effect::Remember(_) => {}
             }
