@@ -15,5 +15,6 @@ mod queues;
 mod remote;
 mod requests;
 mod silence;
+mod slow;
 mod statuses;
 mod volumes;
