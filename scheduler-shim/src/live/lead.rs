@@ -69,7 +69,7 @@ struct Watched {
 /// What came of asking for the lease.
 enum Asked {
     /// It is ours.
-    Ours(Object),
+    Ours(Box<Object>),
     /// Another's, for this much longer if it is not renewed.
     Held(String, Duration),
 }
@@ -108,7 +108,7 @@ impl Lease {
                 Ok(Ok(Asked::Ours(object))) => {
                     let (until, _) = watch::channel(tenure.until());
                     return Held {
-                        object,
+                        object: *object,
                         tenure,
                         until,
                     };
@@ -156,7 +156,7 @@ impl Lease {
             };
             let made = self.api.create(&params, &object).await?;
             tenure.granted(asked, Instant::now(), valid);
-            return Ok(Asked::Ours(made));
+            return Ok(Asked::Ours(Box::new(made)));
         };
         if watched.version != found.metadata.resource_version {
             watched.version.clone_from(&found.metadata.resource_version);
@@ -173,7 +173,7 @@ impl Lease {
         found.spec = Some(record::of(&self.identity, valid, found.spec.as_ref()));
         let taken = self.api.replace(&self.name, &params, &found).await?;
         tenure.granted(asked, Instant::now(), valid);
-        Ok(Asked::Ours(taken))
+        Ok(Asked::Ours(Box::new(taken)))
     }
 
     /// Renews the lease until another has it; then says so. While it can't be renewed, nothing is done by
