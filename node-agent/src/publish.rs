@@ -3,8 +3,8 @@
 //!
 //! It reads the view that everyone reads and tells nobody on this node anything: an API server that is
 //! slow or gone delays what is published, and nothing else. What is published is written only when it
-//! changed, at most once a second; what the driver says is used changes all the time and is written
-//! with the next heartbeat.
+//! changed, at most once in five seconds; what the driver says is used changes all the time and is written
+//! where it changed much, or with the next heartbeat.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! `run`: the scheduler of a running cluster.
 //!
 //! The [`model`] decides, purely; what is here only carries: watches and agents' answers in, effects out.
-//! Only the holder of the lease does anything. Losing the lease ends the process: who starts again knows
-//! all that matters, because it is in the API server and in the agents' books.
+//! Only the holder of the lease does anything, and only while it surely has it. Another that takes it ends the process:
+//! who starts again knows all that matters, because it is in the API server and in the agents' books. Who waits for
+//! the lease follows the cluster meanwhile, so that it can decide as soon as it leads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -38,6 +39,7 @@ mod seats;
 mod serve;
 mod settings;
 mod slim;
+mod standby;
 mod starts;
 mod statuses;
 mod view;
@@ -50,9 +52,10 @@ use event::{Effect, Event};
 use metrics::Metrics;
 use model::Model;
 use nodes::Nodes;
-use past::{Keeper, Store};
+use past::Keeper;
 use reach::Reach;
 use serve::Question;
+use standby::Standby;
 use view::now;
 
 /// How long events are gathered before a round: those of one burst come together.
@@ -70,7 +73,11 @@ const NEWS_REST: u32 = 20;
 /// How long all kinds of objects may take to be listed before the first round.
 const FIRST_KINDS: Duration = Duration::from_secs(10);
 /// How long agents may take to say something before the first round.
-const FIRST_WORDS: Duration = Duration::from_secs(3);
+const FIRST_WORDS: Duration = Duration::from_secs(1);
+/// How long they may take before somebody is evicted: who knows half of the cards thinks that queues have too many.
+const ALL_WORDS: Duration = Duration::from_secs(10);
+/// How often it is looked whether the lease is ours again.
+const PAUSED: Duration = Duration::from_millis(100);
 
 /// Runs until the lease is lost or somebody ends it.
 pub(crate) fn run(asked: &Run) -> Result<(), Failure> {
@@ -107,20 +114,26 @@ async fn serve_until_stopped(asked: &Run) -> Result<(), Failure> {
     info!(%address, "Scheduler listening");
     let stop = stopped()?;
     tokio::pin!(stop);
-    let lease = lead::Lease::new(client.clone(), asked);
-    let term = tokio::select! {
-        held = lease.acquire() => held?,
+    // The lease has a connection for itself.
+    let lease = lead::Lease::new(api::client(asked.kubeconfig.as_deref()).await?, asked);
+    let mut standby = Standby::start(client.clone(), asked);
+    let held = tokio::select! {
+        held = lease.acquire() => held,
+        () = standby.follow() => return Err(Failure::new("nobody watches the cluster")),
         () = &mut stop => return Ok(()),
     };
+    let term = held.term();
     info!(identity = lease.identity(), term, "Scheduler became leader");
+    let leading = api::Leading::new(held.until());
     let reach = Reach::new(
         authority::start(client.clone(), terms(&client, asked)),
         term,
     );
     let metrics = Metrics::new(bounds);
-    let work = tokio::spawn(Work::start(client, asked, asked_of_us, metrics, reach)?.go());
+    let work = standby.lead(asked, asked_of_us, metrics, reach, leading);
+    let work = tokio::spawn(work.go());
     tokio::select! {
-        lost = lease.keep() => Err(lost),
+        lost = lease.keep(held) => Err(lost),
         ended = work => Err(Failure::new(format!("the scheduling loop ended: {ended:?}"))),
         () = &mut stop => {
             lease.release().await;
@@ -180,41 +193,12 @@ struct Work {
     metrics: Metrics,
     /// When pods on their way were decided on.
     decided: BTreeMap<String, Instant>,
+    leading: api::Leading,
+    /// Until when nobody is evicted while an agent was not heard.
+    hears: Instant,
 }
 
 impl Work {
-    fn start(
-        client: Client,
-        asked: &Run,
-        questions: mpsc::Receiver<Question>,
-        metrics: Metrics,
-        reach: Reach,
-    ) -> Result<Self, Failure> {
-        let (sender, events) = mpsc::unbounded_channel();
-        let others = watch::start(client.clone(), sender.clone());
-        let terms = asked.over_time.terms();
-        let store = Store::new(client.clone(), asked);
-        if terms.is_some() {
-            tokio::spawn(store.clone().recall(sender.clone()));
-        }
-        Ok(Self {
-            model: Model {
-                choices: asked.choices.clone(),
-                past: terms.map(Keeper::new),
-                grouper: grouper::Grouper::new(asked.pod_groups),
-                ..Model::new(asked.schedulers.clone())
-            },
-            events,
-            questions,
-            api: api::Writer::new(client, &asked.schedulers, store, sender.clone()),
-            nodes: Nodes::new(sender, reach),
-            listed: BTreeSet::new(),
-            others,
-            metrics,
-            decided: BTreeMap::new(),
-        })
-    }
-
     async fn go(mut self) {
         let always = watch::ALWAYS.iter();
         let always = always.map(|kind| kind.kind.to_owned()).collect();
@@ -246,6 +230,10 @@ impl Work {
                     }
                 }
                 () = sleep_until(round) => {
+                    if !self.leading.is_so() {
+                        round = Instant::now() + PAUSED;
+                        continue;
+                    }
                     let took = self.decide();
                     rested = Instant::now() + rest(took);
                     let wait = self.waits().unwrap_or(ROUND).min(ROUND);
@@ -279,22 +267,28 @@ impl Work {
         }
     }
 
-    /// Gives the agents of the nodes time for their first word.
+    /// Gives the agents of the nodes time for their first word. Who says nothing counts as away until then.
     async fn hear_agents(&mut self) {
         let deadline = Instant::now() + FIRST_WORDS;
-        while self
-            .nodes
-            .names()
-            .any(|node| self.model.agents.of(node).is_none())
-        {
+        self.hears = Instant::now() + ALL_WORDS;
+        while self.unheard().next().is_some() {
             tokio::select! {
                 event = self.events.recv() => match event {
                     Some(event) => self.take(event),
                     None => return,
                 },
-                () = sleep_until(deadline) => return,
+                () = sleep_until(deadline) => break,
             }
         }
+        let unheard: Vec<String> = self.unheard().cloned().collect();
+        for node in unheard {
+            self.take(Event::AgentLost(node));
+        }
+    }
+
+    fn unheard(&self) -> impl Iterator<Item = &String> {
+        let all = self.nodes.names();
+        all.filter(|node| self.model.agents.of(node).is_none())
     }
 
     fn take(&mut self, event: Event) {
@@ -339,6 +333,7 @@ impl Work {
 
     fn decide(&mut self) -> Duration {
         let began = Instant::now();
+        self.model.spares_all = began < self.hears && self.model.agents.is_anybody_unheard();
         let effects = self.model.decide(now());
         let took = began.elapsed();
         self.metrics.round(took);
@@ -384,7 +379,7 @@ impl Work {
                 | Effect::Evict(_)
                 | Effect::Tell { .. }
                 | Effect::Report(_)
-                | Effect::Silent { .. }
+                | Effect::Readiness { .. }
                 | Effect::Group(_)
                 | Effect::Remember(_) => {
                     self.api.perform(effect);

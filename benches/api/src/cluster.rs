@@ -18,6 +18,7 @@ use apportion_abi::names::HEARTBEAT;
 
 use crate::agents::StandIn;
 use crate::bound::{self, Bound};
+use crate::kubelet;
 use crate::objects::{self, Ask, NAMESPACE};
 use crate::publish::Publisher;
 
@@ -36,6 +37,7 @@ const KINDS: [&str; 3] = [
 pub(crate) struct Cluster {
     pods: Api<Pod>,
     bound: watch::Receiver<Bound>,
+    ended: watch::Receiver<usize>,
     agents: Vec<StandIn>,
 }
 
@@ -54,7 +56,11 @@ impl Cluster {
             "crd",
             "--all",
         ]);
-        plane.apply(&[objects::queue("default-queue")]);
+        let half = nodes * cards / 2;
+        plane.apply(&[
+            objects::queue("default-queue", half),
+            objects::queue(objects::LENDER, half),
+        ]);
         let read = Kubeconfig::read_from(plane.kubeconfig())?;
         let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
         let client = Client::try_from(config)?;
@@ -85,7 +91,8 @@ impl Cluster {
         }
         Ok(Self {
             pods: Api::namespaced(client.clone(), NAMESPACE),
-            bound: bound::follow(client),
+            bound: bound::follow(client.clone()),
+            ended: kubelet::follow(client),
             agents,
         })
     }
@@ -98,6 +105,26 @@ impl Cluster {
         let seen = timeout(PATIENCE, seen).await;
         let seen = seen.with_context(|| format!("{name} is not bound"))??;
         Ok(seen[name] - began)
+    }
+
+    /// How many pods were evicted so far.
+    pub(crate) fn evicted(&self) -> usize {
+        *self.ended.borrow()
+    }
+
+    /// Creates pods for whom others are evicted, and waits until they are bound.
+    pub(crate) async fn reclaim(&self, count: usize) -> Result<Duration> {
+        let began = Instant::now();
+        for number in 0..count {
+            create(&self.pods, &format!("reclaim-{number}"), Ask::Reclaim).await?;
+        }
+        let mut bound = self.bound.clone();
+        let is_ours = |name: &&String| name.starts_with("reclaim-");
+        let all = bound.wait_for(|bound| bound.keys().filter(is_ours).count() == count);
+        timeout(PATIENCE, all)
+            .await
+            .context("the reclaim is not done")??;
+        Ok(began.elapsed())
     }
 
     /// Creates all pods as fast as the API server takes them, and waits until they are bound: how long each
@@ -132,6 +159,13 @@ impl Cluster {
             .iter()
             .filter_map(|(name, began)| Some(*all.get(name)? - *began));
         Ok((times.collect(), last - first))
+    }
+
+    /// Deletes a pod.
+    pub(crate) async fn end_one(&self, name: &str) -> Result<()> {
+        let at_once = DeleteParams::default().grace_period(0);
+        self.pods.delete(name, &at_once).await?;
+        Ok(())
     }
 
     /// Deletes a pod and waits until no agent holds anything.

@@ -10,7 +10,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use apportion_abi::Bytes;
 use apportion_tests::control_plane::ControlPlane;
 use clap::Parser;
@@ -19,6 +19,8 @@ mod agents;
 mod books;
 mod bound;
 mod cluster;
+mod distance;
+mod kubelet;
 mod objects;
 mod publish;
 mod scheduler;
@@ -27,7 +29,7 @@ mod usage;
 
 use cluster::Cluster;
 use objects::Ask;
-use scheduler::Scheduler;
+use scheduler::{LEADS, Scheduler, WAITS};
 use spread::Spread;
 use usage::Usage;
 
@@ -47,6 +49,18 @@ struct Arguments {
     /// How many pods come one after the other to idle cards
     #[arg(long, default_value_t = 200, value_name = "N")]
     first: usize,
+    /// How many pods of another queue take the place of others; the cluster is filled with pods of one card for them
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    reclaim: usize,
+    /// How long every byte takes between the scheduler and the API server, each way
+    #[arg(long, default_value_t = 0, value_name = "MILLISECONDS")]
+    delay: u64,
+    /// For how many seconds it is measured what nothing to do costs
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    idle: u64,
+    /// Kill the leader while another scheduler waits
+    #[arg(long)]
+    failover: bool,
     /// What the scheduler logs, into a file that is named at the end
     #[arg(long, default_value = "info", value_name = "FILTER")]
     log: String,
@@ -70,7 +84,12 @@ fn measure(arguments: &Arguments) -> Result<()> {
         .build()?;
     println!("{}", surroundings(arguments));
     let cluster = runtime.block_on(Cluster::make(&plane, arguments.nodes, arguments.cards))?;
-    let mut scheduler = Scheduler::start(&plane, &arguments.log)?;
+    let delay = Duration::from_millis(arguments.delay);
+    let kubeconfig = match arguments.delay {
+        0 => plane.kubeconfig(),
+        _ => runtime.block_on(distance::between(&plane.kubeconfig(), delay))?,
+    };
+    let mut scheduler = Scheduler::start(&plane, &kubeconfig, &arguments.log, LEADS)?;
     let [now, _] = usage::resident(scheduler.process()).map(Bytes::as_mib);
     println!("scheduler resident with no pods: {now} MiB");
     let processes = |scheduler: &Scheduler| {
@@ -92,11 +111,15 @@ fn measure(arguments: &Arguments) -> Result<()> {
     );
 
     let before = processes(&scheduler);
-    let (times, whole) = runtime.block_on(at_once(&cluster, arguments.pods))?;
+    let whole_cards = arguments.reclaim > 0;
+    let count = match whole_cards {
+        true => arguments.nodes * arguments.cards,
+        false => arguments.pods,
+    };
+    let (times, whole) = runtime.block_on(at_once(&cluster, count, whole_cards))?;
     let after = processes(&scheduler);
     println!(
-        "{} pods at once, created to bound: all in {:.1} s (60 s), each in {}",
-        arguments.pods,
+        "{count} pods at once, created to bound: all in {:.1} s (60 s), each in {}",
         whole.as_secs_f64(),
         Spread::of(times)
     );
@@ -105,7 +128,48 @@ fn measure(arguments: &Arguments) -> Result<()> {
     }
     let [now, most] = usage::resident(scheduler.process()).map(Bytes::as_mib);
     println!("scheduler resident: {now} MiB, at most {most} MiB (100 MiB)");
+    if arguments.reclaim > 0 {
+        reclaim(&runtime, &cluster, arguments.reclaim)?;
+        let [now, most] = usage::resident(scheduler.process()).map(Bytes::as_mib);
+        println!("scheduler resident after it: {now} MiB, at most {most} MiB (100 MiB)");
+    }
+    if arguments.idle > 0 {
+        let time = Duration::from_secs(arguments.idle);
+        // What the burst left behind is done first.
+        std::thread::sleep(Duration::from_secs(20));
+        let before = processes(&scheduler);
+        std::thread::sleep(time);
+        println!("nothing to do, parts of a processor (0.015 for the API server):");
+        for ((name, before), (_, after)) in before.iter().zip(&processes(&scheduler)) {
+            println!("  {name}: {:.3}", after.since(before).part_of(time));
+        }
+    }
+    if arguments.failover {
+        // Somebody makes room.
+        runtime.block_on(cluster.end_one("pod-0"))?;
+        let next = Scheduler::start(&plane, &kubeconfig, &arguments.log, WAITS)?;
+        std::thread::sleep(Duration::from_secs(10));
+        scheduler.stop(&plane)?;
+        let took = runtime.block_on(cluster.time_of_one("after", Ask::Card))?;
+        println!(
+            "killed the leader; the next binding came after {:.1} s (5 s)",
+            took.as_secs_f64()
+        );
+        scheduler = next;
+    }
     scheduler.stop(&plane)
+}
+
+/// Pods that take the place of others. Who is evicted beyond them is a bug, on however busy a machine.
+fn reclaim(runtime: &tokio::runtime::Runtime, cluster: &Cluster, count: usize) -> Result<()> {
+    let took = runtime.block_on(cluster.reclaim(count))?;
+    // What was asked for in vain would show now.
+    std::thread::sleep(Duration::from_secs(10));
+    let evicted = cluster.evicted();
+    let took = took.as_secs_f64();
+    println!("reclaim of {count}: all bound in {took:.1} s, {evicted} evicted ({count})");
+    ensure!(evicted == count, "{evicted} were evicted for {count}");
+    Ok(())
 }
 
 /// Shares that fit on no card with another: each pod is gone before the next comes.
@@ -119,8 +183,13 @@ async fn one_by_one(cluster: &Cluster, count: usize) -> Result<Vec<Duration>> {
     Ok(times)
 }
 
-async fn at_once(cluster: &Cluster, count: usize) -> Result<(Vec<Duration>, Duration)> {
+async fn at_once(
+    cluster: &Cluster,
+    count: usize,
+    whole_cards: bool,
+) -> Result<(Vec<Duration>, Duration)> {
     let ask = |number: usize| match number % 2 {
+        _ if whole_cards => Ask::Card,
         0 => Ask::Card,
         _ => Ask::Half,
     };

@@ -16,6 +16,8 @@ pub(crate) enum Ask {
     Half,
     /// So much of a card that no other pod fits beside it.
     Most,
+    /// A card for itself, for the queue that gets its own back.
+    Reclaim,
 }
 
 pub(crate) fn node(name: &str, address: &str) -> Value {
@@ -28,10 +30,14 @@ pub(crate) fn node(name: &str, address: &str) -> Value {
             "conditions": [{"type": "Ready", "status": "True"}]}})
 }
 
-pub(crate) fn queue(name: &str) -> Value {
+/// The queue that gets its own back.
+pub(crate) const LENDER: &str = "lender";
+
+pub(crate) fn queue(name: &str, cards: usize) -> Value {
     let any = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
+    let cards = json!({"quota": cards, "limit": -1, "overQuotaWeight": 1});
     json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": name},
-        "spec": {"resources": {"gpu": any, "cpu": any, "memory": any}}})
+        "spec": {"resources": {"gpu": cards, "cpu": any, "memory": any}}})
 }
 
 pub(crate) fn pod(name: &str, ask: Ask) -> Value {
@@ -46,7 +52,10 @@ pub(crate) fn pod(name: &str, ask: Ask) -> Value {
             "command": ["python", "-m", "train", "--steps", "1000"],
             "resources": {"requests": {"cpu": "1", "memory": "4Gi"}}}]}});
     let fraction = match ask {
-        Ask::Card => {
+        Ask::Card | Ask::Reclaim => {
+            if matches!(ask, Ask::Reclaim) {
+                pod["metadata"]["labels"]["kai.scheduler/queue"] = LENDER.into();
+            }
             pod["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": "1"});
             return pod;
         }

@@ -1,7 +1,7 @@
 //! The scheduler's own process, as it is staged.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -12,6 +12,10 @@ use apportion_tests::{eventually, staged};
 /// How long it may take until it knows the cluster.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// What it says once it leads, and what it says where another does.
+pub(crate) const LEADS: &str = "Cluster state loaded";
+pub(crate) const WAITS: &str = "Another scheduler holds the lease";
+
 /// The process. It ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
@@ -20,9 +24,15 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Starts it and waits until it knows the cluster.
-    pub(crate) fn start(plane: &ControlPlane, filter: &str) -> Result<Self> {
-        let log = plane.dir().join("scheduler.log");
+    /// Starts it and waits until it says this.
+    pub(crate) fn start(
+        plane: &ControlPlane,
+        kubeconfig: &Path,
+        filter: &str,
+        until: &str,
+    ) -> Result<Self> {
+        let number = std::fs::read_dir(plane.dir())?.count();
+        let log = plane.dir().join(format!("scheduler-{number}.log"));
         // It ends with this process, however that ends.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
@@ -31,15 +41,15 @@ impl Scheduler {
             // As in the chart.
             .env("MALLOC_ARENA_MAX", "1")
             .arg("--kubeconfig")
-            .arg(plane.kubeconfig())
+            .arg(kubeconfig)
             .stdin(Stdio::null())
             .stderr(File::create(&log)?)
             .spawn()
             .context("failed to start the scheduler")?;
         let scheduler = Self { child, log };
-        eventually(PATIENCE, "the scheduler knows the cluster", || {
+        eventually(PATIENCE, until, || {
             let text = std::fs::read_to_string(&scheduler.log).unwrap_or_default();
-            text.contains("Cluster state loaded")
+            text.contains(until)
         });
         Ok(scheduler)
     }

@@ -30,6 +30,13 @@ impl Usage {
     }
 }
 
+impl Usage {
+    /// Which part of a processor that is over so long a time.
+    pub(crate) fn part_of(self, time: Duration) -> f64 {
+        self.0.as_secs_f64() / time.as_secs_f64()
+    }
+}
+
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} s of a processor", self.0.as_secs_f64())

@@ -1,17 +1,21 @@
 //! When to write: at once when it matters, not often while it keeps changing, and at every heartbeat in any
-//! case: what is used moves all the time, others can undo what was written (a kubelet that registers its node
+//! case. What is used moves all the time, and is written where it moved much; others can undo what was written (a kubelet that registers its node
 //! anew clears resources that it does not know), and readers tell by it that the agent lives. Nobody decides by
 //! what is written, and a cluster that fills up has better use for its API server. Ever more slowly while writing
 //! fails.
 
 use std::time::Duration;
 
-use apportion_abi::names::{HEARTBEAT, PACE};
+use apportion_abi::names::{HEARTBEAT, PACE, USE_PACE};
 use apportion_crds::GpuNodeStatus;
 use tokio::time::Instant;
 
 /// How long to wait after the first failure.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long to wait after many.
+const LONGEST: Duration = Duration::from_secs(30);
+/// Which part of a GPU's memory is much.
+const MUCH: i64 = 16;
 
 /// What was written, and when.
 pub(super) struct Pace {
@@ -38,8 +42,9 @@ impl Pace {
         let wait = match &self.written {
             _ if wanted.agent_version.is_empty() => return None,
             None => Duration::ZERO,
-            Some(written) if but_use(written) == but_use(wanted) => HEARTBEAT,
-            Some(_) => PACE,
+            Some(written) if but_use(written) != but_use(wanted) => PACE,
+            Some(written) if moved(written, wanted) => USE_PACE,
+            Some(_) => HEARTBEAT,
         };
         Some(self.at + wait)
     }
@@ -54,7 +59,7 @@ impl Pace {
 
     pub(super) fn failed(&mut self, now: Instant) {
         self.at = now;
-        self.back_off = (self.back_off * 2).clamp(AGAIN, HEARTBEAT);
+        self.back_off = (self.back_off * 2).clamp(AGAIN, LONGEST);
     }
 }
 
@@ -66,6 +71,15 @@ fn but_use(status: &GpuNodeStatus) -> GpuNodeStatus {
     status
 }
 
+/// Whether what is used of a GPU has become much more or much less, or something after nothing. The GPUs are the same.
+fn moved(before: &GpuNodeStatus, now: &GpuNodeStatus) -> bool {
+    let mut both = before.cards.iter().zip(&now.cards);
+    both.any(|(before, now)| {
+        let (before, of, now) = (before.used_bytes, now.memory_bytes, now.used_bytes);
+        (before == 0) != (now == 0) || (now - before).abs() > of / MUCH
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +89,7 @@ mod tests {
         GpuNodeStatus {
             agent_version: "1".to_owned(),
             cards: vec![GpuCard {
+                memory_bytes: 160,
                 allocated_bytes: allocated,
                 used_bytes: used,
                 ..GpuCard::default()
@@ -91,7 +106,9 @@ mod tests {
         assert_eq!(pace.due(&status(1, 1)), Some(start));
         pace.done(start, status(1, 1));
         assert_eq!(pace.due(&status(2, 1)), Some(start + PACE));
-        assert_eq!(pace.due(&status(1, 2)), Some(start + HEARTBEAT));
+        assert_eq!(pace.due(&status(1, 11)), Some(start + HEARTBEAT));
+        assert_eq!(pace.due(&status(1, 12)), Some(start + USE_PACE));
+        assert_eq!(pace.due(&status(1, 0)), Some(start + USE_PACE));
         assert_eq!(pace.due(&status(1, 1)), Some(start + HEARTBEAT));
     }
 

@@ -228,9 +228,15 @@ pub fn is_foreign_card(resource: &str, device: &str) -> bool {
     resource.starts_with(OF_NVIDIA) && CARDS.iter().any(|prefix| device.starts_with(prefix))
 }
 
-/// How often an agent writes its node's `GpuNode`, also where nothing changed.
-pub const HEARTBEAT: Duration = Duration::from_secs(30);
+/// How often an agent writes its node's `GpuNode`, also where nothing changed. It is seldom, because each write costs
+/// the API server some milliseconds and there may be thousands of nodes: a scheduler that speaks with the agent needs no
+/// other sign of life.
+pub const HEARTBEAT: Duration = Duration::from_secs(600);
+/// Between two of its writes of what is used, while that changes much.
+pub const USE_PACE: Duration = Duration::from_secs(30);
 /// Between two of its writes of what was given, while that keeps changing.
 pub const PACE: Duration = Duration::from_secs(5);
-/// After how long without one a reader takes the agent for gone: three were missed.
-pub const SILENT_AFTER: Duration = Duration::from_secs(100);
+/// After how long without one a reader takes an agent for gone with which nobody speaks: two were missed.
+pub const SILENT_AFTER: Duration = Duration::from_secs(1300);
+/// After how long the scheduler says that an agent is silent with which it spoke.
+pub const LOST_AFTER: Duration = Duration::from_secs(100);

@@ -4,6 +4,7 @@
 //! no new ones.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use apportion_abi::Bytes;
 
@@ -77,6 +78,10 @@ pub(crate) struct Agent {
     pub(crate) said: Said,
     /// Whether it answers.
     pub(crate) is_here: bool,
+    /// When it was lost; when it was heard for the first time of late.
+    pub(crate) since: Duration,
+    /// Whether it ever said something.
+    pub(crate) was_heard: bool,
 }
 
 /// All agents, by node.
@@ -85,26 +90,48 @@ pub(crate) struct Agents(BTreeMap<String, Agent>);
 
 impl Agents {
     /// Notes what one says; whether that is new.
-    pub(crate) fn said(&mut self, node: &str, said: Said) -> bool {
+    pub(crate) fn said(&mut self, now: Duration, node: &str, said: Said) -> bool {
         let is_here = true;
         let known = self.0.get(node);
         if known.is_some_and(|known| known.is_here && known.said == said) {
             return false;
         }
-        self.0.insert(node.to_owned(), Agent { said, is_here });
+        let since = known.filter(|known| known.is_here);
+        let agent = Agent {
+            said,
+            is_here,
+            since: since.map_or(now, |known| known.since),
+            was_heard: true,
+        };
+        self.0.insert(node.to_owned(), agent);
         true
     }
 
     /// Notes that one is silent.
-    pub(crate) fn lost(&mut self, node: &str) {
+    pub(crate) fn lost(&mut self, now: Duration, node: &str) {
         match self.0.get_mut(node) {
-            Some(agent) => agent.is_here = false,
+            Some(agent) if agent.is_here => {
+                agent.is_here = false;
+                agent.since = now;
+            }
+            Some(_) => {}
             None => {
                 let said = Said::default();
                 let is_here = false;
-                self.0.insert(node.to_owned(), Agent { said, is_here });
+                let agent = Agent {
+                    said,
+                    is_here,
+                    since: now,
+                    was_heard: false,
+                };
+                self.0.insert(node.to_owned(), agent);
             }
         }
+    }
+
+    /// Whether one is known that never said anything.
+    pub(crate) fn is_anybody_unheard(&self) -> bool {
+        self.0.values().any(|agent| !agent.was_heard)
     }
 
     /// Forgets one.

@@ -1,10 +1,11 @@
 //! What the scheduler writes to the API server: bindings, evictions, events, why pods wait, and what queues used.
 //!
-//! An answer that never came is asked for again: what the API server shows decides.
+//! An answer that never came is asked for again: what the API server shows decides. Only its word ends an eviction or
+//! a binding that was asked for, so that neither is made up for with another while it is still under way.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::policy::v1::Eviction;
@@ -13,16 +14,16 @@ use kube::api::{
     Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
 };
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::Status;
 use kube::runtime::events;
 use kube::{Client, Config};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::beats;
-use super::event::{Effect, Event, News, PodRef, Report};
+use super::event::{Effect, Event, News, PodRef, Readiness, Report};
 use super::grouper::GroupWrite;
 use super::nodes::chain;
 use super::past::Store;
@@ -32,17 +33,22 @@ use crate::failure::Failure;
 mod binding;
 mod grouping;
 mod later;
+mod leading;
+mod pace;
 
 use binding::{Binder, Written};
 use grouping::GroupWriter;
 use later::{Later, Words};
+pub(crate) use leading::Leading;
+use pace::{Purpose, Turns};
 
-/// How many requests may be under way.
-const AT_ONCE: usize = 64;
-/// How long one may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long one may take: as long as an API server works on a request. Who gives up earlier does not know what comes
+/// of it.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long until it is asked again what the API server did.
 const AGAIN: Duration = Duration::from_millis(500);
+/// How often an eviction may fail without a word about it.
+const FAILURES: usize = 100;
 /// Under which name objects are applied.
 const FIELD_MANAGER: &str = "apportion-scheduler";
 
@@ -76,6 +82,37 @@ pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Failure>
     })
 }
 
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    /// The API server said no.
+    #[error("{0}")]
+    Refused(Box<Status>),
+    /// It may be done all the same, or may be later.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+/// What an error says about whether something was done.
+fn problem(error: kube::Error) -> Problem {
+    match error {
+        kube::Error::Api(status) if is_refusal(&status) => Problem::Refused(status),
+        error => Problem::Unknown(chain(&error)),
+    }
+}
+
+/// Whether the API server looked at a request and refused it, and was not too busy for it.
+fn is_refusal(status: &Status) -> bool {
+    // What its flow control says to everybody. A disruption budget says it otherwise.
+    let is_busy = status.code == 429 && status.message.contains("please try again later");
+    (400..500).contains(&status.code) && !is_busy
+}
+
+fn refused(pod: PodRef, why: &str) -> Event {
+    info!(pod = pod.full(), why, "Pod eviction rejected");
+    Event::NotEvicted(pod, why.to_owned())
+}
+
 /// Whoever writes.
 #[derive(Clone)]
 pub(crate) struct Writer {
@@ -83,7 +120,8 @@ pub(crate) struct Writer {
     binder: Binder,
     groups: GroupWriter,
     recorder: Arc<events::Recorder>,
-    free: Arc<Semaphore>,
+    turns: Arc<Turns>,
+    leading: Leading,
     later: Later,
     store: Store,
     answers: UnboundedSender<Event>,
@@ -94,6 +132,7 @@ impl Writer {
         client: Client,
         names: &[String],
         store: Store,
+        leading: Leading,
         answers: UnboundedSender<Event>,
     ) -> Self {
         let reporter = events::Reporter {
@@ -108,7 +147,8 @@ impl Writer {
             recorder,
             client,
             store,
-            free: Arc::new(Semaphore::new(AT_ONCE)),
+            turns: Arc::new(Turns::new()),
+            leading,
             later,
             answers,
         };
@@ -128,6 +168,7 @@ impl Writer {
         };
         let writer = self.clone();
         tokio::spawn(async move {
+            writer.leading.begins().await;
             if let Effect::Bind {
                 node, pod, volumes, ..
             } = &effect
@@ -140,7 +181,11 @@ impl Writer {
             if let Effect::Group(write) = effect {
                 return writer.write_group(write).await;
             }
-            let _turn = writer.free.acquire().await;
+            let purpose = match &effect {
+                Effect::Bind { .. } | Effect::Evict(_) => Purpose::Decision,
+                _ => Purpose::Word,
+            };
+            let _turn = writer.turns.turn(purpose).await;
             // Thousands may wait for their turn: what a request needs, which is much, is theirs only then.
             Box::pin(writer.done(effect)).await;
         });
@@ -178,8 +223,8 @@ impl Writer {
                 self.store.write(text).await;
                 None
             }
-            Effect::Silent { node, version } => {
-                self.tell_of_silence(&node, &version).await;
+            Effect::Readiness { node, version, is } => {
+                self.tell_readiness(&node, &version, is).await;
                 None
             }
             Effect::Allocate { .. }
@@ -212,14 +257,14 @@ impl Writer {
     }
 
     async fn bind(&self, node: &str, pod: PodRef, written: Written<'_>) -> Event {
-        let done = timeout(PATIENCE, self.binder.bind(node, &pod, written)).await;
-        let why = match done {
-            Ok(Ok(())) => {
+        let asked = self.binder.bind(node, &pod, written);
+        let why = match self.asked(asked).await {
+            Ok(()) => {
                 info!(pod = pod.full(), node, "Pod bound");
                 return Event::Bound(pod);
             }
-            Ok(Err(error)) => chain(&error),
-            Err(_) => format!("the API server did not answer within {PATIENCE:?}"),
+            Err(Problem::Refused(status)) => chain(&status),
+            Err(Problem::Unknown(why)) => why,
         };
         if self.is_bound(&pod, node).await {
             return Event::Bound(pod);
@@ -231,8 +276,8 @@ impl Writer {
     /// Whether it was done all the same. Nobody else gets its place before the API server has said so.
     async fn is_bound(&self, pod: &PodRef, node: &str) -> bool {
         loop {
-            let found = timeout(PATIENCE, self.pods(pod).get_opt(&pod.name)).await;
-            if let Ok(Ok(found)) = found {
+            let found = self.asked(self.pods(pod).get_opt(&pod.name)).await;
+            if let Ok(found) = found {
                 return found.is_some_and(|found| is_on(&found, pod, node));
             }
             sleep(AGAIN).await;
@@ -256,26 +301,69 @@ impl Writer {
         };
         let pods = self.pods(&pod);
         let parameters = PostParams::default();
-        let asked =
-            pods.create_subresource::<_, Value>("eviction", &pod.name, &parameters, &eviction);
-        match timeout(PATIENCE, asked).await {
-            Ok(Ok(_)) => {
-                info!(pod = pod.full(), "Pod evicted");
-                Event::Evicted(pod)
+        let mut failures = 0;
+        loop {
+            let name = &pod.name;
+            let asked =
+                pods.create_subresource::<_, Value>("eviction", name, &parameters, &eviction);
+            match self.asked(asked).await {
+                Ok(_) => break,
+                // It is gone, and what has its name now is another.
+                Err(Problem::Refused(status)) if [404, 409].contains(&status.code) => break,
+                Err(Problem::Refused(status)) => return refused(pod, &chain(&status)),
+                // To ask for the same again changes nothing where it was granted.
+                Err(Problem::Unknown(why)) if failures < FAILURES => {
+                    debug!(pod = pod.full(), why, "Eviction not answered, asking again");
+                    failures += 1;
+                    sleep(AGAIN).await;
+                }
+                Err(Problem::Unknown(why)) => return refused(pod, &why),
             }
-            Ok(Err(error)) => {
-                let why = chain(&error);
-                info!(pod = pod.full(), why, "Pod eviction rejected");
-                Event::NotEvicted(pod, why)
-            }
-            Err(late) => Event::NotEvicted(pod, late.to_string()),
         }
+        info!(pod = pod.full(), "Pod evicted");
+        Event::Evicted(pod)
     }
 
-    /// The agent takes the condition back with its next word.
-    async fn tell_of_silence(&self, node: &str, version: &str) {
-        let condition = json!({"type": "Ready", "status": "Unknown", "reason": "AgentSilent",
-            "message": "the agent sends no heartbeat; existing shares keep their limits",
+    /// Asks the API server while we lead, and notes how long it took.
+    async fn asked<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, Problem> {
+        self.leading.begins().await;
+        let began = Instant::now();
+        let Some(done) = self.leading.only(timeout(PATIENCE, request)).await else {
+            return Err(Problem::Unknown(
+                "the lease was not renewed in time".to_owned(),
+            ));
+        };
+        let problem = match done {
+            Ok(Ok(answer)) => {
+                self.turns.note(Some(began.elapsed()));
+                return Ok(answer);
+            }
+            Ok(Err(error)) => problem(error),
+            Err(_) => {
+                Problem::Unknown(format!("the API server did not answer within {PATIENCE:?}"))
+            }
+        };
+        let is_answer = matches!(problem, Problem::Refused(_));
+        self.turns.note(is_answer.then(|| began.elapsed()));
+        Err(problem)
+    }
+
+    /// The agent's own next word goes before this.
+    async fn tell_readiness(&self, node: &str, version: &str, is: Readiness) {
+        let (status, reason, message) = match is {
+            Readiness::Silent => (
+                "Unknown",
+                beats::SILENT,
+                "the agent is not heard; existing shares keep their limits",
+            ),
+            Readiness::Serving => (
+                "True",
+                "Serving",
+                "shares of the healthy GPUs can be granted",
+            ),
+            Readiness::NoHealthyCard => ("False", "NoHealthyCard", "no GPU is healthy"),
+        };
+        let condition = json!({"type": "Ready", "status": status, "reason": reason, "message": message,
             "lastTransitionTime": jiff::Timestamp::now()});
         let object = json!({"apiVersion": "apportion.dev/v1alpha1", "kind": beats::KIND,
             "metadata": {"name": node, "resourceVersion": version},
@@ -287,15 +375,14 @@ impl Writer {
         ));
         let nodes: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        match nodes
-            .patch_status(node, &parameters, &Patch::Apply(&object))
-            .await
-        {
-            Ok(_) => info!(node, "Agent heartbeat missing"),
+        let patch = Patch::Apply(&object);
+        let patched = nodes.patch_status(node, &parameters, &patch);
+        match self.asked(patched).await {
+            Ok(_) => info!(node, reason, "Agent readiness changed"),
             // It spoke in the meantime.
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(Problem::Refused(status)) if status.code == 409 => {}
             Err(problem) => {
-                warn!(node, %problem, "Failed to update the condition of a silent agent")
+                warn!(node, %problem, "Failed to update the condition of an agent")
             }
         }
     }
@@ -311,10 +398,8 @@ impl Writer {
         let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
         let patched = objects.patch_status(&report.name, &parameters, &patch);
         let (kind, name) = (&report.kind, &report.name);
-        match timeout(PATIENCE, patched).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(problem)) => warn!(kind, name, %problem, "Failed to update a status"),
-            Err(_) => warn!(kind, name, "Status update timed out"),
+        if let Err(problem) = self.asked(patched).await {
+            warn!(kind, name, %problem, "Failed to update a status");
         }
         let Some(news) = report.news else { return };
         let event = events::Event {
@@ -332,7 +417,7 @@ impl Writer {
             uid: Some(report.uid),
             ..ObjectReference::default()
         };
-        if let Err(problem) = self.recorder.publish(&event, &reference).await {
+        if let Err(problem) = self.asked(self.recorder.publish(&event, &reference)).await {
             warn!(kind, name, %problem, "Failed to publish an event");
         }
     }
@@ -343,8 +428,8 @@ impl Writer {
                 "status": "False", "reason": "Unschedulable", "message": message}]}});
             let (pods, parameters) = (self.pods(pod), PatchParams::default());
             let patch = Patch::Strategic(condition);
-            let patched = pods.patch_status(&pod.name, &parameters, &patch).await;
-            if let Err(problem) = patched {
+            let patched = pods.patch_status(&pod.name, &parameters, &patch);
+            if let Err(problem) = self.asked(patched).await {
                 warn!(pod = pod.full(), %problem, "Failed to update the PodScheduled condition");
             }
         }
@@ -364,7 +449,7 @@ impl Writer {
             uid: Some(pod.uid.clone()),
             ..ObjectReference::default()
         };
-        if let Err(problem) = self.recorder.publish(&event, &reference).await {
+        if let Err(problem) = self.asked(self.recorder.publish(&event, &reference)).await {
             warn!(pod = pod.full(), %problem, "Failed to publish an event");
         }
     }

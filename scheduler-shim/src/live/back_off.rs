@@ -1,13 +1,16 @@
 //! Who has to wait before the next try, and until when.
 //!
 //! Each pod has its own wait, which doubles with each failure up to a minute; nobody waits for the failures
-//! of others.
+//! of others. While a wait is short its pod keeps its turn: the room for which others were evicted stays its own,
+//! and nobody is evicted for it again. Who fails more often has to let others pass.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
+/// Up to how long a wait leaves a pod its turn.
+const SHORT: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Copy, Debug)]
 struct Wait {
@@ -38,6 +41,12 @@ impl BackOff {
         self.0.get(uid).is_some_and(|wait| now < wait.until)
     }
 
+    /// Whether a pod has to wait for so long that others go before it.
+    pub(crate) fn takes_turn(&self, uid: &str, now: Duration) -> bool {
+        let wait = self.0.get(uid);
+        wait.is_some_and(|wait| now < wait.until && wait.length > SHORT)
+    }
+
     /// When the next wait ends.
     pub(crate) fn next(&self, now: Duration) -> Option<Duration> {
         let waits = self.0.values().map(|wait| wait.until);
@@ -60,6 +69,11 @@ mod tests {
             assert!(!waits.holds("a", now));
         }
         assert!(!waits.holds("b", Duration::ZERO));
+        waits.failed("b", now);
+        assert!(waits.holds("b", now) && !waits.takes_turn("b", now));
+        (0..3).for_each(|_| waits.failed("b", now));
+        assert!(waits.takes_turn("b", now), "it failed four times");
+        waits.forget("b");
         waits.forget("a");
         waits.failed("a", now);
         assert_eq!(waits.next(now), Some(now + FIRST));

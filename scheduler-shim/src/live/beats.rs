@@ -1,7 +1,7 @@
-//! Which agents still write their nodes' `GpuNode`s.
+//! Which agents are alive, for the cluster's people: they see in a node's `GpuNode` that its agent fell silent.
 //!
-//! An agent that answers needs no other sign of life. This is for the rest: a node whose agent cannot be
-//! asked, and the cluster's people, who see in the object that its agent fell silent.
+//! An agent with which the scheduler speaks needs no other sign of life, so agents seldom write without a reason. The
+//! heartbeats in the objects are for nodes whose agent cannot be asked.
 //!
 //! # Whose clock
 //! The scheduler's own: what counts is when a heartbeat was seen to change, not what it says. Only the first
@@ -11,17 +11,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apportion_abi::names::SILENT_AFTER;
+use apportion_abi::names::{LOST_AFTER, SILENT_AFTER};
 use apportion_groups::Object;
 
-use super::event::Effect;
+use super::agents::{Agent, Agents};
+use super::event::{Effect, Readiness};
 use crate::objects::clock;
 
 /// The kind of object in which agents are heard.
 pub(crate) const KIND: &str = "GpuNode";
+/// Why a node is not ready whose agent is not heard.
+pub(crate) const SILENT: &str = "AgentSilent";
 /// Where in it the heartbeat is.
 pub(crate) const FIELD: &str = "/status/lastHeartbeatTime";
-/// How long until it is said again that an agent is silent, where that did not show.
+/// How long until something is said again of an agent, where it did not show.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// The heartbeats by node.
@@ -36,7 +39,7 @@ struct Beat {
     seen: Duration,
     /// The object's version.
     version: String,
-    /// Whether the object says already that its agent is silent.
+    /// Whether the object says that its agent is silent.
     is_said: bool,
     /// Until when it is not said again.
     quiet: Duration,
@@ -59,7 +62,7 @@ impl Beats {
             at,
             seen,
             version: version.unwrap_or_default().to_owned(),
-            is_said: readiness(object) == Some("Unknown"),
+            is_said: reason(object) == Some(SILENT),
             quiet: known.map_or(Duration::ZERO, |known| known.quiet),
         };
         self.0.insert(object.name().to_owned(), beat);
@@ -81,19 +84,35 @@ impl Beats {
         beat.is_some_and(|beat| beat.is_over(now))
     }
 
-    /// What has to be said of agents that are silent.
-    pub(crate) fn tell(&mut self, now: Duration) -> Vec<Effect> {
-        let untold = self.0.iter_mut();
-        let untold =
-            untold.filter(|(_, beat)| beat.is_over(now) && !beat.is_said && now >= beat.quiet);
-        let tell = |(node, beat): (&String, &mut Beat)| {
+    /// What has to be said of agents: that they are silent, and that they are heard again.
+    pub(crate) fn tell(&mut self, now: Duration, agents: &Agents) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for (node, beat) in &mut self.0 {
+            let is = match agents.of(node) {
+                Some(agent) if agent.is_here => heard(agent),
+                Some(agent) if now <= agent.since + LOST_AFTER => continue,
+                Some(_) => Readiness::Silent,
+                None if beat.is_over(now) => Readiness::Silent,
+                None => continue,
+            };
+            if (is == Readiness::Silent) == beat.is_said || now < beat.quiet {
+                continue;
+            }
             beat.quiet = now + AGAIN;
-            Effect::Silent {
+            effects.push(Effect::Readiness {
                 node: node.clone(),
                 version: beat.version.clone(),
-            }
-        };
-        untold.map(tell).collect()
+                is,
+            });
+        }
+        effects
+    }
+}
+
+fn heard(agent: &Agent) -> Readiness {
+    match agent.said.healthy().next() {
+        Some(_) => Readiness::Serving,
+        None => Readiness::NoHealthyCard,
     }
 }
 
@@ -103,15 +122,16 @@ impl Beat {
     }
 }
 
-fn readiness(object: Object<'_>) -> Option<&str> {
+fn reason(object: Object<'_>) -> Option<&str> {
     let conditions = object.json().pointer("/status/conditions")?.as_array()?;
     let ready = conditions.iter().find(|one| one["type"] == "Ready")?;
-    ready["status"].as_str()
+    ready["reason"].as_str()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::agents::Said;
     use serde_json::{Value, json};
 
     const START: Duration = Duration::from_secs(1_800_000_000);
@@ -119,7 +139,7 @@ mod tests {
     fn object(beat: &str, ready: &str) -> Value {
         json!({"kind": KIND, "metadata": {"name": "a", "resourceVersion": "7"},
             "status": {"lastHeartbeatTime": beat,
-                "conditions": [{"type": "Ready", "status": ready}]}})
+                "conditions": [{"type": "Ready", "status": "", "reason": ready}]}})
     }
 
     fn beats(now: Duration, objects: &[Value]) -> Beats {
@@ -131,22 +151,21 @@ mod tests {
 
     #[test]
     fn who_is_long_gone_is_known_at_once() {
-        let old = object("2026-01-01T00:00:00Z", "True");
+        let old = object("2026-01-01T00:00:00Z", "Serving");
         let mut beats = beats(START, &[old]);
         assert!(beats.is_silent(START, "a"));
         assert!(!beats.is_silent(START, "somebody else"));
-        let told = beats.tell(START);
-        assert!(matches!(&told[..], [Effect::Silent { node, version }]
-            if node == "a" && version == "7"));
-        assert_eq!(beats.tell(START), []);
-        assert_eq!(beats.tell(START + AGAIN).len(), 1);
+        let nobody = Agents::default();
+        assert_eq!(beats.tell(START, &nobody), [told(Readiness::Silent)]);
+        assert_eq!(beats.tell(START, &nobody), []);
+        assert_eq!(beats.tell(START + AGAIN, &nobody).len(), 1);
     }
 
     #[test]
     fn a_heartbeat_that_changes_counts_from_when_it_was_seen() {
         // The node's clock is far behind ours.
-        let first = object("2026-01-01T00:00:00Z", "True");
-        let next = object("2026-01-01T00:00:30Z", "True");
+        let first = object("2026-01-01T00:00:00Z", "Serving");
+        let next = object("2026-01-01T00:00:30Z", "Serving");
         let beats = beats(START, &[first, next]);
         assert!(!beats.is_silent(START + SILENT_AFTER, "a"));
         let late = START + SILENT_AFTER + Duration::from_secs(1);
@@ -155,7 +174,7 @@ mod tests {
 
     #[test]
     fn after_a_list_everyone_known_has_time_anew() {
-        let old = object("2026-01-01T00:00:00Z", "True");
+        let old = object("2026-01-01T00:00:00Z", "Serving");
         let mut beats = beats(START, std::slice::from_ref(&old));
         beats.listed(START);
         beats.applied(START, Object::new(&old));
@@ -164,9 +183,43 @@ mod tests {
 
     #[test]
     fn what_the_object_says_already_is_not_said_again() {
-        let told = object("2026-01-01T00:00:00Z", "Unknown");
+        let told = object("2026-01-01T00:00:00Z", SILENT);
         let mut beats = beats(START, &[told]);
         assert!(beats.is_silent(START, "a"));
-        assert_eq!(beats.tell(START), []);
+        assert_eq!(beats.tell(START, &Agents::default()), []);
+    }
+
+    fn told(is: Readiness) -> Effect {
+        Effect::Readiness {
+            node: "a".to_owned(),
+            version: "7".to_owned(),
+            is,
+        }
+    }
+
+    #[test]
+    fn an_agent_that_is_asked_is_silent_soon_and_heard_at_once() {
+        let old = object("2026-01-01T00:00:00Z", "Serving");
+        let mut beats = beats(START, &[old]);
+        let mut agents = Agents::default();
+        agents.said(START, "a", Said::default());
+        let late = START + SILENT_AFTER * 2;
+        assert_eq!(
+            beats.tell(late, &agents),
+            [],
+            "it answers and does not write"
+        );
+        agents.lost(late, "a");
+        agents.lost(late + LOST_AFTER / 2, "a");
+        assert_eq!(beats.tell(late + LOST_AFTER, &agents), []);
+        let silent = late + LOST_AFTER + Duration::from_secs(1);
+        assert_eq!(beats.tell(silent, &agents), [told(Readiness::Silent)]);
+        let shown = object("2026-01-01T00:00:00Z", SILENT);
+        beats.applied(silent, Object::new(&shown));
+        agents.said(silent + AGAIN, "a", Said::default());
+        assert_eq!(
+            beats.tell(silent + AGAIN, &agents),
+            [told(Readiness::NoHealthyCard)]
+        );
     }
 }

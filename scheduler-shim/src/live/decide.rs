@@ -11,7 +11,7 @@ use apportion_policy::{Decision, Place, step};
 
 use super::agents::Said;
 use super::event::{Effect, PodRef};
-use super::model::Model;
+use super::model::{Ending, Model};
 use super::seats::Seats;
 use super::starts::Start;
 use crate::objects::cards::{FRACTION, REGULAR};
@@ -31,17 +31,16 @@ struct Plan {
 impl Model {
     /// Decides, and enters what was decided.
     pub(crate) fn decide(&mut self, now: Duration) -> Vec<Effect> {
-        self.ending.retain(|_, until| now < *until);
+        self.ending.retain(|_, end| end.is_believed(now));
         let mut effects = self.reconcile_all(now);
-        effects.extend(self.beats.tell(now));
+        effects.extend(self.beats.tell(now, &self.agents));
         let plan = self.plan(now);
         self.inventory.rest();
         for unit in plan.units {
             effects.extend(self.starts.begin(unit));
         }
         for pod in plan.evictions {
-            self.ending
-                .insert(pod.uid.clone(), now + super::model::SHOWN_WITHIN);
+            self.ending.insert(pod.uid.clone(), Ending::Asked);
             effects.push(Effect::Evict(pod));
         }
         effects
@@ -59,7 +58,8 @@ impl Model {
             match decision {
                 Decision::Evict { task, .. } => {
                     let pod = self.pod(&task);
-                    let is_new = |pod: &PodRef| !self.ending.contains_key(&pod.uid);
+                    let is_new =
+                        |pod: &PodRef| !self.spares_all && !self.ending.contains_key(&pod.uid);
                     plan.evictions.extend(pod.filter(is_new));
                 }
                 Decision::Bind { job, task, place } => {
@@ -67,7 +67,7 @@ impl Model {
                     let start = tasks
                         .get(task.as_str())
                         .filter(|_| is_admitted)
-                        .and_then(|task| self.start(&mut seats, task, &place));
+                        .and_then(|task| self.start(now, &mut seats, task, &place));
                     let unit = units.entry(job).or_insert_with(|| Some(Vec::new()));
                     match (unit.as_mut(), start) {
                         (Some(unit), Some(start)) => unit.push(start),
@@ -101,9 +101,12 @@ impl Model {
         is_admitted
     }
 
-    /// The start of a pod at its place.
-    fn start(&self, seats: &mut Seats, task: &Task, place: &Place) -> Option<Start> {
+    /// The start of a pod at its place, unless its last one failed a moment ago.
+    fn start(&self, now: Duration, seats: &mut Seats, task: &Task, place: &Place) -> Option<Start> {
         let pod = self.pod(&task.name)?;
+        if self.back_off.holds(&pod.uid, now) {
+            return None;
+        }
         let nothing = Said::default();
         let agent = self.agents.of(&place.node);
         let cards = match agent {

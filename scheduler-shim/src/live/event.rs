@@ -121,12 +121,27 @@ pub(crate) enum Effect {
         news: News,
         message: String,
     },
-    /// Say on a node's `GpuNode`, if it is of this version, that nothing is heard of its agent.
-    Silent { node: String, version: String },
+    /// Say on a node's `GpuNode`, if it is of this version, what is known of its agent.
+    Readiness {
+        node: String,
+        version: String,
+        is: Readiness,
+    },
     /// Write something about a pod group; the answer is an event.
     Group(GroupWrite),
     /// Write down what queues used.
     Remember(String),
+}
+
+/// What the scheduler says for an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// Nothing is heard of it.
+    Silent,
+    /// It is heard again, and has GPUs to give.
+    Serving,
+    /// It is heard again, and has none.
+    NoHealthyCard,
 }
 
 /// What is said about a pod.

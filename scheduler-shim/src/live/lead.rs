@@ -1,22 +1,34 @@
 //! Who leads: the holder of a Lease, by the rules of Kubernetes' own components.
 //!
-//! A lease is taken when it is free or was not renewed for its duration as seen from here (clocks of other
-//! machines are not trusted), renewed seven times in that time, and given up when it could not be renewed for
-//! two thirds of it.
+//! A lease is taken when it is free or was not renewed for as long as its record says, as seen from here: clocks of
+//! other machines are not trusted. Its holder renews it five times in that time, and stops after two thirds of it.
+//! It stops, but it stays: if the answers were only slow and nobody else took the lease, it goes on. [`Tenure`]
+//! counts the time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::{Lease as Object, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use kube::Client;
+use k8s_openapi::api::coordination::v1::Lease as Object;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PostParams};
-use tokio::time::{Instant, sleep, timeout};
-use tracing::{info, warn};
+use kube::{Client, Error};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
 
 use super::nodes::chain;
 use crate::failure::Failure;
 use crate::options::Run;
+
+mod record;
+mod tenure;
+
+use tenure::Tenure;
+
+/// How long an answer is awaited before the lease is ours.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long giving it back may take.
+const PARTING: Duration = Duration::from_secs(2);
 
 /// The lease.
 pub(crate) struct Lease {
@@ -24,6 +36,28 @@ pub(crate) struct Lease {
     name: String,
     identity: String,
     duration: Duration,
+}
+
+/// Until when the lease is ours.
+pub(crate) type Until = watch::Receiver<Instant>;
+
+/// The lease while it is ours.
+pub(crate) struct Held {
+    object: Object,
+    tenure: Tenure,
+    until: watch::Sender<Instant>,
+}
+
+impl Held {
+    /// Which leadership this is; greater than all before it.
+    pub(crate) fn term(&self) -> u64 {
+        record::term(&self.object)
+    }
+
+    /// Until when it is ours, now and later.
+    pub(crate) fn until(&self) -> Until {
+        self.until.subscribe()
+    }
 }
 
 /// Another's lease as it was last seen, and since when it has not changed.
@@ -34,13 +68,14 @@ struct Watched {
 
 /// What came of asking for the lease.
 enum Asked {
-    /// It is ours, for this term.
-    Ours(u64),
-    /// Another's.
-    Held(String),
+    /// It is ours.
+    Ours(Box<Object>),
+    /// Another's, for this much longer if it is not renewed.
+    Held(String, Duration),
 }
 
 impl Lease {
+    /// `client` is for the lease alone: nothing else may come between.
     pub(crate) fn new(client: Client, asked: &Run) -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let at = Timestamp::now().as_nanosecond();
@@ -52,105 +87,169 @@ impl Lease {
         }
     }
 
-    /// How long it may go without being renewed, from the holder's side.
-    fn deadline(&self) -> Duration {
-        self.duration * 2 / 3
-    }
-
-    /// How often it is asked for and renewed.
-    fn period(&self) -> Duration {
-        self.duration * 2 / 15
-    }
-
     /// Who we are.
     pub(crate) fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// Waits until the lease is ours; the term is greater than all before it.
-    pub(crate) async fn acquire(&self) -> Result<u64, Failure> {
+    /// Waits until the lease is ours.
+    pub(crate) async fn acquire(&self) -> Held {
+        let now = Instant::now();
+        let mut tenure = Tenure::new(now, self.duration);
         let mut watched = Watched {
             version: None,
-            since: Instant::now(),
+            since: now,
         };
         let mut is_told = false;
         loop {
-            match self.try_to_take(&mut watched).await {
-                Ok(Asked::Ours(term)) => return Ok(term),
-                Ok(Asked::Held(holder)) if !is_told => {
-                    info!(holder, "Another scheduler holds the lease");
-                    is_told = true;
+            let asked = Instant::now();
+            let taken = timeout(PATIENCE, self.try_to_take(&mut watched, &mut tenure)).await;
+            let wait = match taken {
+                Ok(Ok(Asked::Ours(object))) => {
+                    let (until, _) = watch::channel(tenure.until());
+                    return Held {
+                        object: *object,
+                        tenure,
+                        until,
+                    };
                 }
-                Ok(Asked::Held(_)) => {}
-                Err(problem) => warn!(problem = chain(&problem), "Failed to acquire the lease"),
-            }
-            sleep(self.period()).await;
+                Ok(Ok(Asked::Held(holder, left))) => {
+                    if !is_told {
+                        info!(holder, "Another scheduler holds the lease");
+                        is_told = true;
+                    }
+                    left
+                }
+                Ok(Err(problem)) => {
+                    warn!(problem = chain(&problem), "Failed to acquire the lease");
+                    self.duration
+                }
+                Err(_) => {
+                    warn!("Lease request timed out");
+                    tenure.heard(asked.elapsed());
+                    self.duration
+                }
+            };
+            sleep(wait.min(tenure.period())).await;
         }
     }
 
     /// Takes the lease, or says who has it.
-    async fn try_to_take(&self, watched: &mut Watched) -> Result<Asked, kube::Error> {
-        let Some(mut found) = self.api.get_opt(&self.name).await? else {
+    async fn try_to_take(
+        &self,
+        watched: &mut Watched,
+        tenure: &mut Tenure,
+    ) -> Result<Asked, Error> {
+        let read = Instant::now();
+        let found = self.api.get_opt(&self.name).await?;
+        tenure.heard(read.elapsed());
+        let params = PostParams::default();
+        let Some(mut found) = found else {
+            let asked = Instant::now();
+            let valid = tenure.asks(asked);
             let object = Object {
                 metadata: ObjectMeta {
                     name: Some(self.name.clone()),
                     ..ObjectMeta::default()
                 },
-                spec: Some(self.spec(None)),
+                spec: Some(record::of(&self.identity, valid, None)),
             };
-            let made = self.api.create(&PostParams::default(), &object).await?;
-            return Ok(Asked::Ours(term(&made)));
+            let made = self.api.create(&params, &object).await?;
+            tenure.granted(asked, Instant::now(), valid);
+            return Ok(Asked::Ours(Box::new(made)));
         };
-        let holder = held_by(&found);
         if watched.version != found.metadata.resource_version {
             watched.version.clone_from(&found.metadata.resource_version);
             watched.since = Instant::now();
         }
-        let others = holder.filter(|holder| *holder != self.identity);
-        if let Some(holder) = others.filter(|_| watched.since.elapsed() < self.duration) {
-            return Ok(Asked::Held(holder));
+        let patience = record::valid(&found).max(self.duration);
+        let left = patience.saturating_sub(watched.since.elapsed());
+        let others = record::holder(&found).filter(|holder| *holder != self.identity);
+        if let Some(holder) = others.filter(|_| left > Duration::ZERO) {
+            return Ok(Asked::Held(holder, left));
         }
-        found.spec = Some(self.spec(found.spec.as_ref()));
-        let params = PostParams::default();
+        let asked = Instant::now();
+        let valid = tenure.asks(asked);
+        found.spec = Some(record::of(&self.identity, valid, found.spec.as_ref()));
         let taken = self.api.replace(&self.name, &params, &found).await?;
-        Ok(Asked::Ours(term(&taken)))
+        tenure.granted(asked, Instant::now(), valid);
+        Ok(Asked::Ours(Box::new(taken)))
     }
 
-    /// Renews the lease until that fails for too long; then says so.
-    pub(crate) async fn keep(&self) -> Failure {
-        let mut renewed = Instant::now();
+    /// Renews the lease until another has it; then says so. While it can't be renewed, nothing is done by
+    /// whoever heeds [`Held::until`].
+    pub(crate) async fn keep(&self, held: Held) -> Failure {
+        let Held {
+            mut object,
+            mut tenure,
+            until,
+        } = held;
+        let (mut is_paused, mut is_told) = (false, false);
         loop {
-            sleep(self.period()).await;
-            match timeout(self.deadline(), self.renew()).await {
-                Ok(Ok(true)) => renewed = Instant::now(),
+            sleep(tenure.period()).await;
+            let asked = Instant::now();
+            let valid = tenure.asks(asked);
+            until.send_replace(tenure.until());
+            let problem = match timeout(tenure.patience(), self.renew(&mut object, valid)).await {
+                Ok(Ok(true)) => {
+                    tenure.granted(asked, Instant::now(), valid);
+                    until.send_replace(tenure.until());
+                    None
+                }
                 Ok(Ok(false)) => return Failure::new("another scheduler took the lease"),
-                Ok(Err(problem)) => warn!(problem = chain(&problem), "Failed to renew the lease"),
-                Err(_) => warn!("Lease renewal timed out"),
+                Ok(Err(Error::Api(status))) if status.code == 404 => {
+                    return Failure::new("the lease was deleted");
+                }
+                Ok(Err(problem)) => Some(chain(&problem)),
+                Err(_) => {
+                    tenure.heard(asked.elapsed());
+                    Some("the API server did not answer in time".to_owned())
+                }
+            };
+            match &problem {
+                Some(problem) if !is_told => warn!(problem, "Failed to renew the lease, retrying"),
+                Some(problem) => debug!(problem, "Failed to renew the lease, retrying"),
+                None => {}
             }
-            if renewed.elapsed() > self.deadline() {
-                let deadline = self.deadline();
-                return Failure::new(format!("failed to renew the lease for {deadline:?}"));
+            is_told = problem.is_some();
+            let is_over = Instant::now() >= tenure.until();
+            match (is_paused, is_over) {
+                (false, true) => warn!("Scheduling paused until the lease is renewed"),
+                (true, false) => info!("Lease renewed, scheduling goes on"),
+                (true, true) | (false, false) => {}
             }
+            is_paused = is_over;
         }
     }
 
-    async fn renew(&self) -> Result<bool, kube::Error> {
-        let mut found = self.api.get(&self.name).await?;
-        if held_by(&found).as_ref() != Some(&self.identity) {
-            return Ok(false);
+    /// Renews the lease; says whether it is still ours.
+    async fn renew(&self, object: &mut Object, valid: Duration) -> Result<bool, Error> {
+        let params = PostParams::default();
+        loop {
+            let mut next = object.clone();
+            next.spec = Some(record::of(&self.identity, valid, next.spec.as_ref()));
+            match self.api.replace(&self.name, &params, &next).await {
+                Ok(written) => {
+                    *object = written;
+                    return Ok(true);
+                }
+                // Somebody wrote it: another, or we ourselves without having heard of it.
+                Err(Error::Api(status)) if status.code == 409 => {
+                    *object = self.api.get(&self.name).await?;
+                }
+                Err(problem) => return Err(problem),
+            }
+            if record::holder(object).as_ref() != Some(&self.identity) {
+                return Ok(false);
+            }
         }
-        found.spec = Some(self.spec(found.spec.as_ref()));
-        self.api
-            .replace(&self.name, &PostParams::default(), &found)
-            .await?;
-        Ok(true)
     }
 
     /// Gives the lease back, so that the next one need not wait.
     pub(crate) async fn release(&self) {
         let given = async {
             let mut found = self.api.get(&self.name).await?;
-            if held_by(&found).as_ref() == Some(&self.identity) {
+            if record::holder(&found).as_ref() == Some(&self.identity) {
                 if let Some(spec) = &mut found.spec {
                     spec.holder_identity = None;
                 }
@@ -158,41 +257,8 @@ impl Lease {
                     .replace(&self.name, &PostParams::default(), &found)
                     .await?;
             }
-            Ok::<(), kube::Error>(())
+            Ok::<(), Error>(())
         };
-        let _ = timeout(self.period(), given).await;
+        let _ = timeout(PARTING, given).await;
     }
-
-    fn spec(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
-        let now = || MicroTime(Timestamp::now());
-        let is_ours = before.and_then(|spec| spec.holder_identity.as_ref()) == Some(&self.identity);
-        let before = before.cloned().unwrap_or_default();
-        let transitions = before.lease_transitions.unwrap_or(0);
-        LeaseSpec {
-            holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: i32::try_from(self.duration.as_secs()).ok(),
-            acquire_time: match is_ours {
-                true => before.acquire_time,
-                false => Some(now()),
-            },
-            renew_time: Some(now()),
-            lease_transitions: Some(transitions + i32::from(!is_ours)),
-            ..LeaseSpec::default()
-        }
-    }
-}
-
-/// Which leadership this is: it grows with each change of the holder, and also when somebody deletes the
-/// lease, which begins to count anew.
-fn term(lease: &Object) -> u64 {
-    let made = lease.metadata.creation_timestamp.as_ref();
-    let made = made.map_or(0, |made| made.0.as_second());
-    let changes = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
-    let changes = u64::try_from(changes.unwrap_or(0)).unwrap_or(0);
-    (u64::try_from(made).unwrap_or(0) << 24) + changes
-}
-
-fn held_by(lease: &Object) -> Option<String> {
-    let holder = lease.spec.as_ref()?.holder_identity.clone();
-    holder.filter(|holder| !holder.is_empty())
 }

@@ -24,8 +24,28 @@ use crate::objects::inventory::Inventory;
 use crate::objects::pods;
 use crate::objects::remark::Remarks;
 
-/// How long an eviction that was granted may take to show.
-pub(crate) const SHOWN_WITHIN: Duration = Duration::from_secs(10);
+/// How long an eviction that was granted may take to show. It is in the API server's store by then: what is late is
+/// the watch, and whoever doubts too soon evicts somebody else for the same pod.
+const SHOWN_WITHIN: Duration = Duration::from_secs(300);
+
+/// A pod's end that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The API server has yet to answer, and will: nothing is asked without an answer.
+    Asked,
+    /// It was granted, and is believed until then.
+    Granted(Duration),
+}
+
+impl Ending {
+    /// Whether the pod is thought to end.
+    pub(crate) fn is_believed(self, now: Duration) -> bool {
+        match self {
+            Self::Asked => true,
+            Self::Granted(until) => now < until,
+        }
+    }
+}
 
 /// The cluster.
 #[derive(Debug)]
@@ -40,8 +60,10 @@ pub(crate) struct Model {
     pub(crate) back_off: BackOff,
     /// Whom nobody tries to evict for a while.
     pub(crate) spared: BackOff,
-    /// Whose end was granted, and until when that is believed.
-    pub(crate) ending: BTreeMap<String, Duration>,
+    /// Whether nobody is evicted now, because too little is known.
+    pub(crate) spares_all: bool,
+    /// Whose end was asked for.
+    pub(crate) ending: BTreeMap<String, Ending>,
     /// When the agent was last asked to take in a pod that runs already.
     pub(crate) adopted: BTreeMap<String, Duration>,
     /// When all agents were last looked at.
@@ -74,6 +96,7 @@ impl Model {
             starts: Starts::default(),
             back_off: BackOff::default(),
             spared: BackOff::default(),
+            spares_all: false,
             ending: BTreeMap::new(),
             adopted: BTreeMap::new(),
             reconciled: Duration::ZERO,
@@ -95,7 +118,7 @@ impl Model {
             Event::Listed(kind, all) => self.listed(now, &kind, all),
             Event::AgentSaid(node, said) => self.agent_said(now, &node, said),
             Event::AgentLost(node) => {
-                self.agents.lost(&node);
+                self.agents.lost(now, &node);
                 Vec::new()
             }
             Event::AgentGone(node) => {
@@ -111,7 +134,9 @@ impl Model {
             Event::NotBound(pod, why) => self.not_bound(now, pod, why),
             Event::Evicted(pod) => {
                 self.spared.forget(&pod.uid);
-                self.ending.insert(pod.uid.clone(), now + SHOWN_WITHIN);
+                if let Some(end) = self.ending.get_mut(&pod.uid) {
+                    *end = Ending::Granted(now + SHOWN_WITHIN);
+                }
                 let message = format!(
                     "Pod {} was preempted to make room for another workload",
                     pod.full()
@@ -253,7 +278,7 @@ impl Model {
     }
 
     fn agent_said(&mut self, now: Duration, node: &str, said: Said) -> Vec<Effect> {
-        if !self.agents.said(node, said) {
+        if !self.agents.said(now, node, said) {
             return Vec::new();
         }
         let known = self.inventory.find("Node", "", node);

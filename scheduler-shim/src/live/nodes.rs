@@ -30,8 +30,8 @@ const AGENT: usize = 1;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long until an agent that is away is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How long a reservation waits for its pod to be bound.
-const RESERVED_MS: u64 = 60_000;
+/// How long a reservation waits for its pod to be bound: longer than the API server may take.
+const RESERVED_MS: u64 = 120_000;
 
 /// The agents that the nodes name.
 #[derive(Debug)]
@@ -40,7 +40,8 @@ pub(crate) struct Nodes {
     /// What nodes' annotations say, and what agents publish.
     said: BTreeMap<String, [Option<String>; 2]>,
     events: UnboundedSender<Event>,
-    reach: Reach,
+    /// The way to agents; nothing while another leads.
+    reach: Option<Reach>,
 }
 
 #[derive(Debug)]
@@ -58,13 +59,24 @@ impl Drop for Link {
 }
 
 impl Nodes {
-    pub(crate) fn new(events: UnboundedSender<Event>, reach: Reach) -> Self {
+    pub(crate) fn new(events: UnboundedSender<Event>) -> Self {
         Self {
             agents: BTreeMap::new(),
             said: BTreeMap::new(),
             events,
-            reach,
+            reach: None,
         }
+    }
+
+    /// Speaks with the agents from now on.
+    pub(crate) fn begin(&mut self, reach: Reach) {
+        for (node, said) in &self.said {
+            if let Some(address) = said.iter().flatten().next() {
+                let link = Link::new(node, address, &self.events, &reach);
+                self.agents.insert(node.clone(), link);
+            }
+        }
+        self.reach = Some(reach);
     }
 
     /// The nodes that have an agent.
@@ -123,11 +135,12 @@ impl Nodes {
         if address.is_none() {
             self.said.remove(node);
         }
+        let Some(reach) = &self.reach else { return };
         let known = self.agents.get(node).map(|known| &known.address);
         if known == address.as_ref() {
             return;
         }
-        let link = address.map(|address| Link::new(node, &address, &self.events, &self.reach));
+        let link = address.map(|address| Link::new(node, &address, &self.events, reach));
         let before = match link {
             Some(link) => self.agents.insert(node.to_owned(), link),
             None => self.agents.remove(node),
@@ -147,7 +160,7 @@ impl Nodes {
             | Effect::Evict(_)
             | Effect::Report(_)
             | Effect::Tell { .. }
-            | Effect::Silent { .. }
+            | Effect::Readiness { .. }
             | Effect::Group(_)
             | Effect::Remember(_) => None,
         };
@@ -335,7 +348,7 @@ async fn one(to: &Agent, request: &Effect) -> Result<Result<String, String>, Str
         | Effect::Evict(_)
         | Effect::Report(_)
         | Effect::Tell { .. }
-        | Effect::Silent { .. }
+        | Effect::Readiness { .. }
         | Effect::Group(_)
         | Effect::Remember(_) => Ok(()),
     };

@@ -50,7 +50,8 @@ impl Model {
         held.filter_map(|held| self.settle(node, held)).collect()
     }
 
-    fn settle(&self, node: &str, held: &Held) -> Option<Effect> {
+    /// What has to be done about one allocation.
+    pub(super) fn settle(&self, node: &str, held: &Held) -> Option<Effect> {
         let uid = held.uid.as_deref()?;
         let (node, id) = (node.to_owned(), held.id.clone());
         let pod = self.pods.get(uid);

@@ -13,6 +13,7 @@ use apportion_policy::cluster::{Cards, ListedCard, Node, Status, Task};
 use serde_json::{Value, json};
 
 use super::agents::{Agent, Card, Held, Said, Stage};
+use super::event::Effect;
 use super::model::Model;
 use super::seats;
 use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
@@ -141,10 +142,13 @@ impl Model {
             task.status = Status::Binding;
             task.node = Some(start.node.clone());
             self.put(task, &start.cards);
-        } else if task.status == Status::Pending && self.back_off.holds(&uid, now) {
+        } else if task.status == Status::Pending && self.back_off.takes_turn(&uid, now) {
             task.status = Status::Gated;
         } else if task.status.is_allocated()
-            && self.ending.get(&uid).is_some_and(|till| now < *till)
+            && self
+                .ending
+                .get(&uid)
+                .is_some_and(|end| end.is_believed(now))
         {
             task.status = Status::Releasing;
         }
@@ -221,11 +225,18 @@ impl Model {
                 is_bound || is_starting
             });
             for (card, bytes) in one.shares.iter().filter(|_| !is_known) {
-                let key = (card.as_str(), one.stage == Stage::Draining);
+                let key = (card.as_str(), self.is_leaving(node, one));
                 *held.entry(key).or_default() += bytes;
             }
         }
         held
+    }
+
+    /// Whether an allocation ends without anybody's doing: its room is not free yet, and nobody has to be evicted
+    /// for it. Between the end of a pod and its agent's word that its cards are free every allocation is so.
+    fn is_leaving(&self, node: &str, held: &Held) -> bool {
+        let is_released = || matches!(self.settle(node, held), Some(Effect::Release { .. }));
+        held.stage == Stage::Draining || is_released()
     }
 
     /// Whether a pod is on a node, as far as the API server knows.

@@ -18,10 +18,13 @@ use apportion_abi::Bytes;
 mod agent;
 mod promises;
 mod random;
+mod reclaim;
 
 const CARD: u64 = 1000 << 20;
 const NODES: [&str; 2] = ["a", "b"];
 const CARDS: usize = 2;
+/// How many pods there are at most.
+const MOST: usize = 40;
 /// What pods ask for: parts of a card in per cent; a hundred is a whole card.
 const ASKS: [u64; 6] = [10, 30, 50, 60, 90, 100];
 
@@ -41,11 +44,16 @@ struct World {
     now: Duration,
     pods: BTreeMap<String, Pod>,
     groups: Vec<Value>,
+    queues: Vec<Value>,
     agents: BTreeMap<String, Agent>,
     model: Model,
     events: VecDeque<Event>,
     api: Vec<Effect>,
     made: usize,
+    /// Who was evicted; `None` where nobody may be.
+    evicted: Option<Vec<String>>,
+    /// Who was evicted and runs still.
+    ending: Vec<String>,
 }
 
 fn uuid(node: &str, card: usize) -> String {
@@ -55,17 +63,32 @@ fn uuid(node: &str, card: usize) -> String {
     )
 }
 
+fn queue(name: &str, quota: i64) -> Value {
+    let any = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
+    let cards = json!({"quota": quota, "limit": -1, "overQuotaWeight": 1});
+    json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue",
+        "metadata": {"name": name, "uid": name},
+        "spec": {"resources": {"gpu": cards, "cpu": any, "memory": any}}})
+}
+
 impl World {
     fn new() -> Self {
+        Self::with_queues(vec![queue("default-queue", -1)])
+    }
+
+    fn with_queues(queues: Vec<Value>) -> Self {
         let mut world = Self {
             now: Duration::from_secs(1_000_000),
             pods: BTreeMap::new(),
             groups: Vec::new(),
+            queues,
             agents: NODES.map(|node| (node.to_owned(), Agent::default())).into(),
             model: Model::new(vec!["kai-scheduler".to_owned()]),
             events: VecDeque::new(),
             api: Vec::new(),
             made: 0,
+            evicted: None,
+            ending: Vec::new(),
         };
         world.start_scheduler();
         world
@@ -84,15 +107,11 @@ impl World {
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": name},
                 "status": {"allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}})
         };
-        let bound = json!({"quota": -1, "limit": -1, "overQuotaWeight": 1});
-        let queue = json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue",
-            "metadata": {"name": "default-queue", "uid": "q"},
-            "spec": {"resources": {"gpu": bound, "cpu": bound, "memory": bound}}});
         self.tell(Event::Listed(
             "Node".to_owned(),
             NODES.iter().map(node).collect(),
         ));
-        self.tell(Event::Listed("Queue".to_owned(), vec![queue]));
+        self.tell(Event::Listed("Queue".to_owned(), self.queues.clone()));
         let groups = self.groups.clone();
         self.tell(Event::Listed("PodGroup".to_owned(), groups));
         let pods = self.pods.values().map(|pod| pod.object.clone()).collect();
@@ -135,9 +154,12 @@ impl World {
                     agent.effects.push_back(effect);
                 }
                 Effect::Bind { .. } => self.api.push(effect),
-                Effect::Evict(pod) => panic!("{} is evicted, and nobody may be", pod.full()),
+                Effect::Evict(pod) => {
+                    assert!(self.evicted.is_some(), "{} may not be evicted", pod.full());
+                    self.api.push(effect);
+                }
                 Effect::Tell { .. }
-                | Effect::Silent { .. }
+                | Effect::Readiness { .. }
                 | Effect::Report(_)
                 | Effect::Group(_)
                 | Effect::Remember(_) => {}
@@ -146,9 +168,13 @@ impl World {
     }
 
     fn create(&mut self, ask: u64, is_gang: bool) {
+        self.create_in("default-queue", "non-preemptible", ask, is_gang);
+    }
+
+    fn create_in(&mut self, queue: &str, preemptibility: &str, ask: u64, is_gang: bool) {
         let size = if is_gang { 2 } else { 1 };
         let group = self.made;
-        if self.pods.len() + size > 20 {
+        if self.pods.len() + size > MOST {
             return;
         }
         for _ in 0..size {
@@ -156,8 +182,8 @@ impl World {
             let name = format!("p{}", self.made);
             let mut object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name,
                     "namespace": "default", "uid": format!("uid-{name}"), "annotations": {},
-                    "labels": {"kai.scheduler/queue": "default-queue",
-                        "kai.scheduler/preemptibility": "non-preemptible"}},
+                    "labels": {"kai.scheduler/queue": queue,
+                        "kai.scheduler/preemptibility": preemptibility}},
                 "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main"}]},
                 "status": {"phase": "Pending"}});
             if ask == 100 {
@@ -175,7 +201,7 @@ impl World {
         if is_gang {
             let group = json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
                 "metadata": {"name": format!("g{group}"), "namespace": "default", "uid": format!("g{group}")},
-                "spec": {"minMember": 2, "queue": "default-queue", "preemptibility": "non-preemptible"}});
+                "spec": {"minMember": 2, "queue": queue, "preemptibility": preemptibility}});
             self.groups.push(group.clone());
             self.events.push_back(Event::Applied(group));
         }
@@ -292,16 +318,17 @@ impl World {
         self.show(node);
     }
 
-    fn bind(&mut self, effect: Effect, fails: bool) {
-        let Effect::Bind {
-            node,
-            pod,
-            cards,
-            received,
-            ..
-        } = effect
-        else {
-            return;
+    fn answer(&mut self, effect: Effect, fails: bool) {
+        let (node, pod, cards, received) = match effect {
+            Effect::Evict(pod) => return self.evict(pod, fails),
+            Effect::Bind {
+                node,
+                pod,
+                cards,
+                received,
+                ..
+            } => (node, pod, cards, received),
+            _ => return,
         };
         let there = self.pods.get_mut(&pod.name);
         let there = there.filter(|there| there.object["metadata"]["uid"] == pod.uid.as_str());
@@ -361,7 +388,10 @@ impl World {
                 }
             }
             while let Some(effect) = self.api.pop() {
-                self.bind(effect, false);
+                self.answer(effect, false);
+            }
+            while !self.ending.is_empty() {
+                self.end(0);
             }
         }
     }
@@ -369,7 +399,10 @@ impl World {
     /// Whether nothing is under way.
     fn is_still(&self) -> bool {
         let is_asked = |agent: &Agent| !agent.effects.is_empty();
-        self.events.is_empty() && self.api.is_empty() && !self.agents.values().any(is_asked)
+        self.events.is_empty()
+            && self.api.is_empty()
+            && self.ending.is_empty()
+            && !self.agents.values().any(is_asked)
     }
 
     fn is_bound(pod: &Pod) -> bool {

@@ -225,6 +225,17 @@ impl Cluster {
         Stopped(scheduler)
     }
 
+    /// Leaves the scheduler running, so that another can be started beside it.
+    pub(crate) fn leave_scheduler(&mut self) -> Left {
+        Left(self.scheduler.take().expect("the scheduler runs"))
+    }
+
+    /// Whether the scheduler that was started last runs still.
+    pub(crate) fn is_running(&mut self) -> bool {
+        let ended = self.scheduler.as_mut().map(Child::try_wait);
+        matches!(ended, Some(Ok(None)))
+    }
+
     fn log(&self) -> PathBuf {
         self.plane.dir().join("scheduler.log")
     }
@@ -348,6 +359,16 @@ impl Drop for Cluster {
             let _ = scheduler.kill();
             let _ = scheduler.wait();
         }
+    }
+}
+
+/// A scheduler beside the one that was started last. It is killed when it is dropped.
+pub(crate) struct Left(Child);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

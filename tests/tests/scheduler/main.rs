@@ -17,5 +17,6 @@ mod remote;
 mod requests;
 mod settings;
 mod silence;
+mod slow;
 mod statuses;
 mod volumes;

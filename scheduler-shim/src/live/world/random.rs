@@ -57,7 +57,7 @@ impl World {
             Step::ApiEffect(which, fails) => {
                 if !self.api.is_empty() {
                     let effect = self.api.remove(which % self.api.len());
-                    self.bind(effect, *fails);
+                    self.answer(effect, *fails);
                 }
             }
             Step::Wait(seconds) => self.wait(Duration::from_secs(*seconds)),
@@ -70,7 +70,7 @@ impl World {
 }
 
 /// How many steps are taken in all; more where somebody has the time.
-fn cases() -> u32 {
+pub(super) fn cases() -> u32 {
     let steps = std::env::var("APPORTION_STEPS")
         .ok()
         .and_then(|text| text.parse().ok());
