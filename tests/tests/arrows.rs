@@ -62,7 +62,7 @@ const MAP: &[Crate] = &[
     },
     Crate {
         name: "apportion-admission",
-        knows: &["apportion-abi"],
+        knows: &["apportion-abi", "apportion-groups"],
         room: Safe,
     },
     Crate {
