@@ -234,13 +234,11 @@ fn too_large(books: &Books<'_>, together: usize, more: Amounts) -> Option<String
     ))
 }
 
-/// What all nodes together lack, and which of them came closest. Those that have room may lack `company`.
 /// Why nobody is evicted for a job.
 fn in_vain(held_back: &HeldBack) -> String {
     const SHOWN: usize = 3;
-    const BEFORE: &str = "; no pod is evicted for it, because";
     if held_back.by.is_empty() {
-        return format!("{BEFORE} it would not get the room that this frees");
+        return "; no pod is evicted for it, because it would not get the room".to_owned();
     }
     let more = held_back.by.len().saturating_sub(SHOWN);
     let first: Vec<&str> = held_back
@@ -254,11 +252,12 @@ fn in_vain(held_back: &HeldBack) -> String {
         more => format!(" and {more} more"),
     };
     format!(
-        "{BEFORE} the room would go to {}{more} first",
+        "; no pod is evicted for it, because the room would go to {}{more} first",
         first.join(", ")
     )
 }
 
+/// What all nodes together lack, and which of them came closest. Those that have room may lack `company`.
 fn no_room(
     views: &[NodeView],
     company: impl Fn(&str) -> Option<(Lack, String)>,

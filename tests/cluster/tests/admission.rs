@@ -174,7 +174,8 @@ fn judges_queues(cluster: &Cluster) {
         .kubectl(&["get", "queue", "suite", "--no-headers"])
         .unwrap();
     let cells: Vec<&str> = table.split_whitespace().collect();
-    assert_eq!(cells, ["suite", "7", "lab", "Suite"]);
+    // The GPU quota; nothing is allocated or requested yet.
+    assert_eq!(cells, ["suite", "7", "lab", "Suite", "-1"]);
     let group = json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
         "metadata": {"name": "suite", "namespace": NAMESPACE}, "spec": {"minMember": 2, "minSubGroup": 1}});
     let said = refusal(cluster, &group);
