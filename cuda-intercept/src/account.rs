@@ -93,21 +93,30 @@ impl Standing {
         is_in_a_container: impl FnOnce() -> bool,
         named: Option<&[u8]>,
     ) -> Option<Self> {
-        let mut path = PathBuffer::default();
-        if let Ok(account) = Account::open(&mut path, container) {
-            return Some(Self::Limited(account));
+        match Account::open(container) {
+            Ok(account) => return Some(Self::Limited(account)),
+            Err(problem) if is_absence(problem) => {}
+            Err(_) => return None,
         }
-        if path.is_there() || is_in_a_container() {
+        if is_in_a_container() {
             return None;
         }
         match named {
             None => Some(Self::Unlimited),
             Some(named) => {
-                let opened = patience::wait(|| Account::open(&mut path, named));
+                let opened = patience::wait(|| Account::open(named));
                 opened.ok().map(Self::Limited)
             }
         }
     }
+}
+
+/// Whether a file could not be opened because it does not exist.
+fn is_absence(problem: OpenError) -> bool {
+    matches!(
+        problem,
+        OpenError::System("open", libc::ENOENT | libc::ENOTDIR)
+    )
 }
 
 /// Whether this library was loaded from the place where a container has it: an account is beside it then, whatever the
@@ -127,14 +136,17 @@ fn is_in_a_container() -> bool {
 }
 
 impl Account {
-    fn open(path: &mut PathBuffer, folder: &[u8]) -> Result<Self, OpenError> {
-        let mut usage_path = PathBuffer::default();
-        let usage = usage_path.join(folder, place::USAGE_FILE);
-        let usage = usage.map(UsageMap::open).ok_or(OpenError::NotAnAccount)?;
-        // Last, so that the buffer still holds this path for whoever asks whether it is there.
+    /// Only where there are no limits the error is an absence. So one failed call finds that there is no account.
+    fn open(folder: &[u8]) -> Result<Self, OpenError> {
+        let mut path = PathBuffer::default();
         let limits = path.join(folder, place::LIMITS_FILE);
-        let limits = limits.map(LimitsMap::open).ok_or(OpenError::NotAnAccount)?;
-        let (limits, usage) = (limits?, usage?);
+        let limits = LimitsMap::open(limits.ok_or(OpenError::NotAnAccount)?)?;
+        let usage = path.join(folder, place::USAGE_FILE);
+        let usage = UsageMap::open(usage.ok_or(OpenError::NotAnAccount)?);
+        let usage = usage.map_err(|problem| match is_absence(problem) {
+            true => OpenError::NotAnAccount,
+            false => problem,
+        })?;
         if limits.cards().len() != usage.cards() {
             return Err(OpenError::NotAnAccount);
         }
@@ -146,7 +158,7 @@ impl Account {
         Ok(Self {
             limits,
             usage,
-            path: usage_path,
+            path,
             slot,
             looks: Pace::of(LOOK),
             deep_looks: Pace::of(DEEP_LOOK),
@@ -402,6 +414,14 @@ mod tests {
         fs::write(container.path().join(place::LIMITS_FILE), "garbage").expect("it is writable");
         let closed = found(container.path(), Some(named.path()));
         assert!(closed.is_none(), "a known limit cannot be kept");
+        fs::remove_file(container.path().join(place::LIMITS_FILE)).expect("it is there");
+        make(container.path());
+        fs::remove_file(container.path().join(place::USAGE_FILE)).expect("it is there");
+        let closed = found(container.path(), Some(named.path()));
+        assert!(
+            closed.is_none(),
+            "a limit without its usage file cannot be kept"
+        );
     }
 
     #[test]

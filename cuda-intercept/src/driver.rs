@@ -10,7 +10,7 @@ use core::ops::ControlFlow;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
-use crate::elf::{self, Object};
+use crate::elf::{self, Object, Symbol};
 use crate::errno;
 use crate::foreign::{
     AllocationNode, ArrayRequirements, Context, Device, DevicePointer, Event, Handle, KernelNode,
@@ -115,7 +115,7 @@ fn fill(library: Library, object: &Object) {
     }
     for (row, real) in ROWS.iter().zip(&REAL) {
         if row.library == library {
-            real.store(object.symbol(row.symbol).unwrap_or(0), Release);
+            real.store(object.address_of(row.exported).unwrap_or(0), Release);
         }
     }
     for needed in Needed::ALL
@@ -123,7 +123,7 @@ fn fill(library: Library, object: &Object) {
         .filter(|needed| needed.library() == library)
     {
         if let Some(cell) = NEEDED.get(*needed as usize) {
-            cell.store(object.symbol(needed.symbol()).unwrap_or(0), Release);
+            cell.store(object.address_of(needed.symbol()).unwrap_or(0), Release);
         }
     }
 }
@@ -177,8 +177,8 @@ macro_rules! needed {
         impl Needed {
             const ALL: &[Self] = &[$(Self::$variant),*];
 
-            const fn symbol(self) -> &'static CStr {
-                match self { $(Self::$variant => $symbol),* }
+            const fn symbol(self) -> Symbol<'static> {
+                match self { $(Self::$variant => const { Symbol::of($symbol) }),* }
             }
 
             const fn library(self) -> Library {

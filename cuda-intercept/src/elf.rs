@@ -34,6 +34,21 @@ struct Dyn {
     value: u64,
 }
 
+/// The name of a function, with its hash in the tables of `DT_GNU_HASH`. The hash of a constant is made by the compiler:
+/// a process looks for a hundred of them before its first call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Symbol<'a> {
+    name: &'a CStr,
+    hash: u32,
+}
+
+impl<'a> Symbol<'a> {
+    pub(crate) const fn of(name: &'a CStr) -> Self {
+        let hash = gnu_hash(name.to_bytes());
+        Self { name, hash }
+    }
+}
+
 /// An object of the process: the program, a library, the vDSO.
 ///
 /// Good for as long as the object stays loaded, so it is used inside [`for_each`] only, or for an
@@ -209,12 +224,17 @@ impl Object {
 
     /// The address of a function that the object defines and exports.
     pub(crate) fn symbol(&self, name: &CStr) -> Option<usize> {
+        self.address_of(Symbol::of(name))
+    }
+
+    /// The same for a symbol whose hash is known.
+    pub(crate) fn address_of(&self, symbol: Symbol<'_>) -> Option<usize> {
         if self.gnu_hash != 0 {
             // SAFETY: the address is that of the object's hash table.
-            unsafe { self.by_gnu_hash(name) }
+            unsafe { self.by_gnu_hash(symbol) }
         } else if self.hash != 0 {
             // SAFETY: as above, in the older format.
-            unsafe { self.by_hash(name) }
+            unsafe { self.by_hash(symbol.name) }
         } else {
             None
         }
@@ -222,7 +242,7 @@ impl Object {
 
     /// # Safety
     /// `gnu_hash` must be the address of the object's `DT_GNU_HASH` table.
-    unsafe fn by_gnu_hash(&self, name: &CStr) -> Option<usize> {
+    unsafe fn by_gnu_hash(&self, Symbol { name, hash: wanted }: Symbol<'_>) -> Option<usize> {
         let table = self.gnu_hash as *const u32;
         // SAFETY: the table starts with four words.
         let header = unsafe { table.cast::<[u32; 4]>().read_unaligned() };
@@ -233,7 +253,6 @@ impl Object {
         let filter_bytes = filter_words.wrapping_mul(size_of::<Elf64_Addr>());
         let bucket_table = self.gnu_hash.wrapping_add(16).wrapping_add(filter_bytes);
         let chain_table = bucket_table.wrapping_add(buckets.wrapping_mul(4));
-        let wanted = gnu_hash(name);
         let bucket = bucket_table.wrapping_add((wanted as usize % buckets).wrapping_mul(4));
         // SAFETY: the bucket's number is below the number of buckets.
         let mut place = unsafe { (bucket as *const u32).read() } as usize;
@@ -284,9 +303,13 @@ impl Object {
     }
 }
 
-fn gnu_hash(name: &CStr) -> u32 {
-    let step = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
-    name.to_bytes().iter().fold(5381, step)
+const fn gnu_hash(mut name: &[u8]) -> u32 {
+    let mut hash: u32 = 5381;
+    while let [first, rest @ ..] = name {
+        hash = hash.wrapping_mul(33).wrapping_add(*first as u32);
+        name = rest;
+    }
+    hash
 }
 
 #[cfg(test)]

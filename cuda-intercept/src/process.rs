@@ -61,20 +61,22 @@ pub(crate) enum Ground {
 struct Page {
     /// Written by: whoever needs it first. Read by: every hook. AcqRel.
     process: AtomicPtr<Process>,
+    /// Whether the kernel wipes the page at a fork. A child asks again. It is here and not beside the page, so that a
+    /// process has one page less to be given by the kernel.
+    /// Written by: whoever asks first, always the same. Read by: every hook. Relaxed: there is no process until it is
+    /// known.
+    wipes: AtomicU8,
 }
 
 static PAGE: Page = Page {
     process: AtomicPtr::new(ptr::null_mut()),
+    wipes: AtomicU8::new(NOT_ASKED),
 };
 
-/// What [`WIPES`] says before anybody asked, and then.
+/// What [`Page::wipes`] says before anybody asked, and then.
 const NOT_ASKED: u8 = 0;
 const WIPED: u8 = 1;
 const KEPT: u8 = 2;
-
-/// Whether the kernel wipes the page at a fork.
-/// Written by: whoever asks first, always the same. Read by: every hook. Relaxed: the page is empty until it is written.
-static WIPES: AtomicU8 = AtomicU8::new(NOT_ASKED);
 
 /// This process; `None` while a limit applies whose account cannot be opened, and where there is no memory for the state.
 pub(crate) fn current() -> Option<&'static Process> {
@@ -101,14 +103,14 @@ pub(crate) fn current() -> Option<&'static Process> {
 }
 
 fn cell() -> &'static AtomicPtr<Process> {
-    if WIPES.load(Relaxed) == NOT_ASKED {
+    if PAGE.wipes.load(Relaxed) == NOT_ASKED {
         let _kept = errno::Kept::now();
         let page = (&raw const PAGE).cast_mut().cast();
         // Kernels before 4.14 refuse this; there the pid in the state tells a child from its parent.
         // SAFETY: the page is a static of its own, whole, and its content after a fork is a valid value.
         let advised = unsafe { libc::madvise(page, size_of::<Page>(), libc::MADV_WIPEONFORK) };
         let answer = if advised == 0 { WIPED } else { KEPT };
-        WIPES.store(answer, Relaxed);
+        PAGE.wipes.store(answer, Relaxed);
     }
     &PAGE.process
 }
@@ -146,7 +148,7 @@ impl Process {
     /// the kernel wipes pages; asking is for those that do not, and costs one system call there only.
     fn is_here(&self) -> bool {
         // SAFETY: the call cannot fail.
-        WIPES.load(Relaxed) == WIPED || self.pid == unsafe { libc::getpid() }
+        PAGE.wipes.load(Relaxed) == WIPED || self.pid == unsafe { libc::getpid() }
     }
 
     /// The account, if this process is under a limit that it can read.

@@ -11,6 +11,7 @@
 
 use core::ffi::CStr;
 
+use crate::elf::Symbol;
 use crate::foreign::{NOT_INITIALIZED, NVML_UNINITIALIZED, Status};
 use crate::process;
 
@@ -47,6 +48,8 @@ impl Library {
 pub struct Row {
     /// The symbol that is exported.
     pub symbol: &'static CStr,
+    /// The same, ready to be looked for.
+    pub(crate) exported: Symbol<'static>,
     /// The name without version: what `cuGetProcAddress` is asked for.
     pub name: &'static str,
     /// The CUDA version (or the version of the NVML function) that brought this signature.
@@ -152,14 +155,19 @@ macro_rules! called {
     };
 }
 
+const fn terminated(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(symbol) => symbol,
+        Err(_) => c"",
+    }
+}
+
 macro_rules! rows {
     ($($library:ident $symbol:ident($($arg:ident: $type:ty),*) = $name:literal @ $version:literal => $family:ident::$hook:ident, $what:literal;)*) => {
         /// Every hooked function, in the order of the table.
         pub const ROWS: &[Row] = &[$(Row {
-            symbol: match CStr::from_bytes_with_nul(concat!(stringify!($symbol), "\0").as_bytes()) {
-                Ok(symbol) => symbol,
-                Err(_) => c"",
-            },
+            symbol: terminated(concat!(stringify!($symbol), "\0")),
+            exported: Symbol::of(terminated(concat!(stringify!($symbol), "\0"))),
             name: $name,
             version: $version,
             library: Library::$library,

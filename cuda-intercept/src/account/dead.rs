@@ -156,7 +156,7 @@ mod tests {
         for card in limits.expect("it is new").cards() {
             card.set_overhead(Bytes::from_mib(overhead));
         }
-        Account::open(&mut Default::default(), folder.as_os_str().as_bytes()).expect("it is good")
+        Account::open(folder.as_os_str().as_bytes()).expect("it is good")
     }
 
     /// This process's parent lives; a pid that no system gives is nobody's.

@@ -2,8 +2,6 @@
 
 use core::ffi::CStr;
 
-use crate::errno;
-
 /// A path, put together without the heap.
 #[derive(Debug)]
 pub(super) struct PathBuffer([u8; 512]);
@@ -32,16 +30,6 @@ impl PathBuffer {
     pub(super) fn get(&self) -> Option<&CStr> {
         let path = CStr::from_bytes_until_nul(&self.0).ok()?;
         (!path.is_empty()).then_some(path)
-    }
-
-    /// Whether something is at the path, readable or not.
-    pub(super) fn is_there(&self) -> bool {
-        let Ok(path) = CStr::from_bytes_until_nul(&self.0) else {
-            return false;
-        };
-        // SAFETY: the path is a string.
-        let found = unsafe { libc::access(path.as_ptr(), libc::F_OK) };
-        found == 0 || !matches!(errno::get(), libc::ENOENT | libc::ENOTDIR)
     }
 }
 
