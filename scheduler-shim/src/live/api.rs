@@ -119,6 +119,7 @@ pub(crate) struct Writer {
     client: Client,
     binder: Binder,
     groups: GroupWriter,
+    reporter: events::Reporter,
     recorder: Arc<events::Recorder>,
     turns: Arc<Turns>,
     leading: Leading,
@@ -140,10 +141,11 @@ impl Writer {
             instance: None,
         };
         let (later, words) = later::later();
-        let recorder = Arc::new(events::Recorder::new(client.clone(), reporter));
+        let recorder = Arc::new(events::Recorder::new(client.clone(), reporter.clone()));
         let writer = Self {
             binder: Binder::new(client.clone(), names),
             groups: GroupWriter::new(client.clone(), recorder.clone(), later.clone()),
+            reporter,
             recorder,
             client,
             store,
@@ -449,7 +451,13 @@ impl Writer {
             uid: Some(pod.uid.clone()),
             ..ObjectReference::default()
         };
-        if let Err(problem) = self.asked(self.recorder.publish(&event, &reference)).await {
+        // A recorder keeps each event for six minutes, to count the next one of its kind. A pod is bound, or evicted, once.
+        let once = events::Recorder::new(self.client.clone(), self.reporter.clone());
+        let recorder = match news {
+            News::Scheduled | News::Evicted => &once,
+            _ => &*self.recorder,
+        };
+        if let Err(problem) = self.asked(recorder.publish(&event, &reference)).await {
             warn!(pod = pod.full(), %problem, "Failed to publish an event");
         }
     }

@@ -68,7 +68,9 @@ pub(crate) fn due(
     let of_groups = snapshot.inventory.all("PodGroup").map(|object| {
         let name = format!("{}/{}", object.namespace(), object.name());
         let tally = groups.get(name.as_str()).copied().unwrap_or_default();
-        group(object, tally, why.get(&name), &now)
+        // Read apart: there are as many as pods, and what was read of each goes at once.
+        let apart = object.read_apart();
+        group(Object::new(&apart), tally, why.get(&name), &now)
     });
     of_queues.chain(of_groups).flatten().collect()
 }

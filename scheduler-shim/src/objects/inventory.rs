@@ -9,6 +9,7 @@ use apportion_groups::{Object, Objects, TABLE};
 use serde_json::{Value, json};
 
 use super::claims;
+use super::jobs::GroupRead;
 use super::reads::{Ages, NodeRead, PodRead};
 use super::remark::Remarks;
 
@@ -49,6 +50,7 @@ pub(crate) struct Inventory {
     objects: Objects,
     /// By namespace and name, as the objects.
     pods: BTreeMap<String, BTreeMap<String, Box<PodRead>>>,
+    pod_groups: BTreeMap<String, BTreeMap<String, GroupRead>>,
     nodes: BTreeMap<String, NodeRead>,
     pub(crate) ages: Ages,
     /// How many objects of which kinds were left aside.
@@ -104,6 +106,12 @@ impl Inventory {
                 }
                 self.pods.retain(|_, named| !named.is_empty());
             }
+            "PodGroup" => {
+                if let Some(named) = self.pod_groups.get_mut(namespace) {
+                    named.remove(object.name());
+                }
+                self.pod_groups.retain(|_, named| !named.is_empty());
+            }
             "Node" => drop(self.nodes.remove(object.name())),
             "PriorityClass" => self.add_classes(),
             _ => {}
@@ -118,6 +126,11 @@ impl Inventory {
                 let named = self.pods.entry(object.namespace().to_owned()).or_default();
                 let read = Box::new(PodRead::of(object));
                 named.insert(object.name().to_owned(), read);
+            }
+            "PodGroup" => {
+                let named = (self.pod_groups).entry(object.namespace().to_owned());
+                let read = GroupRead::of(object);
+                named.or_default().insert(object.name().to_owned(), read);
             }
             "Node" => {
                 let name = object.name().to_owned();
@@ -192,6 +205,11 @@ impl Inventory {
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<&PodRead> {
         let read = self.pods.get(namespace)?.get(name);
         read.map(Box::as_ref)
+    }
+
+    /// What a PodGroup says.
+    pub(crate) fn pod_group(&self, namespace: &str, name: &str) -> Option<&GroupRead> {
+        self.pod_groups.get(namespace)?.get(name)
     }
 
     /// All nodes with what they say, by name.

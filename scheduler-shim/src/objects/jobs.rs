@@ -77,6 +77,27 @@ impl Jobs {
     }
 }
 
+/// What a PodGroup says that its job needs in each round, read once.
+#[derive(Debug)]
+pub(crate) struct GroupRead {
+    created: Option<Duration>,
+    /// How long it may lack members, as it is written.
+    grace: Option<Box<str>>,
+    /// What of it is ignored, and why.
+    ignored: Vec<String>,
+}
+
+impl GroupRead {
+    pub(crate) fn of(object: Object<'_>) -> Self {
+        let grace = object.json()["spec"]["stalenessGracePeriod"].as_str();
+        Self {
+            created: clock::field(object, "/metadata/creationTimestamp"),
+            grace: grace.filter(|text| !text.is_empty()).map(Box::from),
+            ignored: ignored::durations(object.json()),
+        }
+    }
+}
+
 /// What a group is read against.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading<'a> {
@@ -87,20 +108,11 @@ pub(crate) struct Reading<'a> {
 impl Reading<'_> {
     fn job(&self, name: &str, group: &PodGroup, remarks: &mut Remarks) -> Result<Job, String> {
         let priority = self.priority(group, remarks);
-        let object = self
-            .inventory
-            .find("PodGroup", &group.namespace, &group.name);
-        let spec = |field: &str| {
-            let json = object?.json();
-            json["spec"][field].as_str().filter(|text| !text.is_empty())
-        };
+        let read = self.inventory.pod_group(&group.namespace, &group.name);
         let annotated = |key: &str| group.annotations.get(key).map(String::as_str);
         let at = |key: &str| annotated(key).and_then(clock::parse);
         let delay = annotated(DELAY).and_then(parse_duration);
-        for message in object
-            .into_iter()
-            .flat_map(|object| ignored::durations(object.json()))
-        {
+        for message in read.into_iter().flat_map(|read| &read.ignored) {
             remarks.note(
                 called("PodGroup", &group.namespace, &group.name),
                 format!("its {message}"),
@@ -115,12 +127,12 @@ impl Reading<'_> {
                 Some(Preemptibility::NonPreemptible) => false,
                 None => priority < FIRST_NON_PREEMPTIBLE,
             },
-            created: object.map_or(self.now, |object| clock::created(object, self.now)),
+            created: read.and_then(|read| read.created).unwrap_or(self.now),
             last_start: at(LAST_START),
             last_eviction: at(LAST_EVICTION),
             preemption_delay: group.preemption_delay.or(delay).unwrap_or_default(),
             stale_since: at(STALE),
-            grace: spec("stalenessGracePeriod")
+            grace: (read.and_then(|read| read.grace.as_deref()))
                 .or(annotated(GRACE))
                 .and_then(grace),
             root: gang::tree(group, self.inventory)?,
@@ -130,8 +142,8 @@ impl Reading<'_> {
     }
 
     fn has_object(&self, group: &PodGroup) -> bool {
-        let object = (self.inventory).find("PodGroup", &group.namespace, &group.name);
-        object.is_some()
+        let read = self.inventory.pod_group(&group.namespace, &group.name);
+        read.is_some()
     }
 
     fn priority(&self, group: &PodGroup, remarks: &mut Remarks) -> i32 {
