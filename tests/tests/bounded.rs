@@ -1,7 +1,7 @@
 //! Strangers at the agent's port: whatever they send and however many they are, it stays within the memory that the
 //! chart gives it and says that it is well.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -75,6 +75,26 @@ fn unfinished_headers_take_no_memory_and_the_oldest_go() {
     assert!(host.agent_log().contains("the oldest are dropped"));
     assert_eq!(group.as_ref().map_or(0, MemoryGroup::killed), 0);
     drop(held);
+}
+
+/// Well before the time that a head may take.
+#[test]
+fn a_head_larger_than_the_bound_is_refused_at_once() {
+    let host = Host::new();
+    let _agent = host.agent(&[]);
+    let mut stream = connect(&host);
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
+    let head = format!("GET /metrics HTTP/1.1\r\nX: {}", "a".repeat(12 << 10));
+    let _ = stream.write_all(head.as_bytes());
+    let mut said = Vec::new();
+    let ended = stream.read_to_end(&mut said);
+    let waited = ended.is_err_and(|problem| problem.kind() == ErrorKind::WouldBlock);
+    assert!(!waited, "the agent still waits for the rest of the head");
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        said.is_empty() || said.starts_with("HTTP/1.1 431"),
+        "{said}"
+    );
 }
 
 #[test]
