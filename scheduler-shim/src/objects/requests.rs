@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use apportion_abi::names::{RESOURCE_PARTITION as PARTITION, RESOURCE_WHOLE, RESOURCE_WHOLE_AMD};
 use apportion_abi::{Bytes, GpuRequest, SHARE_UNIT, Share};
-use apportion_admission::{Pod, request as admission};
+use apportion_admission::{Pod, request as admission, without_resource};
 use apportion_groups::Object;
 use apportion_policy::cluster::Cards;
 use serde::Deserialize;
@@ -41,6 +41,21 @@ pub(crate) fn cards(pod: Object<'_>) -> Result<Cards, String> {
         0 => Cards::Partitions(partitions),
         count => Cards::Whole(count),
     })
+}
+
+/// Why a pod with a share would run without its GPU: the agent of a node gives a GPU to a container that holds one of
+/// this resource, which admission adds to a pod that is created, and which nobody can add later.
+pub(crate) fn without_slot(pod: Object<'_>, slot: &str) -> Option<String> {
+    let read = Pod::deserialize(pod.json()).ok()?;
+    let without = without_resource(&read, slot)?;
+    let who = match without {
+        "" => "no container requests".to_owned(),
+        name => format!("container {name} does not request"),
+    };
+    Some(format!(
+        "{who} {slot}, so the pod would run without its GPU: it was created while the admission webhook did not \
+         answer for it; delete the pod and create it again"
+    ))
 }
 
 /// Two containers of one pod. Only amounts of memory can be asked for by several.
@@ -138,6 +153,40 @@ mod tests {
         let said = ask(json!({"gpu-memory": "1"}), json!({})).unwrap_err();
         assert!(said.contains("less than 2 MiB"), "{said}");
         assert!(ask(json!({"gpu-memory": "2"}), json!({})).is_ok());
+    }
+
+    #[test]
+    fn a_share_without_a_slot_is_told_what_to_do() {
+        let pod = |container: &str, annotation: &str| {
+            let key = annotation.split('=').next().unwrap();
+            let value = annotation.split('=').nth(1).unwrap();
+            let slot = json!({"limits": {"a/slot": "1"}});
+            let nothing = json!({});
+            let of = |name| if name == container { &slot } else { &nothing };
+            json!({"metadata": {"annotations": {key: value}},
+                "spec": {"containers": [{"name": "a", "resources": of("a")}, {"name": "b", "resources": of("b")}],
+                    "initContainers": [{"name": "first", "resources": of("first")}]}})
+        };
+        let said = |container: &str, annotation: &str| {
+            without_slot(Object::new(&pod(container, annotation)), "a/slot")
+        };
+        for share in ["gpu-fraction=0.5", "gpu-memory=2000"] {
+            let why = said("", share).unwrap();
+            assert!(why.starts_with("no container requests a/slot"), "{why}");
+            assert!(why.ends_with("delete the pod and create it again"), "{why}");
+            // Whoever writes the slot by hand says which container gets the GPU.
+            for container in ["a", "b", "first"] {
+                assert_eq!(said(container, share), None, "{container} {share}");
+            }
+        }
+        let of_b = "nvidia.com/container.b.gpu-memory.limit=1Gi";
+        assert_eq!(said("b", of_b), None);
+        let why = said("a", of_b).unwrap();
+        assert!(
+            why.starts_with("container b does not request a/slot"),
+            "{why}"
+        );
+        assert_eq!(said("", "note=1"), None);
     }
 
     #[test]
