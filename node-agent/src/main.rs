@@ -172,6 +172,11 @@ async fn run(options: Options) -> Result<(), Failure> {
     let (requests, requested) = mpsc::channel(QUEUE);
     let shown = agent.shown();
     if let Some((delivery, dir)) = delivery.zip(options.kubelet_dir.clone()) {
+        // Before anything can be asked for.
+        let rival = kubelet::rival(&dir).await;
+        if rival.is_some() {
+            agent.meet(rival.as_ref());
+        }
         kubelet::serve(
             dir,
             &options,
@@ -182,6 +187,7 @@ async fn run(options: Options) -> Result<(), Failure> {
                 .whole
                 .as_ref()
                 .map(|whole| whole.offers.subscribe()),
+            rival,
         );
         agent.deliver(delivery);
     }
