@@ -43,6 +43,7 @@ fn written(allocations: Vec<v1::Allocation>, format: Format) -> String {
         is_ready: true,
         counts: Counts::default(),
         rival: None,
+        idle: None,
     };
     Scrapes::default().render(&Arc::new(view), format)
 }
@@ -119,6 +120,7 @@ fn a_start_is_in_its_bucket_and_in_those_above() {
         is_ready: true,
         counts,
         rival: None,
+        idle: None,
     };
     for format in [Format::Plain, Format::OpenMetrics] {
         let text = Scrapes::default().render(&Arc::new(view.clone()), format);
