@@ -85,9 +85,34 @@ fn partitions(pod: Object<'_>) -> BTreeMap<String, i64> {
         .collect()
 }
 
-/// What a pod asks for of one resource, as the kubelet counts it: its containers together, or what is
-/// needed while it starts if that is more. Containers that start first and stay count with the others.
+/// What a pod asks for of one resource, as the kubelet counts it: what it says for all its containers together, or what
+/// they say themselves.
 pub(crate) fn total(pod: Object<'_>, resource: &str) -> f64 {
+    let of_containers = of_containers(pod, resource);
+    let asked = of_all(pod, resource, of_containers).unwrap_or(of_containers);
+    let overhead = quantity::of(&pod.json()["spec"]["overhead"][resource]).unwrap_or(0.0);
+    asked.max(0.0) + overhead.max(0.0)
+}
+
+/// What a pod says of one resource for all its containers together (KEP-2837). Where it says a limit only, the API server
+/// takes what the containers ask for as its request, or the limit where they ask for nothing.
+fn of_all(pod: Object<'_>, resource: &str, of_containers: f64) -> Option<f64> {
+    let is_shared = matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-");
+    let resources = &pod.json()["spec"]["resources"];
+    let amount = |kind: &str| quantity::of(&resources[kind][resource]).filter(|_| is_shared);
+    amount("requests").or_else(|| {
+        let limit = amount("limits")?;
+        Some(if of_containers > 0.0 {
+            of_containers
+        } else {
+            limit
+        })
+    })
+}
+
+/// What the containers of a pod ask for of one resource: all that run together, or what is needed while it starts if
+/// that is more. Containers that start first and stay count with the others.
+fn of_containers(pod: Object<'_>, resource: &str) -> f64 {
     let of = |container: &Value| {
         let resources = &container["resources"];
         let asked = quantity::of(&resources["requests"][resource]);
@@ -105,13 +130,13 @@ pub(crate) fn total(pod: Object<'_>, resource: &str) -> f64 {
             starting = starting.max(staying + of(container));
         }
     }
-    let overhead = quantity::of(&pod.json()["spec"]["overhead"][resource]).unwrap_or(0.0);
-    starting.max(running + staying).max(0.0) + overhead.max(0.0)
+    starting.max(running + staying)
 }
 
 /// The first quantity of a pod that can't be read, or is below zero.
 pub(crate) fn unreadable(pod: Object<'_>) -> Option<String> {
     let all = containers(pod, "initContainers").chain(containers(pod, "containers"));
+    let all = all.chain(pod.json().pointer("/spec"));
     let amounts = all.flat_map(|container| {
         let kinds = ["requests", "limits"].into_iter();
         kinds.flat_map(|kind| {
@@ -125,7 +150,7 @@ pub(crate) fn unreadable(pod: Object<'_>) -> Option<String> {
         amounts.filter(|(_, value)| quantity::of(value).is_none_or(|amount| amount < 0.0));
     let (name, value) = wrong.next()?;
     Some(format!(
-        "its container asks for {value} of {name}, which is not a valid quantity"
+        "it asks for {value} of {name}, which is not a valid quantity"
     ))
 }
 
@@ -199,6 +224,32 @@ mod tests {
             devices: 1,
         };
         assert_eq!(cards(Object::new(&pod)), Ok(shared));
+    }
+
+    #[test]
+    fn what_a_pod_says_for_all_its_containers_counts_instead_of_theirs() {
+        let container = json!({"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}});
+        let pod = |resources: Value, containers: Value| json!({"spec": {"containers": containers, "resources": resources, "overhead": {"cpu": "1"}}});
+        let bare = json!([{"name": "a"}, {"name": "b"}]);
+        let asking = json!([container, container]);
+        let both =
+            json!({"requests": {"cpu": "2", "example.com/nic": "3"}, "limits": {"cpu": "4"}});
+        let limit = json!({"limits": {"cpu": "4"}});
+        let cases = [
+            (pod(both.clone(), bare.clone()), 3.0),
+            (pod(both, asking.clone()), 3.0),
+            (pod(limit.clone(), bare), 5.0),
+            (pod(limit, asking.clone()), 1.5),
+            (pod(json!({}), asking.clone()), 1.5),
+        ];
+        for (pod, cpu) in cases {
+            let pod = Object::new(&pod);
+            assert_eq!(total(pod, "cpu"), cpu, "{pod:?}");
+            assert_eq!(total(pod, "example.com/nic"), 0.0, "no resource of pods");
+        }
+        let odd = pod(json!({"requests": {"cpu": "lots"}}), asking);
+        let why = unreadable(Object::new(&odd)).unwrap();
+        assert!(why.contains("\"lots\" of cpu"), "{why}");
     }
 
     #[test]
