@@ -1,5 +1,4 @@
 //! A node without a driver: the agent of the chart waits there and does not fail, and serves when a driver appears.
-#![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

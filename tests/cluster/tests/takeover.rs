@@ -51,6 +51,7 @@ fn ends(release: &Release, pod: &str) {
 #[test]
 fn what_waited_for_kai_is_told_what_to_do_and_what_comes_after_is_served() {
     let cluster = Cluster::of_tests();
+    let _pods = Pods;
     // While KAI is there, or nobody is.
     let hold = "victim total hold";
     for (name, annotations) in [
@@ -73,8 +74,16 @@ fn what_waited_for_kai_is_told_what_to_do_and_what_comes_after_is_served() {
     counts_what_pods_ask_for_together(&release);
     warns_of_slips(&release);
     answers_each_certificate_request_once(&release);
-    let all = ["delete", "pods", "-l", "suite=takeover", "--now"];
-    release.kubectl(&all);
+}
+
+/// The pods of this suite go with it, also where it fails.
+struct Pods;
+
+impl Drop for Pods {
+    fn drop(&mut self) {
+        let all = ["delete", "pods", "-l", "suite=takeover", "--now"];
+        let _ = Cluster::of_tests().kubectl(&all);
+    }
 }
 
 fn keeps_waiting(release: &Release) {

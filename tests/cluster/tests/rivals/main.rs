@@ -6,9 +6,9 @@ mod plugin;
 
 use std::path::PathBuf;
 
-use apportion_cluster::eventually;
 use apportion_cluster::managed::{LIMIT, Node, Pod};
 use apportion_cluster::programs;
+use apportion_cluster::{Cluster, eventually};
 use serde_json::{Value, json};
 
 const HOLD: &str = "victim total hold";
@@ -133,6 +133,24 @@ fn slice(node: &str, uuids: &[String]) -> Value {
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}})
 }
 
+/// A slice that goes with the test: no agent gives anything while it is there.
+struct Published(Cluster);
+
+impl Published {
+    fn new(slice: Value) -> Self {
+        let cluster = Cluster::of_tests();
+        cluster.apply(&slice).unwrap();
+        Self(cluster)
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        let delete = ["delete", "resourceslice", "suite-gpus"];
+        let _ = self.0.kubectl(&delete);
+    }
+}
+
 /// Which claim has which GPU the kubelet says, in the suite of `tests/kubelet`: its side of a driver's registration
 /// cannot be played here.
 #[test]
@@ -140,7 +158,7 @@ fn while_nvidias_dra_driver_offers_gpus_of_the_node_none_is_shared() {
     let node = node_of_shares();
     let uuids = uuids(&node);
     let name = node.cluster.node();
-    node.cluster.apply(&slice(&name, &uuids)).unwrap();
+    let published = Published::new(slice(&name, &uuids));
     eventually("the GpuNode says that there is another owner", || {
         condition(&node) == ("False".to_owned(), "OtherDevicePlugin".to_owned())
     });
@@ -151,7 +169,7 @@ fn while_nvidias_dra_driver_offers_gpus_of_the_node_none_is_shared() {
     });
     assert_eq!(late.logs("main"), "", "it had a GPU");
     drop(late);
-    node.kubectl(&["delete", "resourceslice", "suite-gpus"]);
+    drop(published);
     eventually("shares are given again", || condition(&node).0 == "True");
     shared(&node, "after").says(&format!("total 0 {LIMIT}"));
 }
