@@ -138,13 +138,7 @@ impl Agent {
         for (namespace, policy) in &options.policies {
             ledger.override_policy(namespace.clone(), possible(*policy));
         }
-        let view = View {
-            list: v1::ListReply::default(),
-            sampled: None,
-            is_ready: false,
-            counts: Counts::default(),
-            rival: None,
-        };
+        let view = View::empty(None);
         let mut agent = Self {
             reserves: Reserves::load(&instance.path(place::RESERVES), &driver.version),
             members: Members::new(instance.path(place::ACCOUNTS)),

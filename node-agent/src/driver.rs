@@ -17,7 +17,7 @@ use apportion_abi::{Bytes, Capacity, CardUuid};
 use apportion_ledger::Health;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
-use tokio::sync::mpsc as channel;
+use tokio::sync::{mpsc as channel, oneshot};
 use tracing::warn;
 
 mod loads;
@@ -53,6 +53,16 @@ pub(crate) enum DriverError {
     },
     #[error("the NVIDIA driver {0} has no usable GPU")]
     NoCards(String),
+}
+
+impl DriverError {
+    /// Whether there is nothing to serve here yet, as on a node without GPUs: a driver may be installed later.
+    pub(crate) const fn is_absence(&self) -> bool {
+        match self {
+            Self::Load { .. } | Self::NoCards(_) => true,
+            Self::Silent | Self::Mute { .. } => false,
+        }
+    }
 }
 
 /// How much can be used of cards that do not say it: by UUID or by model.
@@ -123,8 +133,8 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Loads NVML and finds the cards.
-    pub(crate) fn start(library: OsString, sizes: Sizes) -> Result<Self, DriverError> {
-        let (found_here, found_there) = mpsc::channel();
+    pub(crate) async fn start(library: OsString, sizes: Sizes) -> Result<Self, DriverError> {
+        let (found_here, found_there) = oneshot::channel();
         let (asks, asked) = mpsc::channel();
         let (answers, readings) = channel::unbounded_channel();
         std::thread::spawn(move || match find(&library, &sizes) {
@@ -144,9 +154,11 @@ impl Driver {
             }
             Err(error) => drop(found_here.send(Err(error))),
         });
-        let found = found_there
-            .recv_timeout(START_TIMEOUT)
-            .map_err(|_| DriverError::Silent)??;
+        let found = tokio::time::timeout(START_TIMEOUT, found_there).await;
+        let found = found
+            .ok()
+            .and_then(Result::ok)
+            .ok_or(DriverError::Silent)??;
         let Found { version, cards, .. } = found;
         Ok(Self {
             version,

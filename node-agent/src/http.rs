@@ -107,6 +107,12 @@ fn answer(request: &Request<Incoming>, view: &Arc<View>, scrapes: &Scrapes) -> R
         (&Method::GET, "/readyz") if view.is_ready => {
             (StatusCode::OK, "text/plain", "ready\n".into())
         }
+        // There is nothing to wait for on a node that never gets a driver.
+        (&Method::GET, "/readyz") if view.idle.is_some() => (
+            StatusCode::OK,
+            "text/plain",
+            "idle: no NVIDIA driver\n".into(),
+        ),
         (&Method::GET, "/readyz") => (
             StatusCode::SERVICE_UNAVAILABLE,
             "text/plain",

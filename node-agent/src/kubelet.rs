@@ -10,6 +10,7 @@
 
 mod answers;
 mod checkpoint;
+mod claims;
 mod counts;
 mod covered;
 mod lists;
@@ -39,6 +40,7 @@ pub(crate) use answers::Answers;
 pub(crate) use counts::{Counts, News};
 pub(crate) use look::{Holder, Seen};
 pub(crate) use others::{CardName, OtherHolder};
+pub(crate) use rival::{Rival, of_plugins as rival};
 pub(crate) use whole::WholeOffers;
 pub(crate) use wholes::WholeHolder;
 
@@ -68,10 +70,21 @@ pub(crate) fn serve(
     shown: Shown,
     offers: Offers,
     whole: Option<watch::Receiver<Arc<WholeOffers>>>,
+    known: Option<Rival>,
 ) {
     let pods = pods::watch(options, &dir);
-    let kubelet = Arc::new(Kubelet::new(dir.clone(), pods.clone(), requests.clone()));
+    let published = claims::watch(options.node.clone());
+    let kubelet = Kubelet::new(
+        dir.clone(),
+        pods.clone(),
+        published.clone(),
+        requests.clone(),
+    );
+    let kubelet = Arc::new(kubelet);
     tokio::spawn(look::keep_looking(kubelet.clone()));
+    let (there, rival) = watch::channel(known.is_some());
+    let others = rival::Others::new(dir.clone(), published, known);
+    tokio::spawn(others.watch(requests.clone(), there));
     let local_fit = match options.unplaced {
         Unplaced::Deny => None,
         Unplaced::LocalFit => Some(local_fit::LocalFit::new(pods, shown, requests.clone())),
@@ -106,9 +119,7 @@ pub(crate) fn serve(
                 offers,
                 answers: answers.clone(),
             };
-            let (there, rival) = watch::channel(rival::of(&dir).await.is_some());
             wholes.yields = Some(rival);
-            tokio::spawn(rival::watch(dir.clone(), requests.clone(), there));
             let server = DevicePluginServer::new(plugin);
             drop(tokio::spawn(wholes.keep(server, requests.clone())));
         }

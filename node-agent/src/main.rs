@@ -19,6 +19,7 @@ mod failure;
 mod faults;
 mod folders;
 mod http;
+mod idle;
 mod instance;
 mod kubelet;
 mod library;
@@ -59,7 +60,6 @@ use tracing::{info, warn};
 use crate::agent::Agent;
 use crate::contact::Contact;
 use crate::delivery::Delivery;
-use crate::driver::Driver;
 use crate::failure::Failure;
 use crate::instance::Instance;
 use crate::machine::Machine;
@@ -111,13 +111,9 @@ async fn run(options: Options) -> Result<(), Failure> {
             "use another folder with --dir, or stop the agent that uses this one",
         )
     })?;
-    let driver =
-        Driver::start(options.nvml.clone(), options.card_memory.clone()).map_err(|error| {
-            Failure::running(
-                &error,
-                "install the NVIDIA driver, or use simulated GPUs with --sim",
-            )
-        })?;
+    let Some(driver) = idle::driver(&options, &instance).await? else {
+        return Ok(());
+    };
     let machine = Machine::take(options.driver_socket().as_deref(), instance.dir()).await;
     match machine {
         Ok(machine) => instance.own(machine),
@@ -172,6 +168,11 @@ async fn run(options: Options) -> Result<(), Failure> {
     let (requests, requested) = mpsc::channel(QUEUE);
     let shown = agent.shown();
     if let Some((delivery, dir)) = delivery.zip(options.kubelet_dir.clone()) {
+        // Before anything can be asked for.
+        let rival = kubelet::rival(&dir).await;
+        if rival.is_some() {
+            agent.meet(rival.as_ref());
+        }
         kubelet::serve(
             dir,
             &options,
@@ -182,6 +183,7 @@ async fn run(options: Options) -> Result<(), Failure> {
                 .whole
                 .as_ref()
                 .map(|whole| whole.offers.subscribe()),
+            rival,
         );
         agent.deliver(delivery);
     }

@@ -9,12 +9,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use apportion_abi::names::HEARTBEAT;
 use apportion_crds::GpuNodeStatus;
 use apportion_proto::v1;
 use kube::{Client, Config};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::agent::Shown;
 use crate::failure::chain;
@@ -53,6 +54,36 @@ pub(crate) async fn publish(node: String, shown: Shown, address: Option<String>)
         tell(client, node, shown.views, events),
     );
 }
+
+/// Keeps saying on a `GpuNode` that an agent made earlier that there is no driver now. A node that never had one gets no
+/// such object.
+pub(crate) async fn publish_absence(node: &str, view: &View) {
+    let client = match client().await {
+        Ok(client) => client,
+        Err(problem) => {
+            debug!(problem, node, "Kubernetes client unavailable");
+            return;
+        }
+    };
+    let mut remote = Remote::new(client, node.to_owned());
+    let wanted = status::of(view);
+    loop {
+        let again = match remote.write_if_known(&wanted).await {
+            Ok(()) => HEARTBEAT,
+            Err(error) => {
+                debug!(
+                    error = chain(&error),
+                    "Failed to publish GPU state, retrying"
+                );
+                AGAIN
+            }
+        };
+        tokio::time::sleep(again).await;
+    }
+}
+
+/// How long after a failure it is tried again to say that there is no driver.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// A client for the cluster that this runs in.
 pub(crate) async fn client() -> Result<Client, String> {

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tonic::Status;
 
 use crate::cri::Facts;
-use crate::kubelet::{Answers, Holder, News, Seen, WholeHolder};
+use crate::kubelet::{Answers, Holder, News, Rival, Seen, WholeHolder};
 
 /// Where an answer goes.
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, Status>>;
@@ -33,8 +33,8 @@ pub(crate) enum Request {
     HandWhole(Vec<WholeId>, Answer<()>),
     /// A container with whole cards is about to start.
     PrepareWhole(Starting, Answer<()>),
-    /// Another device plugin gives cards away, as the sentence says, or none does any more.
-    Rival(Option<String>),
+    /// Another owner gives cards away, or none does any more.
+    Rival(Option<Rival>),
     /// The kubelet was looked at.
     Seen(Seen),
 }

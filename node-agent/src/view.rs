@@ -27,6 +27,22 @@ pub(crate) struct View {
     pub(crate) counts: Counts,
     /// Why nothing is given, where another device plugin gives cards away.
     pub(crate) rival: Option<String>,
+    /// Why there is nothing to serve, where the agent waits for a driver.
+    pub(crate) idle: Option<String>,
+}
+
+impl View {
+    /// Nothing is known yet.
+    pub(crate) fn empty(idle: Option<String>) -> Self {
+        Self {
+            list: v1::ListReply::default(),
+            sampled: None,
+            is_ready: false,
+            counts: Counts::default(),
+            rival: None,
+            idle,
+        }
+    }
 }
 
 /// What happened since the agent started.

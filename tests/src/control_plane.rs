@@ -255,6 +255,19 @@ impl ControlPlane {
         (!output.status.success()).then_some(said)
     }
 
+    /// What `kubectl ARGUMENTS` says beside its answer: warnings of the API server.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[must_use]
+    pub fn warnings(&self, arguments: &[&str]) -> String {
+        let output = self.kubectl_command(arguments).output();
+        let output = output.expect("kubectl starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "kubectl {arguments:?}: {said}");
+        said
+    }
+
     /// Makes or changes objects.
     ///
     /// # Panics

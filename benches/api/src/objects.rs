@@ -7,6 +7,9 @@ const SCHEDULER: &str = "apportion-scheduler";
 /// The namespace of all pods.
 pub(crate) const NAMESPACE: &str = "default";
 
+/// What the webhook adds to a container with a share.
+const SLOT: &str = "apportion.dev/gpu-slot";
+
 /// What a pod wants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ask {
@@ -21,7 +24,7 @@ pub(crate) enum Ask {
 }
 
 pub(crate) fn node(name: &str, address: &str) -> Value {
-    let room = json!({"cpu": "128", "memory": "1Ti", "pods": "250"});
+    let room = json!({"cpu": "128", "memory": "1Ti", "pods": "250", SLOT: "250"});
     json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": name, "annotations": {"apportion.dev/agent-address": address},
             "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux",
@@ -63,5 +66,9 @@ pub(crate) fn pod(name: &str, ask: Ask) -> Value {
         Ask::Most => "0.9",
     };
     pod["metadata"]["annotations"]["gpu-fraction"] = fraction.into();
+    let resources = &mut pod["spec"]["containers"][0]["resources"];
+    for kind in ["requests", "limits"] {
+        resources[kind][SLOT] = "1".into();
+    }
     pod
 }

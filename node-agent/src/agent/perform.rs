@@ -257,6 +257,7 @@ impl Agent {
                 ..self.counts.clone()
             },
             rival: self.rival.clone(),
+            idle: None,
         };
         self.views.send_replace(Arc::new(view));
     }

@@ -33,7 +33,7 @@ impl Agent {
                 drop(answer.send(self.prepare(slot, &holder)));
             }
             Request::Kubelet(news) => self.counts.kubelet.enter(news),
-            Request::Rival(rival) => self.meet(rival),
+            Request::Rival(rival) => self.meet(rival.as_ref()),
             Request::HandWhole(ids, answer) => drop(answer.send(self.hand_whole(&ids))),
             Request::PrepareWhole(starting, answer) => {
                 drop(answer.send(self.prepare_whole(&starting)));

@@ -13,7 +13,7 @@ use super::perform::Outcome;
 use super::*;
 use crate::delivery::{Delivery, Whole};
 use crate::driver::topology;
-use crate::kubelet::{Seen, WholeHolder, WholeOffers};
+use crate::kubelet::{Rival, Seen, WholeHolder, WholeOffers};
 use crate::request::Starting;
 
 /// How long a card is held for a device whose pod nobody names. The kubelet names it within moments.
@@ -22,16 +22,13 @@ const HELD: Duration = Duration::from_secs(600);
 const TTL: Duration = Duration::from_secs(10);
 
 impl Agent {
-    /// Another device plugin came or went.
-    pub(super) fn meet(&mut self, rival: Option<String>) {
-        match &rival {
-            Some(rival) => error!(
-                problem = rival,
-                "Another device plugin serves GPUs of this node"
-            ),
-            None => info!("Other device plugin gone, GPUs are granted again"),
+    /// Another owner of this node's GPUs came or went.
+    pub(crate) fn meet(&mut self, rival: Option<&Rival>) {
+        self.rival = rival.map(ToString::to_string);
+        match &self.rival {
+            Some(problem) => error!(problem, "GPUs of this node have another owner"),
+            None => info!("Other owner of the GPUs gone, GPUs are granted again"),
         }
-        self.rival = rival;
         self.show();
     }
 

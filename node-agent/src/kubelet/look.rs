@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
 use super::checkpoint::{self, CheckpointError};
+use super::claims::{self, Published};
 use super::counts::News;
 use super::others::{self, OtherHolder};
 use super::pods::Pods;
@@ -33,6 +34,8 @@ const SETTLES_IN: Duration = Duration::from_secs(30);
 pub(crate) struct Kubelet {
     dir: PathBuf,
     pods: watch::Receiver<Pods>,
+    /// The GPUs that NVIDIA's DRA driver offers.
+    published: watch::Receiver<Published>,
     requests: mpsc::Sender<Request>,
     /// What was seen first is told first: an older look after a newer one would take a grant away.
     turn: tokio::sync::Mutex<()>,
@@ -59,7 +62,7 @@ pub(crate) struct Seen {
     pub(crate) disputed: BTreeMap<SlotId, Dispute>,
     /// The pods with whole cards.
     pub(crate) whole: SeenWhole,
-    /// The pods with cards of another device plugin, by UID.
+    /// The pods with cards of another device plugin or of a DRA driver, by UID.
     pub(crate) others: BTreeMap<String, OtherHolder>,
     /// Whether a slot that is not there is held by nobody.
     pub(crate) is_complete: bool,
@@ -94,11 +97,13 @@ impl Kubelet {
     pub(crate) fn new(
         dir: PathBuf,
         pods: watch::Receiver<Pods>,
+        published: watch::Receiver<Published>,
         requests: mpsc::Sender<Request>,
     ) -> Self {
         Self {
             dir,
             pods,
+            published,
             requests,
             turn: tokio::sync::Mutex::new(()),
         }
@@ -148,6 +153,13 @@ impl Kubelet {
         let name_of = |uid: &str| Some(pods.get(uid)?.name.clone());
         seen.whole = wholes::seen(&record, listed.as_deref(), &seen.live, name_of);
         seen.others = others::seen(&record, listed.as_deref(), &seen.live, name_of);
+        let claimed = listed.as_deref().unwrap_or_default();
+        let uid_of = |name: &str| pods.uid_of(name).cloned();
+        for (pod, holder) in claims::holders(claimed, &self.published.borrow(), uid_of) {
+            let known = seen.others.entry(pod).or_default();
+            known.cards.extend(holder.cards);
+            known.name = known.name.take().or(holder.name);
+        }
         Ok(seen)
     }
 

@@ -125,6 +125,7 @@ mod tests {
             containers: vec![ContainerResources {
                 name: "main".into(),
                 devices: vec![devices(RESOURCE_WHOLE, id)],
+                ..ContainerResources::default()
             }],
         }
     }

@@ -19,9 +19,10 @@ mod of_kubelet;
 
 use super::covered::covered;
 use crate::options::Options;
+pub(super) use of_api_server::client;
 
 /// How long to wait before who fell silent is tried again.
-const RETRY: Duration = Duration::from_secs(2);
+pub(super) const RETRY: Duration = Duration::from_secs(2);
 
 /// How many deleted pods are remembered, for those who look later.
 const REMEMBERED: usize = 1024;
@@ -58,6 +59,12 @@ impl Pods {
     /// One pod.
     pub(crate) fn get(&self, uid: &str) -> Option<&Arc<PodFacts>> {
         self.pods.get(uid)
+    }
+
+    /// The UID of the pod of this name that has not ended.
+    pub(super) fn uid_of(&self, name: &str) -> Option<&String> {
+        let mut live = self.pods.iter().filter(|(_, pod)| !pod.has_ended);
+        live.find(|(_, pod)| pod.name == name).map(|(uid, _)| uid)
     }
 
     /// The UIDs of pods that have ended or were deleted.

@@ -1,10 +1,10 @@
-//! Another device plugin that gives whole cards away, as NVIDIA's does. It is recognised by what the kubelet has
-//! of it to give, whatever its socket and the resource are called; and, where the kubelet does not say, by
-//! its socket in the kubelet's folder, where somebody must be listening, because a plugin that was killed
-//! leaves its socket.
+//! Another owner that gives whole cards away: a device plugin, as NVIDIA's, or NVIDIA's DRA driver. A plugin is
+//! recognised by what the kubelet has of it to give, whatever its socket and the resource are called; and, where the
+//! kubelet does not say, by its socket in the kubelet's folder, where somebody must be listening, because a plugin that
+//! was killed leaves its socket. The DRA driver is recognised by the GPUs that it offers in `ResourceSlices`.
 //!
-//! Two owners give one card away twice. So while there is another, whole cards are not served, and nothing
-//! of any card is given: which one the other plugin gives away next is nobody's to know.
+//! Two owners give one card away twice, whatever the settings of this one are. So while there is another, whole cards
+//! are not served, and nothing of any card is given: which one the other gives away next is not known here.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -16,6 +16,7 @@ use apportion_proto::podresources::pod_resources_lister_client::PodResourcesList
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
+use super::claims::{self, Published};
 use super::others;
 use crate::request::Request;
 
@@ -26,26 +27,43 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PREFIX: &str = "nvidia";
 const ENDING: &str = ".sock";
 
-/// How another plugin was recognised.
+/// How another owner was recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Rival {
-    /// By its socket's name.
+pub(crate) enum Rival {
+    /// A device plugin, by its socket's name.
     Socket(String),
-    /// By the resource whose devices are cards.
+    /// A device plugin, by the resource whose devices are cards.
     Resource(String),
+    /// NVIDIA's DRA driver, by the cards that it offers.
+    Dra,
 }
 
+/// What a person must know.
 impl fmt::Display for Rival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Socket(name) => f.write_str(name),
-            Self::Resource(name) => write!(f, "the one of {name}"),
-        }
+        let name = match self {
+            Self::Socket(name) => name.clone(),
+            Self::Resource(name) => format!("the one of {name}"),
+            Self::Dra => {
+                return write!(
+                    f,
+                    "NVIDIA's DRA driver ({}) allocates GPUs of this node, so this agent grants none; turn its GPUs off \
+                     with its Helm value resources.gpus.enabled=false, or keep this agent off the node",
+                    claims::DRIVER
+                );
+            }
+        };
+        write!(
+            f,
+            "another device plugin ({name}) allocates GPUs of this node, so this agent grants none; turn that plugin off \
+             with the node's label nvidia.com/gpu.deploy.device-plugin=false (GPU Operator) or \
+             gke-no-default-nvidia-gpu-device-plugin=true (GKE), or keep this agent off the node"
+        )
     }
 }
 
 /// The other plugin at the kubelet whose folder this is.
-pub(super) async fn of(kubelet: &Path) -> Option<Rival> {
+pub(crate) async fn of_plugins(kubelet: &Path) -> Option<Rival> {
     if let Some(name) = socket(&kubelet.join("device-plugins")).await {
         return Some(Rival::Socket(name));
     }
@@ -85,34 +103,47 @@ async fn offered(kubelet: &Path) -> Option<String> {
     others::offered(&devices).map(str::to_owned)
 }
 
-/// Tells the agent and the plugin of whole cards when another plugin comes or goes.
-pub(super) async fn watch(
+/// The other owners of this node's cards.
+pub(super) struct Others {
     kubelet: PathBuf,
-    requests: mpsc::Sender<Request>,
-    there: watch::Sender<bool>,
-) {
-    let mut known = None;
-    loop {
-        let rival = of(&kubelet).await;
-        there.send_replace(rival.is_some());
-        if rival != known {
-            known.clone_from(&rival);
-            let told = rival.as_ref().map(sentence);
-            if requests.send(Request::Rival(told)).await.is_err() {
-                return;
-            }
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
+    published: watch::Receiver<Published>,
+    known: Option<Rival>,
 }
 
-/// What a person must know.
-fn sentence(rival: &Rival) -> String {
-    format!(
-        "another device plugin ({rival}) allocates GPUs of this node, so this agent grants none; turn it off with \
-         the node's label nvidia.com/gpu.deploy.device-plugin=false (GPU Operator) or \
-         gke-no-default-nvidia-gpu-device-plugin=true (GKE), or set --whole-cards off for this agent"
-    )
+impl Others {
+    /// `known` is what the agent has been told of.
+    pub(super) const fn new(
+        kubelet: PathBuf,
+        published: watch::Receiver<Published>,
+        known: Option<Rival>,
+    ) -> Self {
+        Self {
+            kubelet,
+            published,
+            known,
+        }
+    }
+
+    /// Tells the agent and the plugin of whole cards when another owner comes or goes.
+    pub(super) async fn watch(
+        mut self,
+        requests: mpsc::Sender<Request>,
+        there: watch::Sender<bool>,
+    ) {
+        loop {
+            let is_published = !self.published.borrow().is_empty();
+            let dra = is_published.then_some(Rival::Dra);
+            let rival = of_plugins(&self.kubelet).await.or(dra);
+            there.send_replace(rival.is_some());
+            if rival != self.known {
+                self.known.clone_from(&rival);
+                if requests.send(Request::Rival(rival)).await.is_err() {
+                    return;
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -158,6 +158,7 @@ mod tests {
             containers: vec![ContainerResources {
                 name: container.into(),
                 devices,
+                ..ContainerResources::default()
             }],
         }
     }

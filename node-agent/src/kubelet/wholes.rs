@@ -192,6 +192,7 @@ mod tests {
             containers: vec![ContainerResources {
                 name: "main".into(),
                 devices,
+                ..ContainerResources::default()
             }],
         }
     }

@@ -133,6 +133,8 @@ pub(super) const ROWS: &[Row] = rows! {
         Of::Labels(&["driver", "simulated", "policy"], node_info);
     Gauge "apportion_ready" "Whether the NVIDIA driver answers and the agent serves requests"
         Of::Node(|f| flag(f.view.is_ready));
+    Gauge "apportion_idle" "Whether the node has no NVIDIA driver with GPUs, and the agent waits for one"
+        Of::Node(|f| flag(f.view.idle.is_some()));
     Gauge "apportion_snapshot_age_seconds" "Age of the NVML sample that these metrics come from"
         Of::Node(|f| f.view.sampled.map_or(f64::INFINITY, |at| at.elapsed().as_secs_f64()));
     Gauge "apportion_ledger_generation" "Number of changes of the ledger" Of::Node(|f| number(node(f).generation));

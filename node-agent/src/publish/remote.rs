@@ -65,6 +65,17 @@ impl Remote {
         Ok(())
     }
 
+    /// Writes where an earlier agent has made the object.
+    pub(super) async fn write_if_known(
+        &mut self,
+        wanted: &GpuNodeStatus,
+    ) -> Result<(), kube::Error> {
+        match self.gpu_nodes.get_opt(&self.node).await? {
+            Some(_) => self.write(wanted).await,
+            None => Ok(()),
+        }
+    }
+
     /// Makes the object if it is not there, and says which conditions it has.
     async fn make(&self) -> Result<Vec<Condition>, kube::Error> {
         let node = self.nodes.get(&self.node).await?;

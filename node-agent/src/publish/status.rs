@@ -33,7 +33,7 @@ pub(super) fn of(view: &View) -> GpuNodeStatus {
         simulated: node.simulated,
         agent_address: None,
         totals: totals(list, &cards),
-        conditions: vec![ready(view.is_ready, &cards, view.rival.as_deref())],
+        conditions: vec![ready(view, &cards)],
         cards,
     }
 }
@@ -107,12 +107,17 @@ fn totals(list: &v1::ListReply, cards: &[GpuCard]) -> Totals {
     }
 }
 
-fn ready(is_answering: bool, cards: &[GpuCard], rival: Option<&str>) -> Condition {
+fn ready(view: &View, cards: &[GpuCard]) -> Condition {
     let healthy = cards.iter().any(|card| card.health == CardHealth::Healthy);
-    let (is_ready, reason, message) = match (is_answering, cards) {
-        (true, [_, ..]) if rival.is_some() => {
-            (false, "OtherDevicePlugin", rival.unwrap_or_default())
+    let (is_ready, reason, message) = match (view.is_ready, cards) {
+        (false, _) if view.idle.is_some() => {
+            (false, "NoDriver", view.idle.as_deref().unwrap_or_default())
         }
+        (true, [_, ..]) if view.rival.is_some() => (
+            false,
+            "OtherDevicePlugin",
+            view.rival.as_deref().unwrap_or_default(),
+        ),
         (false, _) => (
             false,
             "DriverSilent",
@@ -184,6 +189,7 @@ mod tests {
             is_ready,
             counts: Counts::default(),
             rival: None,
+            idle: None,
         }
     }
 
@@ -218,6 +224,8 @@ mod tests {
         let mut shared = view(true, healthy);
         shared.rival = Some("another".to_owned());
         assert_eq!(reason(&shared), said("False", "OtherDevicePlugin"));
+        let idle = View::empty(Some("no driver".to_owned()));
+        assert_eq!(reason(&idle), said("False", "NoDriver"));
         let mut bare = view(true, healthy);
         bare.list.cards.clear();
         assert_eq!(reason(&bare), said("False", "NoCards"));

@@ -103,6 +103,23 @@ pub(crate) fn named_in_keys(pod: &Pod) -> BTreeSet<&str> {
     .collect()
 }
 
+/// Whether a pod's share would reach no container for lack of this resource: the name of the container that a key
+/// names and that does not ask for it, or an empty name where no container asks for it at all.
+#[must_use]
+pub fn without_resource<'p>(pod: &'p Pod, resource: &str) -> Option<&'p str> {
+    let has = |container: &Container| container.resources.limits.contains_key(resource);
+    let named = named_in_keys(pod).into_iter();
+    let mut missing = named.filter(|name| {
+        let mut all = pod.all_containers();
+        !all.any(|container| container.name == **name && has(container))
+    });
+    if let Some(name) = missing.next() {
+        return Some(name);
+    }
+    let is_bare = has_pod_share(pod) && !pod.all_containers().any(has);
+    is_bare.then_some("")
+}
+
 /// All containers that get a share.
 ///
 /// # Errors

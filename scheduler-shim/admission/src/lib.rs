@@ -29,7 +29,9 @@ pub mod topology;
 pub use admit::{
     Delivery, Settings, limit_memory, mutate, refer, set_runtime_class, validate, validate_update,
 };
-pub use containers::{List, Place, fraction_container, is_shared, shared_containers};
+pub use containers::{
+    List, Place, fraction_container, is_shared, shared_containers, without_resource,
+};
 pub use pod::{
     Amounts, Container, Metadata, Owner, Pod, Resources, Spec, Status, Variable, VariablesFrom,
     Volume,

@@ -107,6 +107,17 @@ impl Agents {
         true
     }
 
+    /// The pods whose allocations an agent gave back between its last word and this one. It does so when it knows that
+    /// a pod has ended, which the API server says later. One that was away in between may have lost its ledger instead.
+    pub(crate) fn given_back(&self, node: &str, said: &Said) -> Vec<String> {
+        let before = self.of(node).filter(|agent| agent.is_here);
+        let before = before.into_iter().flat_map(|agent| &agent.said.held);
+        let was_committed = before.filter(|held| held.stage != Stage::Reserved);
+        let uids = was_committed.filter_map(|held| held.uid.as_deref());
+        let gone = uids.filter(|uid| said.of_pod(uid).is_none());
+        gone.map(str::to_owned).collect()
+    }
+
     /// Notes that one is silent.
     pub(crate) fn lost(&mut self, now: Duration, node: &str) {
         match self.0.get_mut(node) {

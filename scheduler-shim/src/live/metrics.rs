@@ -18,6 +18,7 @@ use apportion_policy::amounts::Resource;
 use apportion_policy::share::QueueShare;
 
 use crate::reasons::books::Books;
+use crate::reasons::waiting::{Reason, Waiting};
 
 /// The labels of a queue's series. KAI has three names for a queue, and ours has one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -133,6 +134,7 @@ pub(crate) struct Metrics {
     evicted: Counter,
     refused: Counter,
     waiting: Value,
+    slotless: Value,
 }
 
 impl Metrics {
@@ -155,6 +157,7 @@ impl Metrics {
             evicted: Counter::default(),
             refused: Counter::default(),
             waiting: Value::default(),
+            slotless: Value::default(),
             registry: Registry::default(),
         };
         registry.register(
@@ -181,6 +184,11 @@ impl Metrics {
             "apportion_scheduler_waiting_pods",
             "Pods that wait to be scheduled",
             metrics.waiting.clone(),
+        );
+        registry.register(
+            "apportion_scheduler_pods_without_slot",
+            "Waiting pods that must be created again, because no webhook added a slot for their share",
+            metrics.slotless.clone(),
         );
         registry.register_collector(Box::new(Listener(bounds)));
         Self {
@@ -209,9 +217,11 @@ impl Metrics {
         self.refused.inc();
     }
 
-    /// How queues stand.
-    pub(crate) fn cluster(&self, books: &Books<'_>, waiting: usize) {
-        self.waiting.set(waiting as f64);
+    /// How queues stand, and who waits.
+    pub(crate) fn cluster(&self, books: &Books<'_>, waiting: &[Waiting]) {
+        self.waiting.set(waiting.len() as f64);
+        let slotless = waiting.iter().filter(|one| one.reason == Reason::NoSlot);
+        self.slotless.set(slotless.count() as f64);
         for (row, series) in ROWS.iter().zip(&self.queues) {
             series.clear();
             for queue in books.queues.all() {
@@ -260,5 +270,21 @@ mod tests {
             metric.labels = metric.labels.replace(labels, "…");
         }
         hold("metrics", "scheduler", &metrics(served));
+    }
+
+    #[test]
+    fn the_alerts_of_the_chart_ask_for_what_is_served() {
+        let rules = "../runtime-class/chart/apportion/rules/apportion.yaml";
+        let rules = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(rules);
+        let rules = std::fs::read_to_string(rules).unwrap();
+        let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let asked: Vec<&str> = words
+            .filter(|word| word.starts_with("apportion_scheduler_"))
+            .collect();
+        assert!(!asked.is_empty());
+        let text = Metrics::new(Answers::within(Duration::ZERO)).text();
+        for name in asked {
+            assert!(text.contains(&format!("# TYPE {name} ")), "{name}");
+        }
     }
 }

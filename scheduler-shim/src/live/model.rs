@@ -64,7 +64,7 @@ pub(crate) struct Model {
     pub(crate) spares_all: bool,
     /// Whose end was asked for.
     pub(crate) ending: BTreeMap<String, Ending>,
-    /// When the agent was last asked to take in a pod that runs already.
+    /// When the agent was last asked to take in a pod that runs already, or gave back what the pod had.
     pub(crate) adopted: BTreeMap<String, Duration>,
     /// When all agents were last looked at.
     pub(crate) reconciled: Duration,
@@ -204,7 +204,9 @@ impl Model {
 
     fn pod_applied(&mut self, pod: &PodRef, object: Object<'_>) -> Vec<Effect> {
         if pods::is_over(object) {
-            return self.pod_gone(&pod.uid);
+            // A short pod may have ended before it was seen on its node.
+            let told = self.starts.told(&pod.uid, pods::node(object));
+            return told.into_iter().chain(self.pod_gone(&pod.uid)).collect();
         }
         match pods::node(object) {
             Some(node) => {
@@ -278,9 +280,12 @@ impl Model {
     }
 
     fn agent_said(&mut self, now: Duration, node: &str, said: Said) -> Vec<Effect> {
+        let given_back = self.agents.given_back(node, &said);
         if !self.agents.said(now, node, said) {
             return Vec::new();
         }
+        self.adopted
+            .extend(given_back.into_iter().map(|uid| (uid, now)));
         let known = self.inventory.find("Node", "", node);
         let said = self.agents.of(node).map(|agent| &agent.said);
         let is_new = |known: &Object<'_>| said.is_some_and(|said| !view::shows(*known, said));
@@ -310,27 +315,8 @@ impl Model {
     }
 
     fn bound(&mut self, pod: &PodRef) -> Vec<Effect> {
-        let Some(start) = self.starts.get(&pod.uid) else {
-            return Vec::new();
-        };
-        let cards: Vec<&str> = start.cards.iter().map(|(card, _)| card.as_str()).collect();
-        let on = match cards.as_slice() {
-            [] => String::new(),
-            cards => format!(", on {}", cards.join(" and ")),
-        };
-        let message = format!(
-            "Successfully assigned pod {} to node {} at node-pool default{on}",
-            pod.full(),
-            start.node
-        );
         self.back_off.forget(&pod.uid);
-        let mut effects = self.starts.bound(&pod.uid);
-        effects.push(Effect::Tell {
-            pod: pod.clone(),
-            news: News::Scheduled,
-            message,
-        });
-        effects
+        self.starts.bound(&pod.uid)
     }
 
     fn not_bound(&mut self, now: Duration, pod: PodRef, why: String) -> Vec<Effect> {

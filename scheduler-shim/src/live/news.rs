@@ -8,7 +8,7 @@ use super::event::{Effect, News, Report};
 use super::model::Model;
 use super::{settings, statuses};
 use crate::reasons::books::{self, Books};
-use crate::reasons::waiting;
+use crate::reasons::waiting::{self, Waiting};
 
 /// How many statuses are written at a time; the others have to wait.
 const AT_ONCE: usize = 500;
@@ -17,17 +17,17 @@ const QUIET: Duration = Duration::from_secs(30);
 
 impl Model {
     /// Says why pods wait, as far as it was not said.
-    /// `seen` is shown the books and how many wait.
+    /// `seen` is shown the books and who waits.
     pub(crate) fn tell_who_waits(
         &mut self,
         now: Duration,
-        seen: impl FnOnce(&Books<'_>, usize),
+        seen: impl FnOnce(&Books<'_>, &[Waiting]),
     ) -> Vec<Effect> {
         let (waiting, due, queues, total) = {
             let snapshot = self.cluster(now);
             let books = books::decide(now, &snapshot.cluster);
             let waiting = waiting::all(&snapshot, &books);
-            seen(&books, waiting.len());
+            seen(&books, &waiting);
             let tallies = statuses::tallies(&books);
             let mut due = statuses::due(&snapshot, &tallies, &waiting, now);
             if self.choices.has_shards() {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::event::{Effect, PodRef};
+use super::event::{Effect, News, PodRef};
 use super::grouper::Membership;
 use crate::objects::volumes::Binding;
 
@@ -62,6 +62,25 @@ impl Start {
             joins: None,
             stage,
             unit: 0,
+        }
+    }
+
+    /// What is said of a pod that is bound.
+    fn told(&self) -> Effect {
+        let cards: Vec<&str> = self.cards.iter().map(|(card, _)| card.as_str()).collect();
+        let on = match cards.as_slice() {
+            [] => String::new(),
+            cards => format!(", on {}", cards.join(" and ")),
+        };
+        let message = format!(
+            "Successfully assigned pod {} to node {} at node-pool default{on}",
+            self.pod.full(),
+            self.node
+        );
+        Effect::Tell {
+            pod: self.pod.clone(),
+            news: News::Scheduled,
+            message,
         }
     }
 
@@ -172,18 +191,19 @@ impl Starts {
         }
     }
 
-    /// The API server bound a pod.
+    /// The API server bound a pod, by its answer or by what it shows, whichever comes first.
     pub(crate) fn bound(&mut self, uid: &str) -> Vec<Effect> {
         let Some(start) = self.by_uid.get_mut(uid) else {
             return Vec::new();
         };
-        let Stage::Binding(id) = std::mem::replace(&mut start.stage, Stage::Bound) else {
+        let Stage::Binding(id) = &mut start.stage else {
             return Vec::new();
         };
+        let id = id.take();
+        start.stage = Stage::Bound;
         let (node, pod) = (start.node.clone(), start.pod.clone());
-        id.map(|id| Effect::Commit { node, id, pod })
-            .into_iter()
-            .collect()
+        let commit = id.map(|id| Effect::Commit { node, id, pod });
+        commit.into_iter().chain([start.told()]).collect()
     }
 
     /// The API server did not bind a pod. Others of its unit may be bound already, and stay.
@@ -195,6 +215,13 @@ impl Starts {
             .collect()
     }
 
+    /// What is yet to be said of a pod that the API server shows on the node where it was to be bound.
+    pub(crate) fn told(&self, uid: &str, node: Option<&str>) -> Option<Effect> {
+        let start = self.by_uid.get(uid)?;
+        let is_untold = matches!(start.stage, Stage::Binding(_)) && Some(&*start.node) == node;
+        is_untold.then(|| start.told())
+    }
+
     /// The API server shows a pod on a node.
     pub(crate) fn seen(&mut self, uid: &str, node: &str) -> Outcome {
         let Some(start) = self.by_uid.get(uid) else {
@@ -202,8 +229,7 @@ impl Starts {
         };
         match &start.stage {
             Stage::Binding(_) | Stage::Bound if start.node == node => {
-                let mut effects = self.bound(uid);
-                effects.dedup();
+                let effects = self.bound(uid);
                 self.remove(uid);
                 Outcome {
                     effects,

@@ -267,7 +267,7 @@ fn group_of(snapshot: &Snapshot<'_>, pod: &str) -> Option<String> {
 /// KAI's word for a reason; none where KAI says nothing of the group.
 const fn word(reason: Reason) -> Option<&'static str> {
     match reason {
-        Reason::Invalid | Reason::Unschedulable => Some("Unschedulable"),
+        Reason::Invalid | Reason::NoSlot | Reason::Unschedulable => Some("Unschedulable"),
         Reason::QueueDoesNotExist => Some("QueueDoesNotExist"),
         Reason::OverLimit => Some("OverLimit"),
         Reason::NonPreemptibleOverQuota => Some("NonPreemptibleOverQuota"),

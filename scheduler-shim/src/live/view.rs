@@ -80,7 +80,10 @@ impl Model {
 
     /// The cards of all nodes as their agents say, and those of the pods that hold some.
     fn cards(&self) -> Known {
-        let mut known = Known::default();
+        let mut known = Known {
+            takes_slots: true,
+            ..Known::default()
+        };
         for (node, agent) in self.agents.all() {
             let card = |card: &Card| ListedCard {
                 name: card.uuid.clone(),

@@ -10,12 +10,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::agents::{Card, Held, Said, Stage};
-use super::event::{Effect, Event, PodRef};
+use super::event::{Effect, Event, News, PodRef};
 use super::model::Model;
 use crate::objects::cards;
 use apportion_abi::Bytes;
+use apportion_abi::names::RESOURCE_SLOT;
 
 mod agent;
+mod ends;
 mod promises;
 mod random;
 mod reclaim;
@@ -54,6 +56,8 @@ struct World {
     evicted: Option<Vec<String>>,
     /// Who was evicted and runs still.
     ending: Vec<String>,
+    /// How often it was said of pods that they were scheduled, by UID.
+    told: BTreeMap<String, usize>,
 }
 
 fn uuid(node: &str, card: usize) -> String {
@@ -89,6 +93,7 @@ impl World {
             made: 0,
             evicted: None,
             ending: Vec::new(),
+            told: BTreeMap::new(),
         };
         world.start_scheduler();
         world
@@ -103,7 +108,7 @@ impl World {
             .values_mut()
             .for_each(|agent| agent.effects.clear());
         let node = |name: &&str| {
-            let room = json!({"cpu": "64", "memory": "64Gi", "pods": "100"});
+            let room = json!({"cpu": "64", "memory": "64Gi", "pods": "100", RESOURCE_SLOT: "100"});
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": name},
                 "status": {"allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}})
         };
@@ -158,6 +163,11 @@ impl World {
                     assert!(self.evicted.is_some(), "{} may not be evicted", pod.full());
                     self.api.push(effect);
                 }
+                Effect::Tell {
+                    pod,
+                    news: News::Scheduled,
+                    ..
+                } => *self.told.entry(pod.uid.clone()).or_default() += 1,
                 Effect::Tell { .. }
                 | Effect::Readiness { .. }
                 | Effect::Report(_)
@@ -191,6 +201,8 @@ impl World {
                     json!({"limits": {"nvidia.com/gpu": 1}});
             } else {
                 object["metadata"]["annotations"]["gpu-fraction"] = format!("0.{ask:02}").into();
+                object["spec"]["containers"][0]["resources"] =
+                    json!({"limits": {RESOURCE_SLOT: "1"}});
             }
             if is_gang {
                 object["metadata"]["annotations"]["pod-group-name"] = format!("g{group}").into();

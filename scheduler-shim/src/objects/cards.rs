@@ -70,6 +70,8 @@ pub(crate) struct Known {
     pub(crate) listed: BTreeMap<String, Vec<ListedCard>>,
     /// The cards of pods, by namespace and name.
     pub(crate) on: BTreeMap<String, Vec<String>>,
+    /// Whether shares reach containers by slots, as in a running cluster; in files nobody has added them yet.
+    pub(crate) takes_slots: bool,
 }
 
 impl Known {

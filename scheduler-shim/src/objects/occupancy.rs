@@ -124,7 +124,7 @@ pub(crate) fn ports(pod: Object<'_>) -> BTreeSet<String> {
 
 /// The resources that nobody else looks at, with their amounts.
 fn others(pod: Object<'_>) -> BTreeMap<String, f64> {
-    let containers = requests::containers(pod, "containers");
+    let containers = requests::containers(pod, "containers").chain(pod.json().pointer("/spec"));
     let names = containers.flat_map(|container| {
         let kinds = ["requests", "limits"].into_iter();
         kinds.flat_map(|kind| {

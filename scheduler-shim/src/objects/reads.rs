@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use apportion_abi::names::{
     ANNOTATION_GROUP, ANNOTATION_RESERVED, ANNOTATION_TOP_OWNER, LABEL_RESERVATION, LABEL_SUBGROUP,
+    RESOURCE_SLOT,
 };
 use apportion_admission::ignored;
 use apportion_groups::{Object, Objects, PodGroup, Settings};
@@ -73,6 +74,8 @@ pub(crate) struct PodRead {
     pub(crate) preferred: Vec<Value>,
     /// What it wants of cards.
     pub(crate) cards: Result<Cards, String>,
+    /// Why nobody would give it its share of a card, where somebody must.
+    slotless: Option<Box<str>>,
     /// The task that it is, without its set and its wishes about nodes; or why it may not exist.
     task: Result<Task, String>,
     /// What it holds beside cards.
@@ -129,6 +132,11 @@ impl PodRead {
             None => (cards.clone()).map(|cards| pods::task(pod, cards, &mut remarks)),
         };
         let holds = Holds::of(pod);
+        let shares = matches!(cards, Ok(Cards::Shared { .. })) && pods::node(pod).is_none();
+        let slotless = match shares {
+            true => requests::without_slot(pod, RESOURCE_SLOT),
+            false => None,
+        };
         let spec = &pod.json()["spec"];
         Self {
             scheduler: spec["schedulerName"].as_str().unwrap_or(DEFAULT).into(),
@@ -148,6 +156,7 @@ impl PodRead {
             preferred: admission::preferred(pod),
             task,
             cards,
+            slotless: slotless.map(Into::into),
             cpu_millis: quantity::whole(requests::total(pod, "cpu") * 1000.0),
             memory: quantity::whole(requests::total(pod, "memory")),
             wish: admission::key(pod, &holds, volumes::concerns(pod)),
@@ -175,6 +184,12 @@ impl PodRead {
     /// Whether it is on this node, and has not ended.
     pub(crate) fn is_on(&self, node: &str) -> bool {
         self.node() == Some(node) && !self.is_over()
+    }
+
+    /// Why it would run without its share of a card if it got a node now.
+    pub(crate) fn slotless(&self) -> Option<&str> {
+        let waits = matches!(self.status, Status::Pending | Status::Gated);
+        self.slotless.as_deref().filter(|_| waits)
     }
 
     /// The task, or why it may not be one.

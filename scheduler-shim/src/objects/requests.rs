@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use apportion_abi::names::{RESOURCE_PARTITION as PARTITION, RESOURCE_WHOLE, RESOURCE_WHOLE_AMD};
 use apportion_abi::{Bytes, GpuRequest, SHARE_UNIT, Share};
-use apportion_admission::{Pod, request as admission};
+use apportion_admission::{Pod, request as admission, without_resource};
 use apportion_groups::Object;
 use apportion_policy::cluster::Cards;
 use serde::Deserialize;
@@ -43,6 +43,21 @@ pub(crate) fn cards(pod: Object<'_>) -> Result<Cards, String> {
     })
 }
 
+/// Why a pod with a share would run without its GPU: the agent of a node gives a GPU to a container that holds one of
+/// this resource, which admission adds to a pod that is created, and which nobody can add later.
+pub(crate) fn without_slot(pod: Object<'_>, slot: &str) -> Option<String> {
+    let read = Pod::deserialize(pod.json()).ok()?;
+    let without = without_resource(&read, slot)?;
+    let who = match without {
+        "" => "no container requests".to_owned(),
+        name => format!("container {name} does not request"),
+    };
+    Some(format!(
+        "{who} {slot}, so the pod would run without its GPU: it was created while the admission webhook did not \
+         answer for it; delete the pod and create it again"
+    ))
+}
+
 /// Two containers of one pod. Only amounts of memory can be asked for by several.
 fn together(one: GpuRequest, other: GpuRequest) -> GpuRequest {
     let share = match (one.share, other.share) {
@@ -70,9 +85,34 @@ fn partitions(pod: Object<'_>) -> BTreeMap<String, i64> {
         .collect()
 }
 
-/// What a pod asks for of one resource, as the kubelet counts it: its containers together, or what is
-/// needed while it starts if that is more. Containers that start first and stay count with the others.
+/// What a pod asks for of one resource, as the kubelet counts it: what it says for all its containers together, or what
+/// they say themselves.
 pub(crate) fn total(pod: Object<'_>, resource: &str) -> f64 {
+    let of_containers = of_containers(pod, resource);
+    let asked = of_all(pod, resource, of_containers).unwrap_or(of_containers);
+    let overhead = quantity::of(&pod.json()["spec"]["overhead"][resource]).unwrap_or(0.0);
+    asked.max(0.0) + overhead.max(0.0)
+}
+
+/// What a pod says of one resource for all its containers together (KEP-2837). Where it says a limit only, the API server
+/// takes what the containers ask for as its request, or the limit where they ask for nothing.
+fn of_all(pod: Object<'_>, resource: &str, of_containers: f64) -> Option<f64> {
+    let is_shared = matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-");
+    let resources = &pod.json()["spec"]["resources"];
+    let amount = |kind: &str| quantity::of(&resources[kind][resource]).filter(|_| is_shared);
+    amount("requests").or_else(|| {
+        let limit = amount("limits")?;
+        Some(if of_containers > 0.0 {
+            of_containers
+        } else {
+            limit
+        })
+    })
+}
+
+/// What the containers of a pod ask for of one resource: all that run together, or what is needed while it starts if
+/// that is more. Containers that start first and stay count with the others.
+fn of_containers(pod: Object<'_>, resource: &str) -> f64 {
     let of = |container: &Value| {
         let resources = &container["resources"];
         let asked = quantity::of(&resources["requests"][resource]);
@@ -90,13 +130,13 @@ pub(crate) fn total(pod: Object<'_>, resource: &str) -> f64 {
             starting = starting.max(staying + of(container));
         }
     }
-    let overhead = quantity::of(&pod.json()["spec"]["overhead"][resource]).unwrap_or(0.0);
-    starting.max(running + staying).max(0.0) + overhead.max(0.0)
+    starting.max(running + staying)
 }
 
 /// The first quantity of a pod that can't be read, or is below zero.
 pub(crate) fn unreadable(pod: Object<'_>) -> Option<String> {
     let all = containers(pod, "initContainers").chain(containers(pod, "containers"));
+    let all = all.chain(pod.json().pointer("/spec"));
     let amounts = all.flat_map(|container| {
         let kinds = ["requests", "limits"].into_iter();
         kinds.flat_map(|kind| {
@@ -110,7 +150,7 @@ pub(crate) fn unreadable(pod: Object<'_>) -> Option<String> {
         amounts.filter(|(_, value)| quantity::of(value).is_none_or(|amount| amount < 0.0));
     let (name, value) = wrong.next()?;
     Some(format!(
-        "its container asks for {value} of {name}, which is not a valid quantity"
+        "it asks for {value} of {name}, which is not a valid quantity"
     ))
 }
 
@@ -141,6 +181,40 @@ mod tests {
     }
 
     #[test]
+    fn a_share_without_a_slot_is_told_what_to_do() {
+        let pod = |container: &str, annotation: &str| {
+            let key = annotation.split('=').next().unwrap();
+            let value = annotation.split('=').nth(1).unwrap();
+            let slot = json!({"limits": {"a/slot": "1"}});
+            let nothing = json!({});
+            let of = |name| if name == container { &slot } else { &nothing };
+            json!({"metadata": {"annotations": {key: value}},
+                "spec": {"containers": [{"name": "a", "resources": of("a")}, {"name": "b", "resources": of("b")}],
+                    "initContainers": [{"name": "first", "resources": of("first")}]}})
+        };
+        let said = |container: &str, annotation: &str| {
+            without_slot(Object::new(&pod(container, annotation)), "a/slot")
+        };
+        for share in ["gpu-fraction=0.5", "gpu-memory=2000"] {
+            let why = said("", share).unwrap();
+            assert!(why.starts_with("no container requests a/slot"), "{why}");
+            assert!(why.ends_with("delete the pod and create it again"), "{why}");
+            // Whoever writes the slot by hand says which container gets the GPU.
+            for container in ["a", "b", "first"] {
+                assert_eq!(said(container, share), None, "{container} {share}");
+            }
+        }
+        let of_b = "nvidia.com/container.b.gpu-memory.limit=1Gi";
+        assert_eq!(said("b", of_b), None);
+        let why = said("a", of_b).unwrap();
+        assert!(
+            why.starts_with("container b does not request a/slot"),
+            "{why}"
+        );
+        assert_eq!(said("", "note=1"), None);
+    }
+
+    #[test]
     fn containers_with_shares_of_their_own_need_room_together() {
         let key = |name| format!("nvidia.com/container.{name}.gpu-memory.limit");
         let pod = json!({"metadata": {"annotations": {key("a"): "1Gi", key("b"): "512Mi"}},
@@ -150,6 +224,32 @@ mod tests {
             devices: 1,
         };
         assert_eq!(cards(Object::new(&pod)), Ok(shared));
+    }
+
+    #[test]
+    fn what_a_pod_says_for_all_its_containers_counts_instead_of_theirs() {
+        let container = json!({"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}});
+        let pod = |resources: Value, containers: Value| json!({"spec": {"containers": containers, "resources": resources, "overhead": {"cpu": "1"}}});
+        let bare = json!([{"name": "a"}, {"name": "b"}]);
+        let asking = json!([container, container]);
+        let both =
+            json!({"requests": {"cpu": "2", "example.com/nic": "3"}, "limits": {"cpu": "4"}});
+        let limit = json!({"limits": {"cpu": "4"}});
+        let cases = [
+            (pod(both.clone(), bare.clone()), 3.0),
+            (pod(both, asking.clone()), 3.0),
+            (pod(limit.clone(), bare), 5.0),
+            (pod(limit, asking.clone()), 1.5),
+            (pod(json!({}), asking.clone()), 1.5),
+        ];
+        for (pod, cpu) in cases {
+            let pod = Object::new(&pod);
+            assert_eq!(total(pod, "cpu"), cpu, "{pod:?}");
+            assert_eq!(total(pod, "example.com/nic"), 0.0, "no resource of pods");
+        }
+        let odd = pod(json!({"requests": {"cpu": "lots"}}), asking);
+        let why = unreadable(Object::new(&odd)).unwrap();
+        assert!(why.contains("\"lots\" of cpu"), "{why}");
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) occupancy: Occupancy,
     /// Pods that wait and that the policy does not see, and why.
     pub(crate) strays: BTreeMap<String, String>,
+    /// Pods that would run without their share of a card, and why; the policy does not see them either.
+    pub(crate) slotless: BTreeMap<String, String>,
     /// Queues that can't be used, and why.
     pub(crate) unusable: BTreeMap<String, String>,
     /// What is ignored of queues that can be used, and why.
@@ -68,7 +70,7 @@ pub(crate) fn snapshot<'a>(
     let occupancy = Occupancy::of(inventory, assumed);
     let mut admission = Admission::of(occupancy.clone());
     let mut jobs = Jobs::default();
-    let mut strays = BTreeMap::new();
+    let (mut strays, mut slotless) = (BTreeMap::new(), BTreeMap::new());
     let mut foreign = 0;
     let mut namespaces = Namespaces::of(inventory);
     let mut others: Vec<&PodRead> = Vec::new();
@@ -77,6 +79,10 @@ pub(crate) fn snapshot<'a>(
             foreign += 1;
             take_off(pod, read, &mut known, &places, cards);
             others.push(read);
+            continue;
+        }
+        if let Some(why) = read.slotless().filter(|_| cards.takes_slots) {
+            slotless.insert(pods::name(pod), why.to_owned());
             continue;
         }
         let result = read.task(remarks).and_then(|mut task| {
@@ -129,6 +135,7 @@ pub(crate) fn snapshot<'a>(
         cluster,
         occupancy,
         strays,
+        slotless,
         unusable: queues.unusable,
         ignored: queues.ignored,
         foreign,

@@ -23,6 +23,8 @@ use together::Together;
 pub(crate) enum Reason {
     /// The pod, or its group, is one that no cluster would let in.
     Invalid,
+    /// It would run without its share of a GPU.
+    NoSlot,
     /// It waits for something else than a place.
     Gated,
     /// Its queue is missing, can't be used, or has queues below it.
@@ -49,14 +51,18 @@ pub(crate) struct Waiting {
 
 /// All pods that wait, by name.
 pub(crate) fn all(snapshot: &Snapshot<'_>, books: &Books<'_>) -> Vec<Waiting> {
-    let strays = snapshot.strays.iter().map(|(pod, why)| Waiting {
+    let unseen = |(pod, why): (&String, &String), reason| Waiting {
         pod: pod.clone(),
         job: None,
         queue: None,
-        reason: Reason::Invalid,
+        reason,
         message: why.clone(),
-    });
-    let mut waiting: Vec<Waiting> = strays.collect();
+    };
+    let strays = snapshot.strays.iter();
+    let slotless = snapshot.slotless.iter();
+    let mut waiting: Vec<Waiting> = (strays.map(|stray| unseen(stray, Reason::Invalid)))
+        .chain(slotless.map(|one| unseen(one, Reason::NoSlot)))
+        .collect();
     let mut inquiry = Inquiry {
         snapshot,
         books,

@@ -14,12 +14,14 @@ pub mod image;
 pub mod managed;
 pub mod missing;
 pub mod programs;
+pub mod release;
 
 mod certificates;
 mod cluster;
 mod containerd;
 mod down;
 mod folder;
+mod http;
 mod interrupt;
 mod kubeconfig;
 mod kubelet;

@@ -5,8 +5,6 @@
 //! read it: from the node, the pods' events, its metrics and its log.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
+use crate::http;
 use crate::image;
 use crate::wait::eventually;
 
@@ -181,18 +180,7 @@ impl Node {
     #[must_use]
     pub fn metric(&self, series: &str, labels: &[&str]) -> Option<f64> {
         let address = fs::read_to_string(self.instance().join("metrics.addr")).ok()?;
-        let mut stream = TcpStream::connect(address.trim()).ok()?;
-        let request = b"GET /metrics HTTP/1.0\r\n\r\n";
-        stream.write_all(request).ok()?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).ok()?;
-        let is_meant = |line: &&str| {
-            let has_all = labels.iter().all(|label| line.contains(label));
-            line.split(['{', ' ']).next() == Some(series) && has_all
-        };
-        let values = text.lines().filter(is_meant);
-        let values = values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-        values.reduce(|sum, value| sum + value)
+        http::sum(&http::metrics(address.trim())?, series, labels)
     }
 
     /// A container that holds a slot and runs `script`.

@@ -2,18 +2,17 @@
 //! any of it, and pods that run go on.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
-use std::net::TcpListener;
+use std::ops::Deref;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use apportion_cluster::{Cluster, eventually, image};
+use apportion_cluster::release::{NAMESPACE, Release, chart, example, free_port, succeed};
+use apportion_cluster::{Cluster, eventually};
 use apportion_reference::Rights;
 use serde_json::{Value, json};
 
-const NAMESPACE: &str = "apportion-system";
 /// Not the usual one: there the simulated cards of the cluster itself are served.
 const STATE: &str = "/run/apportion/one-chart";
 /// The pod of examples/fraction.yaml.
@@ -21,64 +20,30 @@ const SHARED: &str = "gpu-sharing";
 /// Pods that nobody places: only whether they are taken matters.
 const OTHERS: &str = "chart-suite-others";
 
-/// The chart, installed or not; all that was made goes when this is dropped.
-struct Release {
-    cluster: Cluster,
-    values: String,
+/// The chart, and what is looked at of it.
+struct Suite {
+    release: Release,
     /// Where the agent listens.
     agent: u16,
 }
 
-impl Release {
+impl Deref for Suite {
+    type Target = Release;
+
+    fn deref(&self) -> &Release {
+        &self.release
+    }
+}
+
+impl Suite {
     fn prepare() -> Self {
-        let ports: [u16; 5] = std::array::from_fn(|_| free_port());
-        let [metrics, agent, scheduler, webhook, health] = ports;
-        // There is no network of pods and none of services: programs listen at the node, one of each.
-        let values = format!(
-            "simulatedGpus=2,stateDir={STATE},hostNetwork=true,image.pullPolicy=Never,metrics.port={metrics},\
-             tcp.port={agent},scheduler.port={scheduler},scheduler.replicas=1,scheduler.leaseDuration=3,\
-             webhook.port={webhook},webhook.healthPort={health},webhook.url=https://127.0.0.1:{webhook},\
-             webhook.hostNetwork=true,webhook.replicas=1,schedulerNames={{apportion-scheduler,kai-scheduler}}"
-        );
-        let cluster = Cluster::of_tests();
+        let agent = free_port();
+        let values = format!("simulatedGpus=2,tcp.port={agent}");
+        let release = Release::prepare(STATE, &values, &[SHARED, "gpu-pod"]);
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OTHERS}});
-        cluster.apply(&namespace).unwrap();
-        let staged = std::env::var_os("APPORTION_STAGED").expect("it names the staged tree");
-        for image in image::released(Path::new(&staged)).unwrap() {
-            image::import(&cluster, &image).unwrap();
-        }
-        Self {
-            cluster,
-            values,
-            agent,
-        }
-    }
-
-    fn helm(&self, args: &[&str]) -> Command {
-        let mut helm = self.cluster.helm_command();
-        helm.args(args).args(["--namespace", NAMESPACE]);
-        helm
-    }
-
-    fn install(&self) {
-        let apiserver = self.cluster.apiserver_port();
-        let way = format!(
-            "env[0].name=KUBERNETES_SERVICE_HOST,env[0].value=127.0.0.1,\
-             env[1].name=KUBERNETES_SERVICE_PORT,env[1].value={apiserver}"
-        );
-        let mut helm = self.helm(&["install", "apportion", &chart(), "--create-namespace"]);
-        succeed(helm.args(["--set", &self.values, "--set-string", &way]));
-    }
-
-    fn kubectl(&self, args: &[&str]) -> String {
-        self.cluster.kubectl(args).unwrap()
-    }
-
-    fn at(&self, pod: &str, path: &str) -> String {
-        let path = format!("jsonpath={{{path}}}");
-        let get = ["get", "pod", pod, "--ignore-not-found", "-o", &path];
-        self.cluster.kubectl(&get).unwrap_or_default()
+        release.cluster.apply(&namespace).unwrap();
+        Self { release, agent }
     }
 
     /// The running containers of the chart: their names and first processes.
@@ -104,23 +69,6 @@ impl Release {
     fn has_kais_classes(&self) {
         let names = ["train", "build-preemptible", "build", "inference"];
         self.kubectl(&[&["get", "priorityclass"][..], &names].concat());
-    }
-
-    fn rolled_out(&self) {
-        for what in [
-            "deployment/apportion-scheduler",
-            "deployment/apportion-webhook",
-            "daemonset/apportion-agent",
-        ] {
-            let wait = ["rollout", "status", what, "-n", NAMESPACE, "--timeout=180s"];
-            self.kubectl(&wait);
-        }
-    }
-
-    /// Waits until a pod that asks for a share is let in.
-    fn shares_are_taken(&self, when: &str) {
-        let ask = ["create", "--dry-run=server", "-f", &example("memory.yaml")];
-        eventually(when, || self.cluster.kubectl(&ask).is_ok());
     }
 
     fn reaches(&self, pod: &str, phase: &str) {
@@ -170,20 +118,11 @@ impl Release {
             .unwrap()
     }
 
-    fn gpu_node(&self) -> Value {
-        let get = ["get", "gpunode", &self.cluster.node(), "-o", "json"];
-        let text = self.cluster.kubectl(&get).unwrap_or_default();
-        serde_json::from_str(&text).unwrap_or_default()
-    }
-
     /// What the programs were refused by the API server.
     fn refusals(&self) -> Vec<String> {
-        let log = |part: &str| {
-            let selector = format!("app.kubernetes.io/name=apportion-{part}");
-            let logs = ["logs", "-n", NAMESPACE, "-l", &selector, "--tail=-1"];
-            self.cluster.kubectl(&logs).unwrap_or_default()
-        };
-        let logs = ["scheduler", "webhook", "agent"].map(log).concat();
+        let logs = ["scheduler", "webhook", "agent"]
+            .map(|part| self.log(part))
+            .concat();
         let lines = logs
             .lines()
             .filter(|line| line.to_lowercase().contains("forbidden"));
@@ -191,25 +130,10 @@ impl Release {
     }
 }
 
-impl Drop for Release {
+impl Drop for Suite {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            for namespace in [NAMESPACE, "default"] {
-                let pods = ["get", "pods,events", "-n", namespace];
-                eprintln!("{}", self.cluster.kubectl(&pods).unwrap_or_default());
-            }
-        }
-        for pod in [SHARED, "gpu-pod"] {
-            let delete = ["delete", "pod", pod, "--now", "--ignore-not-found"];
-            let _ = self.cluster.kubectl(&delete);
-        }
-        let _ = self.helm(&["uninstall", "apportion", "--wait"]).status();
-        for delete in [
-            &["delete", "queues,gpunodes", "--all"][..],
-            &["delete", "namespace", OTHERS, NAMESPACE, "--wait=false"],
-        ] {
-            let _ = self.cluster.kubectl(delete);
-        }
+        let delete = ["delete", "namespace", OTHERS, "--wait=false"];
+        let _ = self.cluster.kubectl(&delete);
     }
 }
 
@@ -281,33 +205,9 @@ impl Load {
     }
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
-fn chart() -> String {
-    let path = "../../runtime-class/chart/apportion";
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join(path)
-        .display()
-        .to_string()
-}
-
-fn example(file: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    folder.join(file).display().to_string()
-}
-
-fn succeed(command: &mut Command) {
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
-}
-
 #[test]
 fn installing_upgrading_and_uninstalling_disturb_nobody() {
-    let release = Release::prepare();
+    let release = Suite::prepare();
     release.install();
     release.kubectl(&["get", "queue", "default-queue"]);
     release.has_kais_classes();
@@ -334,7 +234,7 @@ fn installing_upgrading_and_uninstalling_disturb_nobody() {
     leaves_what_runs(&release, half);
 }
 
-fn runs_with_the_rights_that_are_documented(release: &Release) {
+fn runs_with_the_rights_that_are_documented(release: &Suite) {
     let processes = release.processes();
     for program in ["agent", "simulated-driver", "scheduler", "webhook"] {
         let documented = Rights::documented(program);
@@ -346,7 +246,7 @@ fn runs_with_the_rights_that_are_documented(release: &Release) {
 }
 
 /// The suite `scheduler` has every field; here it is the account that the chart itself makes, with its role.
-fn lets_the_scheduler_write_its_own_fields_only(release: &Release) {
+fn lets_the_scheduler_write_its_own_fields_only(release: &Suite) {
     let account = format!("--as=system:serviceaccount:{NAMESPACE}:apportion-scheduler");
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "own-fields", "namespace": OTHERS},
@@ -369,7 +269,7 @@ fn lets_the_scheduler_write_its_own_fields_only(release: &Release) {
     release.kubectl(&delete);
 }
 
-fn upgrades_under_load(release: &Release, half: u64) {
+fn upgrades_under_load(release: &Suite, half: u64) {
     let load = Load::start(true);
     let agent = free_port();
     let more = format!("tcp.port={agent},scheduler.port={}", free_port());
@@ -391,7 +291,7 @@ fn upgrades_under_load(release: &Release, half: u64) {
     release.kubectl(&["delete", "-f", &example("memory.yaml")]);
 }
 
-fn lives_without_the_webhook(release: &Release) {
+fn lives_without_the_webhook(release: &Suite) {
     let load = Load::start(false);
     let selector = [
         "-l",
@@ -415,7 +315,7 @@ fn lives_without_the_webhook(release: &Release) {
     load.finds_nothing_refused();
 }
 
-fn leaves_what_runs(release: &Release, half: u64) {
+fn leaves_what_runs(release: &Suite, half: u64) {
     let load = Load::start(false);
     succeed(&mut release.helm(&["uninstall", "apportion", "--wait"]));
     load.finds_nothing_refused();

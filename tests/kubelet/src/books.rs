@@ -5,7 +5,9 @@ use std::path::Path;
 
 use apportion_abi::names::{RESOURCE_SLOT, RESOURCE_WHOLE};
 use apportion_proto::deviceplugin::ContainerAllocateResponse;
-use apportion_proto::podresources::{ContainerDevices, ContainerResources, PodResources};
+use apportion_proto::podresources::{
+    ClaimResource, ContainerDevices, ContainerResources, DynamicResource, PodResources,
+};
 use serde_json::json;
 
 /// A pod with its containers that hold a device each; an init container's is handed on.
@@ -19,6 +21,8 @@ pub struct PodOf {
     pub devices: Vec<(String, String)>,
     /// Container and whole cards, ours or another plugin's of the same resource.
     pub whole: Vec<(String, Vec<String>)>,
+    /// Devices of NVIDIA's DRA driver that its claims got.
+    pub claimed: Vec<String>,
 }
 
 impl PodOf {
@@ -56,6 +60,24 @@ pub(crate) struct Books {
     pub(crate) pods: BTreeMap<String, PodOf>,
     /// What the plugin last answered for a pod, by UID.
     pub(crate) answers: BTreeMap<String, ContainerAllocateResponse>,
+}
+
+/// A container with claimed devices.
+fn claiming(devices: &[String]) -> ContainerResources {
+    let device = |name: &String| ClaimResource {
+        driver_name: "gpu.nvidia.com".to_owned(),
+        pool_name: "node".to_owned(),
+        device_name: name.clone(),
+    };
+    ContainerResources {
+        name: "main".to_owned(),
+        devices: Vec::new(),
+        dynamic_resources: vec![DynamicResource {
+            claim_name: "gpu".to_owned(),
+            claim_namespace: "team".to_owned(),
+            claim_resources: devices.iter().map(device).collect(),
+        }],
+    }
 }
 
 /// What plugins may serve here.
@@ -102,13 +124,15 @@ impl Books {
                         resource_name: resource.to_owned(),
                         device_ids: ids.into_iter().map(str::to_owned).collect(),
                     }],
+                    dynamic_resources: Vec::new(),
                 };
                 pod.of(resource)
                     .into_iter()
                     .map(container)
                     .collect::<Vec<_>>()
             };
-            RESOURCES.into_iter().flat_map(of).collect()
+            let claiming = (!pod.claimed.is_empty()).then(|| claiming(&pod.claimed));
+            RESOURCES.into_iter().flat_map(of).chain(claiming).collect()
         };
         let pod = |pod: &PodOf| PodResources {
             name: pod.name.clone(),

@@ -33,6 +33,8 @@ fn a_guarded_namespace_refuses_what_would_go_around_a_limit_and_others_do_not() 
     let variables = [
         "NVIDIA_VISIBLE_DEVICES",
         "NVIDIA_DRIVER_CAPABILITIES",
+        "NVIDIA_GPU_MEMORY_REQUEST",
+        "NVIDIA_GPU_MEMORY_LIMIT",
         "APPORTION_ACCOUNT",
         "LD_PRELOAD",
         "LD_AUDIT",
@@ -77,4 +79,160 @@ fn a_guarded_namespace_refuses_what_would_go_around_a_limit_and_others_do_not() 
     assert!(said.is_some_and(|said| said.contains(POLICY)), "CDI");
     assert_eq!(cluster.would_refuse(mount("/data")), None);
     assert_eq!(cluster.would_refuse(variable("CUDA_VISIBLE_DEVICES")), None);
+    // What compute stacks set, such as ZenML's; all else brings libraries whose memory no limit counts.
+    let capabilities = |value: &'static str| {
+        move |pod: &mut Value| {
+            pod["spec"]["containers"][0]["env"] =
+                json!([{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": value}]);
+        }
+    };
+    for value in [
+        "compute,utility",
+        "utility,compute",
+        "compute",
+        "utility",
+        "",
+    ] {
+        assert_eq!(cluster.would_refuse(capabilities(value)), None, "{value}");
+    }
+    for value in ["all", "compute,utility,graphics", "video", "Compute"] {
+        let said = cluster.would_refuse(capabilities(value));
+        let said = said.unwrap_or_else(|| panic!("{value} is allowed"));
+        assert!(said.contains("to compute,utility only"), "{value}: {said}");
+    }
+}
+
+/// The policy that warns, in a cluster without anything else of the chart.
+const ADVICE: &str = "apportion-scheduler-advice";
+
+impl Cluster {
+    /// What `kubectl create` warns of.
+    fn warnings(&self, object: &Value) -> String {
+        let path = self.plane.dir().join("warned.json");
+        fs::write(&path, object.to_string()).expect("the folder is writable");
+        let file = path.display().to_string();
+        let create = ["create", "--dry-run=server", "-f", &file];
+        self.plane.warnings(&create)
+    }
+}
+
+/// A pod of a scheduler with these annotations, by itself or as a template of another object.
+fn annotated(scheduler: &str, annotations: &Value, labels: &Value) -> [Value; 3] {
+    let template = json!({"metadata": {"annotations": annotations, "labels": labels}, "spec": {
+        "schedulerName": scheduler, "restartPolicy": "Never",
+        "containers": [{"name": "main", "image": "none"}]}});
+    let mut pod = template.clone();
+    pod["apiVersion"] = json!("v1");
+    pod["kind"] = json!("Pod");
+    pod["metadata"]["name"] = json!("warned");
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "warned"},
+        "spec": {"template": template}});
+    let often = json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "warned"},
+        "spec": {"schedule": "0 0 * * *", "jobTemplate": {"spec": {"template": template}}}});
+    [pod, job, often]
+}
+
+#[test]
+fn whoever_writes_a_share_that_gives_no_gpu_is_warned() {
+    let cluster = Cluster::bare();
+    cluster.install_policy(ADVICE);
+    let ours = "apportion-scheduler";
+    let fine = |annotations: Value| annotated(ours, &annotations, &json!({"app": "x"}));
+    eventually(PATIENCE, "the policy is in force", || {
+        let [pod, ..] = fine(json!({"gpu_fraction": "0.5"}));
+        !cluster.warnings(&pod).is_empty()
+    });
+    let warned = |all: [Value; 3], about: &str| {
+        for object in all {
+            let said = cluster.warnings(&object);
+            assert!(said.contains(about), "{}: {said}", object["kind"]);
+        }
+    };
+    for slip in [
+        "gpu-fractions",
+        "gpu_fraction",
+        "gpufraction",
+        "GPU-Fraction",
+        "gpuFraction",
+        "gpu-fracton",
+        "gpu-fractoin",
+        "gup-fraction",
+        "gpu.fraction",
+        "gpu-memroy",
+        "gpu-mem",
+        "gpu-mem0ry",
+        "gpu_memory",
+        "gpumemory",
+        "kai.scheduler/gpu-fraction",
+        "nvidia.com/gpu-memory",
+        "gpu-fraction-num-device",
+        "gpu-fraction-containername",
+    ] {
+        warned(
+            fine(json!({slip: "1"})),
+            &format!("annotation {slip} is ignored"),
+        );
+        warned(
+            annotated("default-scheduler", &json!({slip: "1"}), &json!({})),
+            slip,
+        );
+    }
+    warned(
+        annotated(ours, &json!({}), &json!({"gpu-fraction": "0.5"})),
+        "label gpu-fraction is ignored",
+    );
+    for key in [
+        "gpu-fraction",
+        "gpu-memory",
+        "nvidia.com/container.main.gpu-memory.limit",
+    ] {
+        let about = "set schedulerName to apportion-scheduler";
+        let shares = json!({key: if key == "gpu-fraction" { "0.5" } else { "2000" }});
+        warned(annotated("default-scheduler", &shares, &json!({})), about);
+        warned(
+            annotated("another", &shares, &json!({})),
+            "scheduler another ignores",
+        );
+    }
+    for (key, small) in [
+        ("gpu-memory", "100"),
+        ("gpu-memory", "383"),
+        ("gpu-fraction", "0.001"),
+        ("gpu-fraction", ".0049"),
+        ("nvidia.com/container.main.gpu-memory.limit", "300Mi"),
+    ] {
+        warned(fine(json!({key: small})), "less than a CUDA context takes");
+    }
+    for (annotations, labels) in [
+        (json!({"gpu-fraction": "0.5"}), json!({})),
+        (
+            json!({"gpu-fraction": "0.005", "gpu-fraction-num-devices": "2"}),
+            json!({}),
+        ),
+        (
+            json!({"gpu-memory": "384", "gpu-fraction-container-name": "main"}),
+            json!({}),
+        ),
+        (json!({"gpu-memory": "wrong"}), json!({})),
+        (
+            json!({"nvidia.com/container.main.gpu-memory.limit": "1Gi"}),
+            json!({}),
+        ),
+        (
+            json!({"example.com/note": "gpu", "gpu-model": "A100"}),
+            json!({"app": "gpu", "gpu-type": "l4"}),
+        ),
+    ] {
+        for object in annotated(ours, &annotations, &labels) {
+            assert_eq!(cluster.warnings(&object), "", "{annotations}");
+        }
+    }
+    // Whoever asks for the slot by hand knows which scheduler places the pod, and KAI may be there.
+    let shares = json!({"gpu-memory": "2000"});
+    let [mut slotted, ..] = annotated("default-scheduler", &shares, &json!({}));
+    slotted["spec"]["containers"][0]["resources"] =
+        json!({"limits": {"apportion.dev/gpu-slot": "1"}});
+    assert_eq!(cluster.warnings(&slotted), "");
+    let [kais, ..] = annotated("kai-scheduler", &shares, &json!({}));
+    assert_eq!(cluster.warnings(&kais), "");
 }

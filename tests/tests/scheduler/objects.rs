@@ -7,9 +7,12 @@ use serde_json::{Value, json};
 /// The scheduler's name, which is KAI's.
 pub(crate) const SCHEDULER: &str = "kai-scheduler";
 
+/// What makes a kubelet call the node's agent for a container with a share.
+const SLOT: &str = "apportion.dev/gpu-slot";
+
 /// A node that could take anything.
 pub(crate) fn node(name: &str, annotations: &Value) -> Value {
-    let room = json!({"cpu": "64", "memory": "512Gi", "pods": "250"});
+    let room = json!({"cpu": "64", "memory": "512Gi", "pods": "250", SLOT: "250"});
     json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": name, "annotations": annotations},
         "status": {"capacity": room, "allocatable": room,
@@ -30,13 +33,27 @@ pub(crate) fn placed(pods: &[Value]) -> BTreeMap<String, String> {
     bound.map(card).collect()
 }
 
-/// A pod with annotations.
+/// A pod with annotations. One that asks for a share has its slot, as the webhook would have added it.
 pub(crate) fn pod(name: &str, annotations: Value) -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod",
+    let shares = ["gpu-fraction", "gpu-memory"];
+    let shares = shares.iter().any(|key| annotations.get(key).is_some());
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": "default", "annotations": annotations,
             "labels": {"kai.scheduler/queue": "default-queue"}},
         "spec": {"schedulerName": SCHEDULER, "containers": [{"name": "main", "image": "none",
-            "resources": {"requests": {"cpu": "100m"}}}]}})
+            "resources": {"requests": {"cpu": "100m"}}}]}});
+    if shares {
+        take_slot(&mut pod);
+    }
+    pod
+}
+
+/// Gives the first container of a pod what the webhook gives one with a share.
+pub(crate) fn take_slot(pod: &mut Value) {
+    let resources = &mut pod["spec"]["containers"][0]["resources"];
+    for kind in ["requests", "limits"] {
+        resources[kind][SLOT] = "1".into();
+    }
 }
 
 /// A queue with so many cards; -1 is without bounds.

@@ -100,6 +100,41 @@ fn as_many_as_fit_a_card_start_and_the_rest_wait_with_a_reason() {
 }
 
 #[test]
+fn a_share_without_a_slot_waits_and_is_told_to_be_created_again() {
+    let cluster = Cluster::with_cards(1);
+    let mut early = pod("early", json!({"gpu-fraction": "0.5"}));
+    early["spec"]["containers"][0]["resources"] = json!({});
+    cluster.plane.apply(&[early]);
+    let why = cluster.eventually("it is told", |pods| {
+        pods.iter().find_map(|pod| Some(condition(pod)?.to_owned()))
+    });
+    assert!(
+        why.starts_with("no container requests apportion.dev/gpu-slot"),
+        "{why}"
+    );
+    assert!(why.ends_with("delete the pod and create it again"), "{why}");
+    let waits = "apportion_scheduler_pods_without_slot 1.0";
+    cluster.eventually("a metric says so", |_| {
+        cluster.http("/metrics").contains(waits).then_some(())
+    });
+    let said = cluster.ask(&["explain", "early", "--address", &cluster.address()]);
+    assert!(
+        said.contains("waits because no container requests"),
+        "{said}"
+    );
+    // Its card is free for others meanwhile.
+    cluster
+        .plane
+        .apply(&[pod("whole-of-it", json!({"gpu-fraction": "0.9"}))]);
+    assert_eq!(cluster.bound(1).len(), 1);
+    let all = ["delete", "pods", "--all", "--force", "--grace-period=0"];
+    let _ = cluster.plane.kubectl(&all);
+    let again = pod("early", json!({"gpu-fraction": "0.5"}));
+    cluster.plane.apply(&[again]);
+    cluster.bound(1);
+}
+
+#[test]
 fn the_running_scheduler_says_what_it_knows() {
     let cluster = Cluster::with_cards(1);
     cluster

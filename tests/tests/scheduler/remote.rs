@@ -68,6 +68,11 @@ fn pods_are_placed_across_nodes_whose_agents_are_elsewhere() {
     cluster.bound(12);
     assert_eq!(held(&cluster), 12);
     assert_eq!(cluster.plane.all("csr").len(), requests);
+    // Each was answered once.
+    let log = cluster.whole_log();
+    let count = |what: &str| log.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(count("Agent certificate signed"), requests, "{log}");
+    assert_eq!(count("Failed to answer a CertificateSigningRequest"), 0);
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub(super) async fn follow(node: Option<&str>, pods: &watch::Sender<Pods>) {
     }
 }
 
-async fn client() -> Result<Client, String> {
+pub(in crate::kubelet) async fn client() -> Result<Client, String> {
     let config = Config::infer().await.map_err(|error| chain(&error))?;
     Client::try_from(config).map_err(|error| chain(&error))
 }

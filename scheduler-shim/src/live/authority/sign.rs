@@ -4,6 +4,7 @@
 //! the token was issued. Names inside the request are not read, so an agent can't have another node's name.
 //! What is refused is refused with a sentence on the request, and stays refused.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
@@ -13,6 +14,7 @@ use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest as Request, CertificateSigningRequestCondition as Condition,
 };
 use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use rcgen::CertificateSigningRequestParams;
@@ -41,11 +43,11 @@ pub(super) async fn sign(client: Client, terms: Terms, mut signs: watch::Receive
     let requests: Api<Request> = Api::all(client);
     let ours = format!("spec.signerName={}", identity::SIGNER);
     let config = watcher::Config::default().fields(&ours);
-    let found = watcher(requests.clone(), config).default_backoff();
-    let mut found = pin!(found.applied_objects());
+    let mut found = pin!(watcher(requests.clone(), config).default_backoff());
+    let mut open = Open::default();
     while let Some(next) = found.next().await {
-        let request = match next {
-            Ok(request) => request,
+        let event = match next {
+            Ok(event) => event,
             Err(problem) => {
                 warn!(
                     problem = chain(&problem),
@@ -54,16 +56,52 @@ pub(super) async fn sign(client: Client, terms: Terms, mut signs: watch::Receive
                 continue;
             }
         };
-        if is_open(&request) {
-            let kept = signs.borrow().clone();
-            // No other event need come for a request that was not answered.
-            for _ in 0..TRIES {
-                if answer(&requests, &request, &terms, &kept).await {
-                    break;
-                }
-                tokio::time::sleep(AGAIN).await;
+        let Some(request) = open.of(event) else {
+            continue;
+        };
+        let kept = signs.borrow().clone();
+        // No other event need come for a request that was not answered.
+        for _ in 0..TRIES {
+            if answer(&requests, &request, &terms, &kept).await {
+                open.answered(&request);
+                break;
             }
+            tokio::time::sleep(AGAIN).await;
         }
+    }
+}
+
+/// Which requests wait for an answer. What is watched may be older than our own answer: the approval is shown before the
+/// certificate, and what is signed then would be another certificate.
+#[derive(Debug, Default)]
+struct Open {
+    /// The UIDs of requests that were answered and that may still be shown without their answer.
+    answered: BTreeSet<String>,
+}
+
+impl Open {
+    /// The request of an event, if it waits for an answer.
+    fn of(&mut self, event: Event<Request>) -> Option<Request> {
+        match event {
+            Event::Apply(request) | Event::InitApply(request) => {
+                let is_answered = self.answered.contains(request.uid()?.as_str());
+                (is_open(&request) && !is_answered).then_some(request)
+            }
+            Event::Delete(request) => {
+                self.answered.remove(request.uid()?.as_str());
+                None
+            }
+            // A new list is not older than our answers.
+            Event::Init => {
+                self.answered.clear();
+                None
+            }
+            Event::InitDone => None,
+        }
+    }
+
+    fn answered(&mut self, request: &Request) {
+        self.answered.extend(request.uid());
     }
 }
 
@@ -181,6 +219,32 @@ mod tests {
         request.spec.username = Some(user.to_owned());
         request.spec.extra = Some(BTreeMap::from([(NODE.to_owned(), nodes)]));
         request
+    }
+
+    #[test]
+    fn a_request_that_was_answered_is_not_answered_again_while_its_answer_is_on_its_way() {
+        let mut shown = request(AGENTS, &["a"]);
+        shown.metadata.uid = Some("one".to_owned());
+        let mut open = Open::default();
+        let of = |open: &mut Open, event: Event<Request>| open.of(event).is_some();
+        assert!(of(&mut open, Event::Apply(shown.clone())));
+        assert!(
+            of(&mut open, Event::Apply(shown.clone())),
+            "nobody answered"
+        );
+        open.answered(&shown);
+        let approved = condition(&shown, "Approved", "");
+        shown.status.get_or_insert_default().conditions = Some(vec![approved]);
+        assert!(!of(&mut open, Event::Apply(shown.clone())));
+        let mut another = shown.clone();
+        another.metadata.uid = Some("two".to_owned());
+        assert!(of(&mut open, Event::Apply(another)));
+        // A new list shows what is so.
+        assert!(!of(&mut open, Event::Init));
+        assert!(of(&mut open, Event::InitApply(shown.clone())));
+        open.answered(&shown);
+        assert!(!of(&mut open, Event::Delete(shown)));
+        assert!(open.answered.is_empty());
     }
 
     #[test]

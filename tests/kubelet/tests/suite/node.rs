@@ -59,9 +59,36 @@ impl Node {
         self.start_agent_in(options, &[]).await;
     }
 
+    /// A node whose agent shares cards and gives none whole, as the chart starts it.
+    pub(crate) async fn without_wholes(cards_of_it: usize, slots: u16) -> Self {
+        let host = Host::with(&cards(cards_of_it));
+        let kubelet = Kubelet::start(&host.dir().join("kubelet"));
+        let mut node = Self {
+            host,
+            kubelet,
+            agent: None,
+            slots,
+        };
+        node.start_agent_without_wholes().await;
+        node
+    }
+
+    pub(crate) async fn start_agent_without_wholes(&mut self) {
+        let before = self.kubelet.registrations();
+        self.spawn_agent(&["--whole-cards", "off"], &[]);
+        self.kubelet.await_plugin(before).await;
+    }
+
     async fn start_agent_in(&mut self, options: &[&str], variables: &[(&str, &Path)]) {
         let before = self.kubelet.registrations();
         let before_whole = self.kubelet.registrations_of(RESOURCE_WHOLE);
+        self.spawn_agent(&[&["--whole-cards", "on"], options].concat(), variables);
+        self.kubelet.await_plugin(before).await;
+        let wholes = self.kubelet.await_plugin_of(RESOURCE_WHOLE, before_whole);
+        wholes.await;
+    }
+
+    fn spawn_agent(&mut self, options: &[&str], variables: &[(&str, &Path)]) {
         let kubelet = self.host.dir().join("kubelet").display().to_string();
         let (cdi, slots) = (self.cdi().display().to_string(), self.slots.to_string());
         let usual = [
@@ -70,8 +97,6 @@ impl Node {
             "--cdi-dir",
             &cdi,
             "--cdi",
-            "on",
-            "--whole-cards",
             "on",
             "--slots",
             &slots,
@@ -82,9 +107,6 @@ impl Node {
         ];
         let options = [&usual[..], options].concat();
         self.agent = Some(self.host.agent_with(&options, variables));
-        self.kubelet.await_plugin(before).await;
-        let wholes = self.kubelet.await_plugin_of(RESOURCE_WHOLE, before_whole);
-        wholes.await;
     }
 
     pub(crate) fn kill_agent(&mut self) {

@@ -24,6 +24,74 @@ async fn ask(node: &Node, card: &str, key: &str) -> Result<(), tonic::Status> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn where_another_plugin_serves_cards_none_is_shared_also_without_whole_cards_of_ours() {
+    let mut node = Node::without_wholes(2, 4).await;
+    let card = node.list().await.cards.swap_remove(0).uuid;
+    ask(&node, &card, "before")
+        .await
+        .expect("nobody else gives cards");
+    let socket = node
+        .host
+        .dir()
+        .join("kubelet/device-plugins/nvidia-gpu.sock");
+    let other = std::os::unix::net::UnixListener::bind(&socket).expect("the folder is ours");
+    let number = std::cell::Cell::new(0);
+    node.eventually("no share is given", async |_| {
+        number.set(number.get() + 1);
+        let refused = ask(&node, &card, &format!("a{}", number.get())).await.err();
+        refused.is_some_and(|refused| refused.message().contains("another device plugin"))
+    })
+    .await;
+    // An agent that starts beside the plugin gives nothing from its first word on.
+    node.kill_agent();
+    node.start_agent_without_wholes().await;
+    let refused = ask(&node, &card, "later").await;
+    refused.expect_err("the other plugin is still there");
+    drop(other);
+    std::fs::remove_file(&socket).expect("it was ours");
+    node.eventually("shares are given again", async |_| {
+        number.set(number.get() + 1);
+        ask(&node, &card, &format!("b{}", number.get()))
+            .await
+            .is_ok()
+    })
+    .await;
+}
+
+/// What NVIDIA's DRA driver gave is known by the numbers of device files where nobody says more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_that_a_claim_got_is_nobody_elses_until_its_pod_is_gone() {
+    let node = Node::without_wholes(2, 4).await;
+    let cards = node.list().await.cards;
+    node.kubelet.enter(PodOf {
+        uid: "theirs".to_owned(),
+        name: "theirs".to_owned(),
+        claimed: vec!["gpu-1".to_owned()],
+        ..PodOf::default()
+    });
+    node.eventually("the pod has the card", async |list| {
+        let mut its = list.allocations.iter();
+        its.any(|of| of.name == "team/theirs" && of.grants[0].card == cards[1].uuid)
+    })
+    .await;
+    ask(&node, &cards[0].uuid, "first")
+        .await
+        .expect("the other card is free");
+    assert!(
+        node.place("u1", 1, 2).await.is_none(),
+        "the card is the claim's"
+    );
+    node.kubelet.remove("theirs");
+    node.eventually("the card is back", async |list| {
+        list.cards[1].free_bytes == list.cards[1].allocatable_bytes
+    })
+    .await;
+    ask(&node, &cards[1].uuid, "second")
+        .await
+        .expect("the card is free");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn where_another_plugin_serves_cards_none_is_given_and_it_is_said_how_to_turn_it_off() {
     let mut node = Node::new(1, 4).await;
     offers(&node, 1).await;

@@ -111,9 +111,10 @@ fn asks_alone(pod: &Pod) -> Option<u64> {
         && !is_over(pod);
     let limits = pod.spec.as_ref()?.containers.first()?.resources.as_ref();
     let limits = limits.and_then(|resources| resources.limits.as_ref());
+    let is_whole = limits.is_some_and(|limits| limits.contains_key("nvidia.com/gpu"));
     let percent = annotation(pod, "gpu-fraction")?.strip_prefix("0.")?;
     let asked = CARD / 100 * percent.parse::<u64>().ok()?;
-    (is_plain && limits.is_none()).then_some(asked)
+    (is_plain && !is_whole).then_some(asked)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::steps::{Arrival, Ask, Change};
 use super::witness::Witness;
 use crate::cluster::pod;
+use crate::objects::take_slot;
 use crate::requests::{Request, Requests, resource};
 
 /// How many requests are under way at once.
@@ -107,8 +108,14 @@ fn creations(arrival: &Arrival) -> Vec<Request> {
                 json["spec"]["containers"][0]["resources"]["limits"] =
                     json!({"nvidia.com/gpu": "1"});
             }
-            Ask::Memory => annotations["gpu-memory"] = "1234".into(),
-            Ask::Fraction(share) => annotations["gpu-fraction"] = share.as_str().into(),
+            Ask::Memory => {
+                annotations["gpu-memory"] = "1234".into();
+                take_slot(&mut json);
+            }
+            Ask::Fraction(share) => {
+                annotations["gpu-fraction"] = share.as_str().into();
+                take_slot(&mut json);
+            }
         }
         json
     });

@@ -1,0 +1,197 @@
+//! The chart on a node of the cluster, as `helm` installs it: for the suites that need all programs together.
+//!
+//! There is no network of pods and none of services, so the programs listen at the node, one of each. All that was made
+//! goes when a release is dropped.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::http;
+use crate::image;
+use crate::wait::eventually;
+
+/// Where the chart is installed.
+pub const NAMESPACE: &str = "apportion-system";
+
+/// The chart, installed or not.
+pub struct Release {
+    /// The cluster that it is for.
+    pub cluster: Cluster,
+    values: String,
+    pods: &'static [&'static str],
+    /// The ports of the agent's and the scheduler's metrics.
+    metrics: [u16; 2],
+}
+
+impl Release {
+    /// A release with its images in the cluster. `state` is the agent's folder, which is not the usual one: there the
+    /// simulated cards of the cluster itself are served. `pods` go with the release.
+    ///
+    /// # Panics
+    /// If no staged tree is named, or an image cannot be imported.
+    #[must_use]
+    pub fn prepare(state: &str, values: &str, pods: &'static [&'static str]) -> Self {
+        let ports: [u16; 5] = std::array::from_fn(|_| free_port());
+        let [metrics, agent, scheduler, webhook, health] = ports;
+        let values = format!(
+            "stateDir={state},hostNetwork=true,image.pullPolicy=Never,metrics.port={metrics},\
+             tcp.port={agent},scheduler.port={scheduler},scheduler.replicas=1,scheduler.leaseDuration=3,\
+             webhook.port={webhook},webhook.healthPort={health},webhook.url=https://127.0.0.1:{webhook},\
+             webhook.hostNetwork=true,webhook.replicas=1,schedulerNames={{apportion-scheduler,kai-scheduler}},{values}"
+        );
+        let cluster = Cluster::of_tests();
+        let staged = std::env::var_os("APPORTION_STAGED").expect("it names the staged tree");
+        for image in image::released(Path::new(&staged)).expect("the tree is staged") {
+            image::import(&cluster, &image).expect("the cluster runs");
+        }
+        Self {
+            cluster,
+            values,
+            pods,
+            metrics: [metrics, scheduler],
+        }
+    }
+
+    /// `helm` in the namespace of the chart.
+    #[must_use]
+    pub fn helm(&self, args: &[&str]) -> Command {
+        let mut helm = self.cluster.helm_command();
+        helm.args(args).args(["--namespace", NAMESPACE]);
+        helm
+    }
+
+    /// Installs the chart.
+    pub fn install(&self) {
+        let apiserver = self.cluster.apiserver_port();
+        let way = format!(
+            "env[0].name=KUBERNETES_SERVICE_HOST,env[0].value=127.0.0.1,\
+             env[1].name=KUBERNETES_SERVICE_PORT,env[1].value={apiserver}"
+        );
+        let mut helm = self.helm(&["install", "apportion", &chart(), "--create-namespace"]);
+        succeed(helm.args(["--set", &self.values, "--set-string", &way]));
+    }
+
+    /// What `kubectl` prints.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn kubectl(&self, args: &[&str]) -> String {
+        self.cluster.kubectl(args).expect("kubectl succeeds")
+    }
+
+    /// What stands at a path of a pod's object; nothing where there is no such pod.
+    #[must_use]
+    pub fn at(&self, pod: &str, path: &str) -> String {
+        let path = format!("jsonpath={{{path}}}");
+        let get = ["get", "pod", pod, "--ignore-not-found", "-o", &path];
+        self.cluster.kubectl(&get).unwrap_or_default()
+    }
+
+    /// Waits until all programs run as they were installed last.
+    pub fn rolled_out(&self) {
+        for what in [
+            "deployment/apportion-scheduler",
+            "deployment/apportion-webhook",
+            "daemonset/apportion-agent",
+        ] {
+            let wait = ["rollout", "status", what, "-n", NAMESPACE, "--timeout=180s"];
+            self.kubectl(&wait);
+        }
+    }
+
+    /// Waits until a pod that asks for a share is let in.
+    pub fn shares_are_taken(&self, when: &str) {
+        let ask = ["create", "--dry-run=server", "-f", &example("memory.yaml")];
+        eventually(when, || self.cluster.kubectl(&ask).is_ok());
+    }
+
+    /// The `GpuNode` of the node; nothing where there is none.
+    #[must_use]
+    pub fn gpu_node(&self) -> Value {
+        let get = ["get", "gpunode", &self.cluster.node(), "-o", "json"];
+        let text = self.cluster.kubectl(&get).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// The sum of the series of the agent and the scheduler whose line begins with `series` and has all `labels`.
+    #[must_use]
+    pub fn metric(&self, series: &str, labels: &[&str]) -> f64 {
+        let texts = self
+            .metrics
+            .map(|port| http::metrics(&format!("127.0.0.1:{port}")));
+        let values = texts.iter().flatten();
+        let values = values.filter_map(|text| http::sum(text, series, labels));
+        values.sum()
+    }
+
+    /// What a program of the chart has logged.
+    #[must_use]
+    pub fn log(&self, part: &str) -> String {
+        let selector = format!("app.kubernetes.io/name=apportion-{part}");
+        let logs = ["logs", "-n", NAMESPACE, "-l", &selector, "--tail=-1"];
+        self.cluster.kubectl(&logs).unwrap_or_default()
+    }
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for namespace in [NAMESPACE, "default"] {
+                let pods = ["get", "pods,events", "-n", namespace];
+                eprintln!("{}", self.cluster.kubectl(&pods).unwrap_or_default());
+            }
+        }
+        for pod in self.pods {
+            let delete = ["delete", "pod", pod, "--now", "--ignore-not-found"];
+            let _ = self.cluster.kubectl(&delete);
+        }
+        let _ = self.helm(&["uninstall", "apportion", "--wait"]).status();
+        for delete in [
+            &["delete", "queues,gpunodes", "--all"][..],
+            &["delete", "namespace", NAMESPACE, "--wait=false"],
+        ] {
+            let _ = self.cluster.kubectl(delete);
+        }
+    }
+}
+
+/// A port of the node that is free.
+///
+/// # Panics
+/// If none is.
+#[must_use]
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    listener.local_addr().expect("it listens").port()
+}
+
+/// The folder of the chart.
+#[must_use]
+pub fn chart() -> String {
+    let path = "../../runtime-class/chart/apportion";
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(path)
+        .display()
+        .to_string()
+}
+
+/// An example for people.
+#[must_use]
+pub fn example(file: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    folder.join(file).display().to_string()
+}
+
+/// Runs a command.
+///
+/// # Panics
+/// If it fails.
+pub fn succeed(command: &mut Command) {
+    let output = command.output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {said}");
+}

@@ -1,0 +1,228 @@
+//! The chart in place of KAI, while pods of KAI's users wait: none of them runs without its GPU, and what people read
+//! about their pods is all there.
+#![expect(clippy::unwrap_used, reason = "a test may")]
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use apportion_cluster::release::Release;
+use apportion_cluster::{Cluster, eventually, image};
+use serde_json::{Value, json};
+
+const STATE: &str = "/run/apportion/takeover";
+const SLOT: &str = ".spec.containers[0].resources.limits.apportion\\.dev/gpu-slot";
+/// What runs in a short pod with a share.
+const SCRIPT: &str = "victim total";
+/// How many short pods there are, and how soon one after the other.
+const PODS: usize = 24;
+const APART: Duration = Duration::from_millis(400);
+
+/// A pod of KAI's users.
+fn pod(name: &str, annotations: Value, script: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations, "labels": {"suite": "takeover"}},
+        "spec": {"schedulerName": "kai-scheduler", "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "main", "image": image::VICTIM, "imagePullPolicy": "Never",
+                "command": ["/bin/sh", "-c", script]}]}})
+}
+
+fn condition(release: &Release, pod: &str) -> String {
+    release.at(
+        pod,
+        ".status.conditions[?(@.type==\"PodScheduled\")].message",
+    )
+}
+
+/// The messages of a pod's events of this reason, a line each.
+fn events(release: &Release, pod: &str, reason: &str) -> String {
+    let selector = format!("involvedObject.name={pod},reason={reason}");
+    let path = "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}";
+    release.kubectl(&["get", "events", "--field-selector", &selector, "-o", path])
+}
+
+fn ends(release: &Release, pod: &str) {
+    eventually(&format!("{pod} ends"), || {
+        matches!(&*release.at(pod, ".status.phase"), "Succeeded" | "Failed")
+    });
+    let log = || release.kubectl(&["logs", pod]);
+    assert_eq!(release.at(pod, ".status.phase"), "Succeeded", "{}", log());
+}
+
+#[test]
+fn what_waited_for_kai_is_told_what_to_do_and_what_comes_after_is_served() {
+    let cluster = Cluster::of_tests();
+    let _pods = Pods;
+    // While KAI is there, or nobody is.
+    let hold = "victim total hold";
+    for (name, annotations) in [
+        ("early-fraction", json!({"gpu-fraction": "0.5"})),
+        ("early-memory", json!({"gpu-memory": "2000"})),
+    ] {
+        cluster.apply(&pod(name, annotations, hold)).unwrap();
+    }
+    cluster
+        .apply(&pod("early-plain", json!({}), "true"))
+        .unwrap();
+    let release = Release::prepare(STATE, "simulatedGpus=2", &[]);
+    release.install();
+    release.rolled_out();
+    release.shares_are_taken("the webhook is trusted");
+
+    keeps_waiting(&release);
+    runs_once_created_again(&release);
+    tells_of_every_pod_and_takes_each_share_once(&release);
+    counts_what_pods_ask_for_together(&release);
+    warns_of_slips(&release);
+    answers_each_certificate_request_once(&release);
+}
+
+/// The pods of this suite go with it, also where it fails.
+struct Pods;
+
+impl Drop for Pods {
+    fn drop(&mut self) {
+        let all = ["delete", "pods", "-l", "suite=takeover", "--now"];
+        let _ = Cluster::of_tests().kubectl(&all);
+    }
+}
+
+fn keeps_waiting(release: &Release) {
+    ends(release, "early-plain");
+    for pod in ["early-fraction", "early-memory"] {
+        eventually(&format!("{pod} is told what to do"), || {
+            let said = condition(release, pod);
+            said.contains("apportion.dev/gpu-slot")
+                && said.contains("delete the pod and create it again")
+        });
+        eventually(&format!("an event of {pod} says so"), || {
+            events(release, pod, "Unschedulable").contains("delete the pod and create it again")
+        });
+        assert_eq!(release.at(pod, ".spec.nodeName"), "", "{pod} is bound");
+    }
+    eventually("a metric says so", || {
+        release.metric("apportion_scheduler_pods_without_slot", &[]) == 2.0
+    });
+    // No GPU is kept for them.
+    let cards = release.gpu_node()["status"]["cards"].clone();
+    for card in cards.as_array().into_iter().flatten() {
+        assert_eq!(card["allocatedBytes"], 0, "{card}");
+    }
+}
+
+fn runs_once_created_again(release: &Release) {
+    release.kubectl(&["delete", "pod", "early-fraction", "--now"]);
+    let again = pod("early-fraction", json!({"gpu-fraction": "0.5"}), SCRIPT);
+    release.cluster.apply(&again).unwrap();
+    assert_eq!(release.at("early-fraction", SLOT), "1");
+    ends(release, "early-fraction");
+    let said = release.kubectl(&["logs", "early-fraction"]);
+    assert!(said.starts_with("total 0 "), "{said}");
+    release.kubectl(&["delete", "pod", "early-memory", "--now"]);
+    eventually("nobody waits for a slot any more", || {
+        release.metric("apportion_scheduler_pods_without_slot", &[]) == 0.0
+    });
+}
+
+fn tells_of_every_pod_and_takes_each_share_once(release: &Release) {
+    let accepted = || release.metric("apportion_grants_total", &["result=\"accepted\""]);
+    let before = accepted();
+    let name = |number: usize| format!("short-{number}");
+    for number in 0..PODS {
+        let short = pod(&name(number), json!({"gpu-memory": "1000"}), SCRIPT);
+        release.cluster.apply(&short).unwrap();
+        sleep(APART);
+    }
+    (0..PODS).for_each(|number| ends(release, &name(number)));
+    for number in 0..PODS {
+        let pod = name(number);
+        eventually(&format!("{pod} has its event"), || {
+            events(release, &pod, "Scheduled").lines().count() == 1
+        });
+    }
+    eventually("all is given back", || {
+        let cards = release.gpu_node()["status"]["cards"].clone();
+        let mut cards = cards.as_array().into_iter().flatten();
+        cards.all(|card| card["allocatedBytes"] == 0)
+    });
+    assert_eq!(accepted() - before, PODS as f64, "shares were taken again");
+}
+
+/// The node has fewer CPUs than two of these pods ask for, so the second one has to wait and not to fail there.
+fn counts_what_pods_ask_for_together(release: &Release) {
+    let path = "jsonpath={.status.allocatable.cpu}";
+    let cpu = release.kubectl(&["get", "node", &release.cluster.node(), "-o", path]);
+    let millis: u64 = match cpu.strip_suffix('m') {
+        Some(millis) => millis.parse().unwrap(),
+        None => cpu.parse::<u64>().unwrap() * 1000,
+    };
+    let greedy = |name: &str| {
+        let mut pod = pod(name, json!({}), "sleep 600");
+        pod["spec"]["resources"] = json!({"requests": {"cpu": format!("{}m", millis * 6 / 10)}});
+        pod
+    };
+    release.cluster.apply(&greedy("together-1")).unwrap();
+    eventually("the first one runs", || {
+        release.at("together-1", ".status.phase") == "Running"
+    });
+    release.cluster.apply(&greedy("together-2")).unwrap();
+    eventually("the second one waits for CPU", || {
+        let said = condition(release, "together-2");
+        assert_ne!(release.at("together-2", ".status.reason"), "OutOfcpu");
+        said.contains("CPU")
+    });
+    assert_eq!(release.at("together-2", ".spec.nodeName"), "");
+    let pods = ["delete", "pod", "together-1", "together-2", "--now"];
+    release.kubectl(&pods);
+}
+
+fn warns_of_slips(release: &Release) {
+    for (annotations, scheduler, about) in [
+        (
+            json!({"gpu_fraction": "0.5"}),
+            "apportion-scheduler",
+            "annotation gpu_fraction is ignored",
+        ),
+        (
+            json!({"gpu-fractions": "0.5"}),
+            "apportion-scheduler",
+            "annotation gpu-fractions is ignored",
+        ),
+        (
+            json!({"gpu-fraction": "0.5"}),
+            "default-scheduler",
+            "set schedulerName to apportion-scheduler",
+        ),
+        (
+            json!({"gpu-memory": "100"}),
+            "apportion-scheduler",
+            "less than a CUDA context takes",
+        ),
+    ] {
+        let mut slip = pod("slip", annotations, "true");
+        slip["spec"]["schedulerName"] = scheduler.into();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("slip.json");
+        std::fs::write(&file, slip.to_string()).unwrap();
+        let mut create = release.cluster.kubectl_command();
+        create.args(["create", "--dry-run=server", "-f"]).arg(&file);
+        eventually(&format!("kubectl warns: {about}"), || {
+            let output = create.output().unwrap();
+            assert!(output.status.success());
+            String::from_utf8_lossy(&output.stderr).contains(about)
+        });
+    }
+}
+
+fn answers_each_certificate_request_once(release: &Release) {
+    let log = release.log("scheduler");
+    let signed: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("Agent certificate signed"))
+        .collect();
+    let requests = release.kubectl(&["get", "csr", "-o", "name"]);
+    assert_eq!(signed.len(), 1, "{signed:?} of {requests}");
+    assert!(
+        !log.contains("Failed to answer a CertificateSigningRequest"),
+        "{log}"
+    );
+}
