@@ -49,6 +49,8 @@ type decided struct {
 	Tasks map[string]standing `json:"tasks"`
 	// TakenBack names the pods that waited before and were evicted all the same.
 	TakenBack []string `json:"taken_back"`
+	// EvictedTwice names the pods that were evicted more than once: after a move, or because they were counted twice.
+	EvictedTwice []string `json:"evicted_twice"`
 }
 
 type standing struct {
@@ -133,13 +135,18 @@ func ask(line []byte) (said answer) {
 			}
 		}
 	}
-	takenBack := []string{}
+	takenBack, evictedTwice := []string{}, []string{}
+	seen := map[string]bool{}
 	for _, name := range evicted.names {
 		if waited[name] {
 			takenBack = append(takenBack, name)
 		}
+		if seen[name] {
+			evictedTwice = append(evictedTwice, name)
+		}
+		seen[name] = true
 	}
-	return answer{Decided: &decided{Tasks: tasks, TakenBack: takenBack}}
+	return answer{Decided: &decided{Tasks: tasks, TakenBack: takenBack, EvictedTwice: evictedTwice}}
 }
 
 // open makes a session as KAI's test_utils.BuildSession does, but with queues that have everything the format knows.

@@ -24,6 +24,7 @@ mod oracle;
 mod own;
 mod random;
 mod report;
+mod room;
 mod shrink;
 mod standings;
 mod theme;
@@ -180,7 +181,7 @@ fn look(oracle: &mut Oracle, cluster: &Value) -> Result<Found> {
     });
     let waiting = unserved(oracle, &ours, &kais)?;
     if !waiting.is_empty() {
-        let mistake = Cause::of_cluster(cluster).filter(|cause| cause.is_kais_mistake());
+        let mistake = Cause::mistake(cluster);
         found.findings.push(Finding {
             cluster: cluster.clone(),
             what: What::Unserved(waiting, mistake),

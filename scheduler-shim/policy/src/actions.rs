@@ -3,12 +3,13 @@
 //! Each goes through the waiting jobs in the order of their queues and makes what it finds final before it
 //! looks at the next, so that a later job sees what an earlier one got.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::ahead::Promise;
-use crate::cluster::{Grace, Status};
+use crate::amounts::Amounts;
+use crate::cluster::{Grace, KaisWay, Status};
 use crate::gang::View;
 use crate::line::Line;
 use crate::pool::Pool;
@@ -24,18 +25,22 @@ struct Turns {
     running: Pool,
     /// The effort at which searches are given up.
     until: u64,
+    /// How many jobs may still be served when the others have used up all of the effort.
+    late: Cell<usize>,
     hopeless: Hopeless,
 }
 
 impl Turns {
-    /// The part of the effort that every job gets, even when the others have used up all of it.
+    /// The part of the effort that a job gets when the others have used up all of it, and how many jobs do.
     const LEAST_PART: u64 = 100;
+    const LATE: usize = 50;
 
     fn of(session: &Session<'_>) -> Self {
         Self {
             waiting: Pool::of(session, |session, view| session.is_waiting(view)),
             running: Pool::of(session, |session, view| session.could_lose(view)),
             until: session.effort.get() + session.settings.search_effort,
+            late: Cell::new(Self::LATE),
             hopeless: Hopeless::default(),
         }
     }
@@ -43,7 +48,12 @@ impl Turns {
     /// The effort at which a search that begins now is given up.
     fn until(&self, session: &Session<'_>) -> u64 {
         let least = session.settings.search_effort / Self::LEAST_PART;
-        self.until.max(session.effort.get() + least)
+        let enough = session.effort.get() + least;
+        if enough <= self.until || self.late.get() == 0 {
+            return self.until;
+        }
+        self.late.set(self.late.get() - 1);
+        enough
     }
 }
 
@@ -54,8 +64,12 @@ struct Hopeless(Vec<usize>);
 impl Hopeless {
     /// Whether a job that differs only in age and name was tried in vain.
     fn has_like(&self, session: &Session<'_>, job: usize) -> bool {
-        let mut jobs = self.0.iter();
-        jobs.any(|&known| session.are_alike(known, job))
+        self.like(session, job).is_some()
+    }
+
+    fn like(&self, session: &Session<'_>, job: usize) -> Option<usize> {
+        let mut jobs = self.0.iter().copied();
+        jobs.find(|&known| session.are_alike(known, job))
     }
 
     fn add(&mut self, job: usize) {
@@ -155,9 +169,16 @@ impl Session<'_> {
             let Some(reclaimer) = self.reclaimer(&view, &tasks) else {
                 continue;
             };
-            if !can_reclaim(&self.queues, reclaimer) || turns.hopeless.has_like(self, view.job) {
+            if !can_reclaim(&self.queues, reclaimer) {
                 continue;
             }
+            if let Some(like) = turns.hopeless.like(self, view.job) {
+                if let Some(spared) = self.sparing.get(&like).cloned() {
+                    self.sparing.insert(view.job, spared);
+                }
+                continue;
+            }
+            let spared = RefCell::new(BTreeSet::new());
             let before = self.queues.clone();
             let job = view.clone();
             let running = &turns.running;
@@ -168,19 +189,37 @@ impl Session<'_> {
                 may_lose: &|session, victim| session.could_give(reclaimer, victim),
                 until: turns.until(self),
                 waiting: &turns.waiting,
-                is_fair: &move |session, tasks, batches| {
+                is_fair: &|session, tasks, batches| {
                     let reclaimer = session.reclaimer(&job, tasks);
                     reclaimer.is_some_and(|reclaimer| {
-                        let lost = session.lost(batches, running);
                         let multiplier = session.settings.saturation_multiplier;
-                        reclaimable(&before, reclaimer, &lost, multiplier)
-                            && session.keeps_minimums(batches, |session, victim| {
-                                session.is_safe_from_reclaim(reclaimer.queue, victim)
-                            })
+                        let is_safe = |session: &Session<'_>, victim| {
+                            session.is_safe_from_reclaim(reclaimer.queue, victim)
+                        };
+                        if !session.keeps_minimums(batches, is_safe) {
+                            return false;
+                        }
+                        let mut lost = session.lost(batches, running);
+                        let is_fair = |lost: &_| reclaimable(&before, reclaimer, lost, multiplier);
+                        if is_fair(&lost) {
+                            return true;
+                        }
+                        for loss in lost.values_mut().flatten() {
+                            loss.behind = Amounts::default();
+                        }
+                        if session.caution.spares() && is_fair(&lost) {
+                            let jobs = batches.iter().map(|batch| batch.job);
+                            spared.borrow_mut().extend(jobs);
+                        }
+                        false
                     })
                 },
             };
             let (solved, job) = (self.solve(&search), search.job.job);
+            let spared = spared.take();
+            if !solved && !spared.is_empty() {
+                self.sparing.insert(job, spared);
+            }
             self.settle(job, solved, &mut turns);
         }
     }
@@ -219,7 +258,8 @@ impl Session<'_> {
         for job in 0..self.jobs.len() {
             let view = self.jobs[job].view.clone();
             let facts = self.jobs[job].job;
-            if !self.gang(&view).is_stale() {
+            let needs_all_sets = self.settings.goes(KaisWay::NeedsAllSets);
+            if !self.gang(&view).is_stale(needs_all_sets) {
                 continue;
             }
             let for_so_long = self
@@ -284,7 +324,7 @@ impl Session<'_> {
         let since = job.last_eviction.unwrap_or_default().max(job.created);
         let is_due =
             job.preemption_delay == Duration::ZERO || since + job.preemption_delay <= self.now;
-        is_due && !self.caution.barred().contains_key(&view.job)
+        is_due && !self.caution.bars(view.job)
     }
 
     fn may_consolidate(&self, view: &View) -> bool {
@@ -302,21 +342,23 @@ impl Session<'_> {
     fn could_lose(&self, view: &View) -> bool {
         let mut tasks = view.all();
         self.jobs[view.job].job.is_preemptible
-            && tasks.any(|task| self.standings[task].status.is_active_allocated())
+            && tasks.any(|task| {
+                self.standings[task].status.is_active_allocated() && !self.is_settled(task)
+            })
     }
 
     /// The job without what was placed in this session; then it may lose no more than leaves it whole.
     pub(crate) fn as_victim(&self, view: &View) -> View {
-        if self.settings.takes_back {
-            return view.clone();
-        }
-        let mut victim = view.only(|task| !self.is_newly_placed(task));
-        victim.keeps_core = view.all().any(|task| self.is_newly_placed(task));
+        let mut victim = view.only(|task| !self.is_settled(task));
+        victim.keeps_core = view.all().any(|task| self.is_settled(task));
         victim
     }
 
-    /// Whether this session gave the task its place; what it decided it does not take back.
-    fn is_newly_placed(&self, task: usize) -> bool {
+    /// Whether this session gave the task its place: what it decided it does not take back.
+    fn is_settled(&self, task: usize) -> bool {
+        if self.settings.goes(KaisWay::TakesBack) {
+            return false;
+        }
         let before = self.opening[task].status;
         let now = self.standings[task].status;
         now.is_active_allocated() && !before.is_active_allocated()

@@ -17,7 +17,7 @@ mod settings;
 
 pub use company::{Bystander, Neighbours, Preference, Requirement, Spread, Wish};
 pub use devices::{Claim, ListedCard, NumaPolicy, Zone, ZoneAmounts};
-pub use settings::{Settings, SharedCards, Strategy};
+pub use settings::{KaisWay, Settings, SharedCards, Strategy};
 
 /// Everything that decisions depend on.
 #[derive(Clone, Debug, Default)]

@@ -206,6 +206,11 @@ impl Search {
         self.found.stay.all
     }
 
+    /// How many such pods are about to leave.
+    pub(crate) fn leaving(&self) -> u64 {
+        self.found.leave.all
+    }
+
     /// How many such pods stay on which nodes.
     pub(crate) fn by_node(&self) -> &BTreeMap<usize, u64> {
         &self.found.stay.by_node

@@ -249,16 +249,32 @@ impl<S: Standings> Gang<'_, S> {
     }
 
     /// Whether every pod set has as many active pods as it must.
-    pub(crate) fn is_whole(&self) -> bool {
+    fn has_all_sets(&self) -> bool {
         let mut sets = 0..self.tree.sets.len();
         sets.all(|set| self.count(set, Status::is_active) >= self.view.set_min[set])
     }
 
-    /// Whether it goes on with too few pods.
-    pub(crate) fn is_stale(&self) -> bool {
+    /// Whether as many of a group's members have their active pods as must.
+    fn is_whole(&self, member: Member) -> bool {
+        match member {
+            Member::Set(set) => self.count(set, Status::is_active) >= self.view.set_min[set],
+            Member::Group(group) => {
+                let members = &self.tree.groups[group].members;
+                let whole = members.iter().filter(|member| self.is_whole(**member));
+                whole.count() >= self.view.group_min[group].unwrap_or(members.len())
+            }
+        }
+    }
+
+    /// Whether it goes on with too few pods; with `needs_all_sets` also where it may go on without some of its sets.
+    pub(crate) fn is_stale(&self, needs_all_sets: bool) -> bool {
         let any =
             |is: fn(Status) -> bool| self.view.all().any(|task| is(self.standings.status(task)));
-        !any(|status| status == Status::Succeeded) && any(Status::is_active) && !self.is_whole()
+        let is_whole = match needs_all_sets {
+            true => self.has_all_sets(),
+            false => self.is_whole(Member::Group(0)),
+        };
+        !any(|status| status == Status::Succeeded) && any(Status::is_active) && !is_whole
     }
 
     /// Whether some pod set has more pods than it must.

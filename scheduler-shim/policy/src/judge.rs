@@ -153,7 +153,7 @@ impl Session<'_> {
     /// What jobs of lower priority than a victim hold in its queue.
     fn behind(&self, victim: usize, running: &Pool) -> Amounts {
         let facts = &self.jobs[victim];
-        if !self.settings.by_priority {
+        if !self.settings.by_priority || !self.caution.spares() {
             return Amounts::default();
         }
         let jobs = facts.queue.map(|queue| running.of_queue(queue));

@@ -3,6 +3,7 @@
 //! Kubernetes' rules of required affinities and spread constraints. Pods that are about to leave are no company any
 //! more, but a pod that wants to be apart from them waits until they have gone.
 
+use crate::cluster::KaisWay;
 use crate::company::{Part, Presence};
 use crate::session::Session;
 
@@ -121,15 +122,21 @@ impl Session<'_> {
     fn refused_company(&self, task: usize, node: usize) -> Option<Refused> {
         let part = self.company.part(task)?;
         let lonely = part.near.iter().position(|&search| {
-            let others = self.others(task, search, node, Presence::Stays);
+            let others = self.company_of(task, search, node);
             let is_somewhere = self.company.search(search).domains[node].is_some();
             others == 0 && !(is_somewhere && self.is_first(task, search))
         });
-        let stay = |search: &usize| self.others(task, *search, node, Presence::Stays) > 0;
+        let stay = |search: &usize| self.company_of(task, *search, node) > 0;
         let crowded = || part.apart.iter().position(stay);
         let unwelcome = || {
             let mut dreading = self.company.dreading(part);
-            dreading.find(|&search| self.averse(task, search, node, Presence::Stays) > 0)
+            dreading.find(|&search| {
+                let leaving = match self.counts_leaving() {
+                    true => self.company.search(search).averse(node, Presence::Leaves),
+                    false => 0,
+                };
+                leaving + self.averse(task, search, node, Presence::Stays) > 0
+            })
         };
         let uneven = || self.uneven(task, part, node);
         lonely
@@ -142,7 +149,26 @@ impl Session<'_> {
     /// Whether the task itself is what it looks for, and there is no other: then it may be the first.
     fn is_first(&self, task: usize, search: usize) -> bool {
         let own = u64::from(self.stays(task).is_some());
-        self.is_found(task, search) && self.company.search(search).anywhere() == own
+        let search_for = self.company.search(search);
+        let leaving = match self.counts_leaving() {
+            true => search_for.leaving(),
+            false => 0,
+        };
+        self.is_found(task, search) && search_for.anywhere() + leaving == own
+    }
+
+    /// How many pods that a search finds are company for the task in the node's domain.
+    fn company_of(&self, task: usize, search: usize, node: usize) -> u64 {
+        let leaving = match self.counts_leaving() {
+            true => self.company.search(search).found(node, Presence::Leaves),
+            false => 0,
+        };
+        leaving + self.others(task, search, node, Presence::Stays)
+    }
+
+    /// Whether pods that are about to leave are company, too, as in KAI: even for themselves where they are placed anew.
+    fn counts_leaving(&self) -> bool {
+        self.settings.goes(KaisWay::CountsLeaving)
     }
 
     /// The first rule about even spreading that the task would break.

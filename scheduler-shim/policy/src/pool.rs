@@ -57,16 +57,7 @@ impl Pool {
             let Some(queue) = facts.queue else {
                 continue;
             };
-            // Victims who wait anew in a queue where nobody waited: KAI gives them turns. With thousands of them a step
-            // took ten times as long, and in the cases known it decides otherwise only where it takes decisions back.
-            let jobs = match session.settings.takes_back {
-                true => Some(self.by_queue.entry(queue).or_default()),
-                false => self.by_queue.get_mut(&queue),
-            };
-            let Some(jobs) = jobs else {
-                continue;
-            };
-            let jobs = Rc::make_mut(jobs);
+            let jobs = Rc::make_mut(self.by_queue.entry(queue).or_default());
             if let Some(place) = jobs.iter().position(|known| *known == job) {
                 jobs.remove(place);
             }

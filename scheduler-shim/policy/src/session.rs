@@ -7,7 +7,7 @@
 //! The cluster is sorted when the session opens; the order in which it was built has no influence.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -116,6 +116,8 @@ pub struct Session<'a> {
     pub(crate) company: Company,
     /// What others were evicted for.
     pub(crate) promises: Vec<Promise>,
+    /// The jobs that found nobody to take but jobs that are spared, and those.
+    pub(crate) sparing: BTreeMap<usize, BTreeSet<usize>>,
     profiles: Vec<String>,
     next_card: CardKey,
     log: Vec<(usize, Standing)>,

@@ -8,7 +8,9 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cluster::{Cards, Topology, TopologyConstraint};
+use apportion_abi::Share;
+
+use crate::cluster::{Cards, KaisWay, Topology, TopologyConstraint};
 use crate::gang::{Member, Tree, View};
 use crate::session::Session;
 use crate::stock::Stock;
@@ -120,7 +122,11 @@ impl Session<'_> {
             .filter(|node| domains.root().nodes.contains(node))
             .collect();
         // No narrower than what is asked for: a cluster of one rack is also one zone.
-        let common = domains.common(&valid, deepest);
+        let narrowest = match self.settings.goes(KaisWay::NarrowsDomains) {
+            true => preferred.unwrap_or(topology.levels.len()),
+            false => deepest,
+        };
+        let common = domains.common(&valid, narrowest);
         if !self.holds(&demand, domains.get(common)) {
             return None;
         }
@@ -161,6 +167,11 @@ impl Session<'_> {
             };
             let cards = match &facts.cards {
                 Cards::Partitions(_) => 0.0,
+                // How much of a card they are depends on the card.
+                Cards::Shared {
+                    share: Share::Memory(_),
+                    ..
+                } => 0.0,
                 cards => cards.count(self.card_sizes.0) + self.tasks[task].claimed_cards as f64,
             };
             with_cards += usize::from(cards > 0.0);

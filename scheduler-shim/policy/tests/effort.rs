@@ -191,3 +191,73 @@ fn an_action_looks_at_as_many_jobs_of_a_queue_as_it_may() {
     cluster.settings.queue_depth = [(Action::Reclaim, 2)].into();
     assert_eq!(started(&cluster), 3);
 }
+
+/// Jobs that each would take the room that is made for the other: on each pair of nodes two gangs of the queue `all` run.
+/// A job of `other`, which has nothing, and one of higher priority in `all` wait for room there.
+fn blocked(pairs: usize) -> Cluster {
+    let mut cluster = full(NODES * CARDS);
+    cluster.nodes.truncate(2 * pairs);
+    let half = Cards::Whole(4);
+    let mut add = |name: String, queue: &str, priority: i32, tasks: Vec<Task>| {
+        cluster.jobs.push(job(&name, queue, priority, tasks));
+    };
+    for pair in 0..pairs {
+        for (kind, priority) in [("first", 50), ("second", 60)] {
+            let name = format!("{kind}-{pair}");
+            let on = |side: usize| {
+                pod(
+                    &format!("{name}-{side}"),
+                    half.clone(),
+                    Some(2 * pair + side),
+                )
+            };
+            let tasks = (0..2).map(on).collect();
+            add(name.clone(), "all", priority, tasks);
+        }
+        for (kind, queue, priority, cards) in [("taker", "other", 50, 6), ("above", "all", 75, 2)] {
+            let name = format!("{kind}-{pair}");
+            let tasks = vec![pod(&name, Cards::Whole(cards), None)];
+            add(name, queue, priority, tasks);
+        }
+    }
+    let quota = i64::try_from(2 * pairs).unwrap() as f64;
+    cluster.queues = vec![queue("all", quota), queue("other", quota)];
+    cluster
+}
+
+#[test]
+fn jobs_that_block_each_other_are_served_in_the_end_at_a_bounded_cost() {
+    let mut cluster = blocked(60);
+    cluster.settings.search_effort = 20_000;
+    let served = |cluster: &Cluster| {
+        let jobs = cluster.jobs.iter().filter(|job| job.queue == "other");
+        let runs = |job: &&Job| job.tasks[0].status == Status::Running;
+        jobs.filter(runs).count()
+    };
+    for _ in 0..20 {
+        let mut effort = 0;
+        let session = apportion_policy::plan_aloud(NOW, &cluster, |session, action| {
+            if action == Action::EvictStaleGangs {
+                effort += session.effort();
+            }
+        });
+        let decisions = session.decisions();
+        drop(session);
+        assert!(effort < 30 * 20_000, "{effort}");
+        for decision in &decisions {
+            let (name, place) = match decision {
+                Decision::Evict { task, .. } => (task, None),
+                Decision::Bind { task, place, .. } => (task, Some(place)),
+                Decision::Reserve { .. } => continue,
+            };
+            let tasks = cluster.jobs.iter_mut().flat_map(|job| &mut job.tasks);
+            let task = tasks.into_iter().find(|task| task.name == *name).unwrap();
+            task.node = place.map(|place| place.node.clone());
+            task.status = match place {
+                Some(_) => Status::Running,
+                None => Status::Pending,
+            };
+        }
+    }
+    assert!(served(&cluster) > 0, "nobody was served");
+}

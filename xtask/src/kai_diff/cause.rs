@@ -2,28 +2,48 @@
 //!
 //! A cause is never a list of clusters, because other seeds make others. Where the policy differs on purpose, it is asked
 //! again without that purpose: if it then decides as KAI does, that is the cause. What KAI takes back it says itself.
-//! Mistakes of KAI's are told by what the cluster has.
+//! The rest is told by what the cluster has and by what KAI decides.
+
+use std::collections::BTreeSet;
 
 use anyhow::Result;
+use apportion_policy::cluster::KaisWay;
 use serde_json::Value;
 
 use super::oracle::Decided;
-use super::standings::{Standings, Ways, decided_in, difference, id, jobs, tasks};
+use super::standings::{Standings, Ways, decided_in, difference, jobs, tasks};
 
-/// Why the two schedulers differ about a cycle.
+/// Why the two schedulers differ about a cycle. The first five are ways that the policy can be asked to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     /// KAI evicts what the look-ahead does not.
     InVain,
     /// KAI takes back what it decided in the same cycle.
     TakesBack,
-    /// Some pod asks for an exact multiple of a GPU's memory.
-    MemoryMultiple,
-    /// Some job requires one domain of a level above the nodes' common one.
+    /// A part of a job requires a wider domain than all nodes of a search are in.
     AboveCommonDomain,
     /// A pod that has to leave looks for company, or others keep away from it.
     LeavingCompany,
+    /// A gang goes on without sets that it does not need.
+    NeedsAllSets,
+    /// Several of the above.
+    Several,
+    /// Some pod asks for an exact multiple of a GPU's memory.
+    MemoryMultiple,
+    /// KAI evicts a pod more than once.
+    EvictsTwice,
+    /// KAI keeps a GPU that nobody shared for a share.
+    ReservedForShare,
 }
+
+/// What the policy can be asked to do as KAI does.
+const WAYS: [Cause; 5] = [
+    Cause::InVain,
+    Cause::TakesBack,
+    Cause::AboveCommonDomain,
+    Cause::LeavingCompany,
+    Cause::NeedsAllSets,
+];
 
 impl Cause {
     /// What the report says.
@@ -31,11 +51,21 @@ impl Cause {
         match self {
             Self::InVain => "KAI evicts in vain; the same without the look-ahead",
             Self::TakesBack => "KAI takes back what it decided in the same cycle",
+            Self::AboveCommonDomain => {
+                "required level above the nodes' common domain: KAI finds no room there"
+            }
+            Self::NeedsAllSets => {
+                "KAI ends a gang that has as many sub groups as it must, because another lacks pods"
+            }
+            Self::Several => "several of these causes at once",
             Self::MemoryMultiple => {
                 "gpu-memory is an exact multiple of a GPU: KAI binds it to a GPU that is too small"
             }
-            Self::AboveCommonDomain => {
-                "required level above the nodes' common domain: KAI finds no room there"
+            Self::EvictsTwice => {
+                "KAI evicts a pod twice in the cycle: it moved it first, or counts it twice"
+            }
+            Self::ReservedForShare => {
+                "KAI keeps a GPU for a share that waits, and counts that GPU wrongly in the rest of the cycle"
             }
             Self::LeavingCompany => {
                 "KAI still counts a pod that is evicted now as present, for the affinity of others and its own"
@@ -43,59 +73,76 @@ impl Cause {
         }
     }
 
-    /// Whether KAI's decision is a mistake, so that those whom it serves by it have no claim.
-    pub(crate) const fn is_kais_mistake(self) -> bool {
-        match self {
-            Self::MemoryMultiple => true,
-            Self::InVain | Self::TakesBack | Self::AboveCommonDomain | Self::LeavingCompany => {
-                false
-            }
-        }
-    }
-
     /// Why KAI decides otherwise about a cycle, if it is known.
     pub(crate) fn of(start: &Value, kais: &Decided) -> Result<Option<Self>> {
-        let Decided { tasks, taken_back } = kais;
-        let ways = |without_look_ahead, takes_back| Ways {
-            without_look_ahead,
-            takes_back,
-        };
-        let tried = [
-            (ways(true, false), Self::InVain),
-            (ways(false, true), Self::TakesBack),
-        ];
-        for (ways, cause) in tried {
-            if difference(tasks, &decided_in(start, ways)?).is_none() {
-                return Ok(Some(cause));
+        let tasks = &kais.tasks;
+        for causes in combinations() {
+            if difference(tasks, &decided_in(start, &ways(&causes))?).is_none() {
+                return Ok(Some(match causes.as_slice() {
+                    [one] => *one,
+                    _ => Self::Several,
+                }));
             }
         }
-        if !taken_back.is_empty() {
+        if !kais.taken_back.is_empty() {
             return Ok(Some(Self::TakesBack));
         }
-        Ok(Self::of_cluster(start).or_else(|| {
-            let moves = moves_company(start, tasks);
-            moves.then_some(Self::LeavingCompany)
+        if !kais.evicted_twice.is_empty() {
+            return Ok(Some(Self::EvictsTwice));
+        }
+        Ok(Self::mistake(start).or_else(|| {
+            let reserves = reserves_for_share(start, tasks);
+            reserves.then_some(Self::ReservedForShare)
         }))
     }
 
-    /// The mistake of KAI's that a cluster invites, if any.
-    pub(crate) fn of_cluster(cluster: &Value) -> Option<Self> {
-        if has_memory_multiple(cluster) {
-            return Some(Self::MemoryMultiple);
-        }
-        requires_above_common(cluster).then_some(Self::AboveCommonDomain)
+    /// The mistake of KAI's that a cluster invites, so that those whom KAI serves by it have no claim.
+    pub(crate) fn mistake(cluster: &Value) -> Option<Self> {
+        has_memory_multiple(cluster).then_some(Self::MemoryMultiple)
     }
 }
 
-/// Whether KAI evicts or moves a pod that runs and has to do with the company of others.
-fn moves_company(start: &Value, kais: &Standings) -> bool {
-    let mut pods = jobs(start).flat_map(tasks);
-    pods.any(|task| {
-        let status = kais.get(id(task)).map(|standing| standing.status.as_str());
-        task["state"] == "Running"
-            && !task["pod_affinity"].is_null()
-            && matches!(status, Some("Releasing" | "Pipelined"))
-    })
+/// One way, then several together.
+fn combinations() -> Vec<Vec<Cause>> {
+    let all = 1..1_usize << WAYS.len();
+    let mut sets: Vec<Vec<Cause>> = all
+        .map(|set| {
+            let ways = WAYS.into_iter().enumerate();
+            let taken = ways.filter(|(place, _)| set & (1 << place) != 0);
+            taken.map(|(_, way)| way).collect()
+        })
+        .collect();
+    sets.sort_by_key(Vec::len);
+    sets
+}
+
+/// How the policy is asked whether these are the causes.
+fn ways(causes: &[Cause]) -> Ways {
+    let kais = [
+        (Cause::TakesBack, KaisWay::TakesBack),
+        (Cause::AboveCommonDomain, KaisWay::NarrowsDomains),
+        (Cause::LeavingCompany, KaisWay::CountsLeaving),
+        (Cause::NeedsAllSets, KaisWay::NeedsAllSets),
+    ];
+    let as_kai: BTreeSet<KaisWay> = kais
+        .into_iter()
+        .filter(|(cause, _)| causes.contains(cause))
+        .map(|(_, way)| way)
+        .collect();
+    Ways {
+        without_look_ahead: causes.contains(&Cause::InVain),
+        as_kai,
+    }
+}
+
+/// Whether KAI keeps a GPU for a share that nobody shared before.
+fn reserves_for_share(start: &Value, kais: &Standings) -> bool {
+    let groups = jobs(start).flat_map(tasks);
+    let groups = groups.filter_map(|task| task["gpu_groups"].as_array());
+    let known: BTreeSet<&str> = groups.flatten().filter_map(Value::as_str).collect();
+    let is_new = |group: &String| !known.contains(group.as_str());
+    let mut reserved = kais.values().filter(|one| one.status == "Pipelined");
+    reserved.any(|one| one.gpu_groups.iter().any(is_new))
 }
 
 fn has_memory_multiple(cluster: &Value) -> bool {
@@ -111,75 +158,66 @@ fn has_memory_multiple(cluster: &Value) -> bool {
     asks.any(|ask| sizes.iter().any(|size| ask > *size && ask % size == 0))
 }
 
-/// Whether all nodes share a domain of one level, and a job requires a wider one.
-fn requires_above_common(cluster: &Value) -> bool {
-    let topologies = cluster["topologies"].as_array().into_iter().flatten();
-    let mut levels = topologies.flat_map(|topology| topology["levels"].as_array());
-    let Some(levels) = levels.next() else {
-        return false;
-    };
-    let is_common = |level: &Value| {
-        let nodes = cluster["nodes"].as_array().into_iter().flatten();
-        let mut domains: Vec<String> = nodes
-            .map(|node| node["labels"][level.as_str().unwrap_or_default()].to_string())
-            .collect();
-        domains.sort();
-        domains.dedup();
-        domains.len() == 1
-    };
-    let common = levels.iter().take_while(|level| is_common(level)).count();
-    let wider = &levels[..common.saturating_sub(1)];
-    let required: Vec<String> = jobs(cluster)
-        .flat_map(|job| required(&job["subgroups"]))
-        .collect();
-    wider
-        .iter()
-        .any(|level| required.iter().any(|required| level == required))
-}
-
-/// The levels that a group and those below it require.
-fn required(group: &Value) -> Vec<String> {
-    let own = group["topology"]["required_level"].as_str();
-    let mut levels: Vec<String> = own.map(str::to_owned).into_iter().collect();
-    for below in ["groups", "pod_sets"] {
-        let members = group[below].as_array().into_iter().flatten();
-        levels.extend(members.flat_map(required));
-    }
-    levels
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
+    use super::super::standings::decided;
     use super::*;
 
-    fn cluster(gpu_memory_mib: u64, required: &str, racks: [&str; 2]) -> Value {
+    #[test]
+    fn only_an_exact_multiple_above_one_gpu_is_a_memory_multiple() {
+        let of = |mib: u64| {
+            Cause::mistake(&json!({
+                "nodes": [{"gpu_memory_mib": 1000}],
+                "jobs": [{"tasks": [{"gpu": {"kind": "memory", "gpu_memory_mib": mib}}]}],
+            }))
+        };
+        assert_eq!(of(2000), Some(Cause::MemoryMultiple));
+        assert_eq!([of(1000), of(1500)], [None, None]);
+    }
+
+    /// A job that requires one zone, in a group that requires one rack: its nodes are narrower than what it asks for.
+    fn nested() -> Value {
+        let level = |level: &str| json!({"topology": "tree", "required_level": level});
         json!({
-            "nodes": [
-                {"gpu_memory_mib": 1000, "labels": {"zone": "z", "rack": racks[0]}},
-                {"gpu_memory_mib": 1000, "labels": {"zone": "z", "rack": racks[1]}},
-            ],
+            "mode": "cycle", "actions": [], "expected": {},
             "topologies": [{"name": "tree", "levels": ["zone", "rack"]}],
+            "nodes": [
+                {"name": "n0", "gpus_allocatable": 1, "labels": {"zone": "z", "rack": "a"}},
+                {"name": "n1", "gpus_allocatable": 1, "labels": {"zone": "z", "rack": "b"}},
+            ],
+            "queues": [{"name": "q", "deserved_gpus": 2}],
             "jobs": [{
-                "subgroups": {"topology": {"required_level": required}},
-                "tasks": [{"gpu": {"kind": "memory", "gpu_memory_mib": gpu_memory_mib}}],
+                "name": "job", "queue": "q", "priority": 50, "preemptible": true,
+                "subgroups": {
+                    "topology": level("rack"),
+                    "pod_sets": [{"name": "default", "min_available": 1, "topology": level("zone")}],
+                },
+                "tasks": [{"id": "job-0", "state": "Pending", "gpu": {"kind": "whole", "gpus": 1}}],
             }],
         })
     }
 
     #[test]
-    fn only_an_exact_multiple_above_one_gpu_is_a_memory_multiple() {
-        let of = |mib| Cause::of_cluster(&cluster(mib, "rack", ["a", "b"]));
-        assert_eq!(of(2000), Some(Cause::MemoryMultiple));
-        assert_eq!([of(1000), of(1500)], [None, None]);
+    fn a_cause_is_what_makes_the_policy_decide_as_kai() {
+        let cluster = nested();
+        let narrowed = ways(&[Cause::AboveCommonDomain]);
+        let kais = Decided {
+            tasks: decided_in(&cluster, &narrowed).unwrap(),
+            taken_back: Vec::new(),
+            evicted_twice: Vec::new(),
+        };
+        assert!(difference(&kais.tasks, &decided(&cluster).unwrap()).is_some());
+        let cause = Cause::of(&cluster, &kais).unwrap();
+        assert_eq!(cause, Some(Cause::AboveCommonDomain));
     }
 
     #[test]
-    fn a_level_is_too_wide_only_where_all_nodes_share_a_narrower_one() {
-        let of = |level, racks| Cause::of_cluster(&cluster(500, level, racks));
-        assert_eq!(of("zone", ["a", "a"]), Some(Cause::AboveCommonDomain));
-        assert_eq!(of("zone", ["a", "b"]), None);
-        assert_eq!(of("rack", ["a", "a"]), None);
+    fn one_way_is_tried_before_several() {
+        let sizes: Vec<usize> = combinations().iter().map(Vec::len).collect();
+        assert_eq!(sizes.len(), 31);
+        assert_eq!(sizes[..6], [1, 1, 1, 1, 1, 2]);
+        assert!(sizes.is_sorted());
     }
 }

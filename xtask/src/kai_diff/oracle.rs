@@ -35,6 +35,8 @@ pub(crate) struct Decided {
     pub(crate) tasks: Standings,
     /// The pods that got a place in the cycle and lost it again.
     pub(crate) taken_back: Vec<String>,
+    /// The pods that were evicted more than once.
+    pub(crate) evicted_twice: Vec<String>,
 }
 
 /// What the program says about one cluster.

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
+use apportion_policy::cluster::KaisWay;
 use apportion_policy::{Action, Session, plan};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -36,31 +37,33 @@ pub(crate) enum Difference {
 impl Standing {
     /// Whether the pod is somewhere, so that its node means something.
     pub(crate) fn is_placed(&self) -> bool {
-        matches!(
-            self.status.as_str(),
-            "Binding" | "Running" | "Pipelined" | "Releasing"
-        )
+        self.is_to_be_somewhere() || self.status == "Releasing"
+    }
+
+    /// Whether the pod is or will be somewhere. Where it leaves is no decision: KAI may name the node that it was to move
+    /// to before it was evicted.
+    fn is_to_be_somewhere(&self) -> bool {
+        matches!(self.status.as_str(), "Binding" | "Running" | "Pipelined")
     }
 }
 
-/// Which of its own ways the policy follows, and in which it goes as KAI does.
-#[derive(Clone, Copy, Debug, Default)]
+/// In what the policy goes as KAI does instead of its own way.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Ways {
-    /// Nothing is evicted in vain.
+    /// It does not look whether evictions are in vain.
     pub(crate) without_look_ahead: bool,
-    /// What a cycle decides it does not take back.
-    pub(crate) takes_back: bool,
+    pub(crate) as_kai: BTreeSet<KaisWay>,
 }
 
 /// What Apportion decides.
 pub(crate) fn decided(cluster: &Value) -> Result<Standings> {
-    decided_in(cluster, Ways::default())
+    decided_in(cluster, &Ways::default())
 }
 
 /// What Apportion would decide if it were more like KAI.
-pub(crate) fn decided_in(cluster: &Value, ways: Ways) -> Result<Standings> {
+pub(crate) fn decided_in(cluster: &Value, ways: &Ways) -> Result<Standings> {
     let mut cluster = cluster_of(cluster)?;
-    cluster.settings.takes_back = ways.takes_back;
+    cluster.settings.as_kai.clone_from(&ways.as_kai);
     let session = if ways.without_look_ahead {
         let mut session = Session::open(NOW, &cluster);
         for action in Action::ALL {
@@ -92,7 +95,7 @@ pub(crate) fn difference(left: &Standings, right: &Standings) -> Option<Differen
         let other = right.get(task).cloned().unwrap_or_default();
         match one.status == other.status {
             false => Some(Difference::Fate),
-            true if one.is_placed() && one.node != other.node => Some(Difference::Node),
+            true if one.is_to_be_somewhere() && one.node != other.node => Some(Difference::Node),
             true => None,
         }
     };
@@ -191,6 +194,13 @@ mod tests {
     fn the_node_of_a_pod_that_waits_says_nothing() {
         let one = standings(&[("a-0", "Pending", Some("n0"))]);
         let other = standings(&[("a-0", "Pending", None)]);
+        assert_eq!(difference(&one, &other), None);
+    }
+
+    #[test]
+    fn the_node_that_a_pod_leaves_is_no_decision() {
+        let one = standings(&[("a-0", "Releasing", Some("n0"))]);
+        let other = standings(&[("a-0", "Releasing", Some("n1"))]);
         assert_eq!(difference(&one, &other), None);
     }
 

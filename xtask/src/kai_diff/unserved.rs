@@ -2,7 +2,7 @@
 //!
 //! Two schedulers may come to different ends that are equally right: two jobs of one queue may want the last GPU of its
 //! quota. So a job counts only if three things hold. It waits at our end and is entitled to what it waits for. KAI
-//! serves it at its own end. And KAI, given our end as its start, goes on and serves it from there. Priority entitles a
+//! serves it at its own end. And KAI, given our end as its start, goes on and serves it from there, each time it is asked. Priority entitles a
 //! job to the room of its own queue only, so somebody of lower priority there must have left.
 
 use std::collections::BTreeSet;
@@ -16,6 +16,9 @@ use super::oracle::Oracle;
 use super::standings::{id, jobs, running, tasks};
 use crate::scenarios::{NOW, cluster_of};
 
+/// How often KAI is asked to go on from our end: where it decides now so, now so, it serves nobody for sure.
+const TIMES: usize = 5;
+
 /// A job that waits, and why it ought not to.
 pub(crate) type Unserved = (String, Entitlement);
 
@@ -25,13 +28,20 @@ pub(crate) fn unserved(oracle: &mut Oracle, ours: &Course, kais: &Course) -> Res
     if suspects.is_empty() {
         return Ok(suspects);
     }
-    let further = carry_on(&ours.end, |cluster| Ok(oracle.decided(cluster)?.tasks))?;
-    let is_served = |(job, why): &Unserved| {
-        let gives_way =
-            || lower(job, &ours.end).any(|other| runs_more(other, &ours.end, &further.end));
-        runs_more(job, &further.end, &ours.end) && (*why != Entitlement::Priority || gives_way())
-    };
-    Ok(suspects.into_iter().filter(is_served).collect())
+    let mut served = suspects;
+    for _ in 0..TIMES {
+        let further = carry_on(&ours.end, |cluster| Ok(oracle.decided(cluster)?.tasks))?;
+        served.retain(|(job, why)| {
+            let gives_way =
+                || lower(job, &ours.end).any(|other| runs_more(other, &ours.end, &further.end));
+            runs_more(job, &further.end, &ours.end)
+                && (*why != Entitlement::Priority || gives_way())
+        });
+        if served.is_empty() {
+            break;
+        }
+    }
+    Ok(served)
 }
 
 /// The jobs of lower priority in the queue of a job.

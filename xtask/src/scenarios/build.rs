@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use apportion_abi::{Bytes, Fraction, Share};
 use apportion_policy::Action;
 use apportion_policy::cluster::{
-    Cards, Claim, Cluster, Grace, Group, Job, ListedCard, MigStrategy, Neighbours, Node,
+    Cards, Claim, Cluster, Grace, Group, Job, KaisWay, ListedCard, MigStrategy, Neighbours, Node,
     NumaPolicy, PodSet, Queue, Quota, Settings, SharedCards, Status, Strategy, Task, Topology,
     TopologyConstraint, Zone, ZoneAmounts,
 };
@@ -106,8 +106,17 @@ fn settings(given: &format::Settings) -> Settings {
         consolidating_reclaim: given.allow_consolidating_reclaim,
         max_consolidated: usize::try_from(given.max_consolidation_preemptees).ok(),
         grace: grace(given.staleness_grace_period_s),
-        takes_back: given.takes_back,
+        as_kai: given.as_kai.iter().map(kais_way).collect(),
         ..Settings::default()
+    }
+}
+
+fn kais_way(way: &format::KaisWay) -> KaisWay {
+    match way {
+        format::KaisWay::TakesBack => KaisWay::TakesBack,
+        format::KaisWay::NarrowsDomains => KaisWay::NarrowsDomains,
+        format::KaisWay::CountsLeaving => KaisWay::CountsLeaving,
+        format::KaisWay::NeedsAllSets => KaisWay::NeedsAllSets,
     }
 }
 

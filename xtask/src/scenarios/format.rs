@@ -59,9 +59,19 @@ pub(crate) struct Settings {
     pub(crate) max_consolidation_preemptees: i64,
     #[serde(default = "usual::yes")]
     pub(crate) allow_consolidating_reclaim: bool,
-    /// Whether a cycle takes back what it decided, as KAI's does.
+    /// What is to be as in KAI although the policy has a better way.
     #[serde(default)]
-    pub(crate) takes_back: bool,
+    pub(crate) as_kai: Vec<KaisWay>,
+}
+
+/// A way of KAI's that is not the policy's.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum KaisWay {
+    TakesBack,
+    NarrowsDomains,
+    CountsLeaving,
+    NeedsAllSets,
 }
 
 /// A plugin by its name, or an object with its name and what else there is to know.

@@ -12,7 +12,7 @@ pub(super) fn settings() -> Settings {
         staleness_grace_period_s: 0.0,
         max_consolidation_preemptees: no_limit(),
         allow_consolidating_reclaim: yes(),
-        takes_back: false,
+        as_kai: Vec::new(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The choices of whoever runs the scheduler.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::cluster::Grace;
@@ -33,6 +33,19 @@ pub enum SharedCards {
     /// The one, with or without such a card, where the least of what is free becomes useless to the pods that there
     /// are, by how many there are of each kind; pods with whole cards go by that, too.
     LeastFragments,
+}
+
+/// What KAI does and the policy does otherwise. Nobody wants these ways: they tell which difference from KAI comes of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KaisWay {
+    /// A job that got its place in a step may lose it again in the same step.
+    TakesBack,
+    /// A part of a job finds no room in a domain that is wider than the one that all its nodes are in.
+    NarrowsDomains,
+    /// A pod that is about to leave counts for the affinity of others and for its own.
+    CountsLeaving,
+    /// A gang lacks pods where any of its sets does, also where it needs only some of them.
+    NeedsAllSets,
 }
 
 /// The choices of whoever runs the scheduler.
@@ -68,12 +81,11 @@ pub struct Settings {
     pub consolidating_reclaim: bool,
     /// How many jobs consolidation may look at; no bound where not given.
     pub max_consolidated: Option<usize>,
-    /// How often, in one action, pods are held against nodes or counted as victims. Every job gets a
-    /// hundredth of it in any case. Where KAI looks at the clock this is counted, so that a plan does not depend on it.
+    /// How often, in one action, pods are held against nodes or counted as victims. Once it is spent some more jobs get
+    /// a hundredth of it each. Where KAI looks at the clock this is counted, so that a plan does not depend on it.
     pub search_effort: u64,
-    /// Whether a job that got its place in a step may lose it again in the same step, as in KAI. Nobody wants that: it is
-    /// here to tell which differences from KAI come of it.
-    pub takes_back: bool,
+    /// In what the policy decides as KAI although its own way is better.
+    pub as_kai: BTreeSet<KaisWay>,
     /// How many of the jobs that wait in each queue an action looks at; all where not given.
     pub queue_depth: BTreeMap<Action, usize>,
     /// How long a gang may go on with too few pods.
@@ -107,13 +119,20 @@ impl Default for Settings {
             saturation_multiplier: 1.0,
             consolidating_reclaim: true,
             max_consolidated: None,
-            search_effort: 5_000_000,
-            takes_back: false,
+            search_effort: 2_000_000,
+            as_kai: BTreeSet::new(),
             queue_depth: BTreeMap::new(),
             grace: Grace::For(Duration::from_secs(60)),
             resolution: Resolution::LowestCommonAncestor,
             preempt_min_runtime: Duration::ZERO,
             reclaim_min_runtime: Duration::ZERO,
         }
+    }
+}
+
+impl Settings {
+    /// Whether the policy goes a way of KAI's that is not its own.
+    pub(crate) fn goes(&self, way: KaisWay) -> bool {
+        self.as_kai.contains(&way)
     }
 }

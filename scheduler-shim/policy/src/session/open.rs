@@ -64,6 +64,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         card_names: BTreeMap::new(),
         claims: Vec::new(),
         caution: Caution::default(),
+        sparing: BTreeMap::new(),
         company: Company::default(),
         promises: Vec::new(),
         profiles,
