@@ -14,6 +14,7 @@ pub mod image;
 pub mod managed;
 pub mod missing;
 pub mod programs;
+pub mod stand_ins;
 
 mod certificates;
 mod cluster;
