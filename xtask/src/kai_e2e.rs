@@ -15,6 +15,7 @@ use clap::Args;
 use crate::workspace::Workspace;
 
 mod chart;
+mod operators;
 mod place;
 mod reasons;
 mod report;
@@ -71,7 +72,7 @@ pub(crate) fn run(
     };
     let suites: Vec<Suite> = find(&options.dir)?.into_iter().filter(named).collect();
     ensure!(!suites.is_empty(), "no suite of KAI has such a folder");
-    place::prepare(workspace, cluster)?;
+    place::prepare(workspace, cluster, &options.dir)?;
     let built = workspace.target.join("kai-e2e/programs");
     for suite in &suites {
         let program = suite.build(&options.dir, &built, options.patience)?;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::inventory::Inventory;
 use crate::reasons::words;
 
-mod kinds;
+pub(crate) mod kinds;
 mod levels;
 
 pub(crate) const SHARD: (&str, &str) = ("kai.scheduler", "SchedulingShard");

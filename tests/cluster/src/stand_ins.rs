@@ -40,6 +40,8 @@ pub struct Account<'a> {
     pub name: &'a str,
 }
 
+/// Under which name the stand-in for kubelets is among the servers.
+pub const KUBELET: &str = "stand-in-kubelet";
 /// How many containers with shares a node has room for, as agents offer them.
 const SLOTS: &str = "128";
 /// For how long an agent's token is good.
@@ -87,7 +89,17 @@ pub fn start(
     let mut command = Command::new(kubelet);
     command.args(nodes.iter().flat_map(|one| ["--node", &one.name]));
     command.env("KUBECONFIG", cluster.folder().kubeconfig());
-    begin(cluster, "stand-in-kubelet", command)
+    begin(cluster, KUBELET, command)
+}
+
+/// Starts another program that asks the API server as its administrator, and ends it with the cluster.
+///
+/// # Errors
+/// If it does not start.
+pub fn start_beside(cluster: &mut Cluster, name: &str, program: &Path) -> Result<()> {
+    let mut command = Command::new(program);
+    command.env("KUBECONFIG", cluster.folder().kubeconfig());
+    begin(cluster, name, command)
 }
 
 fn begin(cluster: &mut Cluster, name: &str, mut command: Command) -> Result<()> {

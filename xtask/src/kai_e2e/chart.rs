@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 /// Where KAI is.
 pub(super) const NAMESPACE: &str = "kai-scheduler";
 /// What KAI calls its programs, and the webhook.
-const DEPLOYMENTS: [&str; 3] = ["kai-scheduler-default", "binder", "apportion-webhook"];
+const DEPLOYMENTS: [&str; 3] = ["kai-scheduler-default", "binder", "admission"];
 
 pub(super) fn install(workspace: &Workspace, cluster: &Cluster) -> Result<()> {
     let [scheduler, binder, webhook, health] = [(); 4].map(|()| free_port());

@@ -11,13 +11,14 @@ use apportion_cluster::stand_ins::{self, Account, StandIn};
 use apportion_cluster::{Cluster, image};
 use serde_json::json;
 
-use super::chart;
+use super::{chart, operators};
 use crate::stage;
 use crate::steps::run;
 use crate::workspace::Workspace;
 
-/// The stand-in for kubelets.
+/// The stand-in for kubelets, and the one for the operators of others.
 const KUBELET: &str = "apportion-stand-in-kubelet";
+const OPERATOR: &str = "apportion-stand-in-operator";
 /// What the memory of a GPU is in KAI's pool, in MiB.
 const GPU_MEMORY: u32 = 11441;
 const GPUS: u32 = 8;
@@ -25,10 +26,14 @@ const GPUS: u32 = 8;
 const GPU_NODES: usize = 4;
 
 /// Makes the cluster ready. One that is ready gets the programs as they are now.
-pub(super) fn prepare(workspace: &Workspace, cluster: &mut Cluster) -> Result<()> {
-    run(workspace.cargo_build_for_tests().args(["--bin", KUBELET]))?;
+pub(super) fn prepare(workspace: &Workspace, cluster: &mut Cluster, dir: &Path) -> Result<()> {
+    run(workspace
+        .cargo_build_for_tests()
+        .args(["--bin", KUBELET, "--bin", OPERATOR]))?;
     let staged = stage::build(workspace, false)?;
-    let is_ready = cluster.servers().any(|(name, _)| name == KUBELET_SERVER);
+    let is_ready = cluster
+        .servers()
+        .any(|(name, _)| name == stand_ins::KUBELET);
     let news = load(cluster, &staged)?;
     if is_ready {
         return if news {
@@ -38,6 +43,8 @@ pub(super) fn prepare(workspace: &Workspace, cluster: &mut Cluster) -> Result<()
         };
     }
     keep_for_the_chart(cluster)?;
+    add_storage(cluster)?;
+    operators::install_kinds(cluster, dir)?;
     chart::install(workspace, cluster)?;
     let account = Account {
         namespace: chart::NAMESPACE,
@@ -45,6 +52,8 @@ pub(super) fn prepare(workspace: &Workspace, cluster: &mut Cluster) -> Result<()
     };
     let kubelet = workspace.target.join("debug").join(KUBELET);
     stand_ins::start(cluster, &nodes(), account, &staged, &kubelet)?;
+    let operator = workspace.target.join("debug").join(OPERATOR);
+    stand_ins::start_beside(cluster, "stand-in-operator", &operator)?;
     chart::await_it(cluster)
 }
 
@@ -64,9 +73,6 @@ fn load(cluster: &Cluster, staged: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Under which name the stand-in is known.
-const KUBELET_SERVER: &str = "stand-in-kubelet";
-
 /// The node with the kubelet is kind's control plane: only the chart runs there, and only the chart's pods share its
 /// network.
 fn keep_for_the_chart(cluster: &Cluster) -> Result<()> {
@@ -78,6 +84,24 @@ fn keep_for_the_chart(cluster: &Cluster) -> Result<()> {
     let narrowed = json!({"spec": {"matchResources": {"namespaceSelector": ours}}}).to_string();
     let binding = "mutatingadmissionpolicybinding/apportion.test";
     cluster.kubectl(&["patch", binding, "--type=merge", "-p", &narrowed])?;
+    Ok(())
+}
+
+/// What a CSI driver says of the nodes: the suite asks for OpenEBS's. Nothing is provisioned.
+fn add_storage(cluster: &Cluster) -> Result<()> {
+    let driver = "local.csi.openebs.io";
+    cluster.apply(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": driver},
+        "spec": {"storageCapacity": true, "attachRequired": false}}))?;
+    let namespace = "openebs";
+    cluster.apply(
+        &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+    )?;
+    for node in nodes() {
+        cluster.apply(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
+            "metadata": {"name": node.name, "namespace": namespace}, "storageClassName": "openebs-lvmpv",
+            "capacity": "10Gi",
+            "nodeTopology": {"matchLabels": {"kubernetes.io/hostname": node.name}}}))?;
+    }
     Ok(())
 }
 

@@ -12,6 +12,13 @@ struct Row {
 /// Suites that need programs or kinds which are not there: each spec would wait for them in vain.
 const NOT_RUN: &[&str] = &["gitops", "upgrade", "scale", "timeaware", "numa"];
 
+/// What several rows say.
+const CLAIMS: &str = "needs resource claims, which Apportion does not serve";
+const CONFIG: &str = "changes a Config, of which nothing is in effect; the chart's values are";
+const CONFIG_MAPS: &str =
+    "reads the ConfigMaps that KAI makes for each shared pod; Apportion needs none";
+const OPERATORS: &str = "needs an operator for which no stand-in is there";
+
 const ROWS: &[Row] = &[
     Row {
         folder: "gitops",
@@ -26,7 +33,7 @@ const ROWS: &[Row] = &[
     Row {
         folder: "scale",
         spec: "",
-        why: "needs KWOK's operator and up to 500 nodes of it; `cargo xtask bench` measures such sizes",
+        why: "needs KWOK's operator and up to 500 nodes of it; `cargo xtask bench -- api` measures such sizes",
     },
     Row {
         folder: "numa",
@@ -37,6 +44,101 @@ const ROWS: &[Row] = &[
         folder: "timeaware",
         spec: "",
         why: "needs the Prometheus that KAI's operator installs",
+    },
+    Row {
+        folder: "allocate/resources",
+        spec: "ynamic resource",
+        why: CLAIMS,
+    },
+    Row {
+        folder: "allocate/resources",
+        spec: "DRA-backed",
+        why: CLAIMS,
+    },
+    Row {
+        folder: "preempt",
+        spec: "Dynamic Resources",
+        why: CLAIMS,
+    },
+    Row {
+        folder: "preempt",
+        spec: "DRA claims",
+        why: CLAIMS,
+    },
+    Row {
+        folder: "reclaim",
+        spec: "Reclaim DRA",
+        why: CLAIMS,
+    },
+    Row {
+        folder: "admission/deviceaccess",
+        spec: "",
+        why: CONFIG,
+    },
+    Row {
+        folder: "api/config",
+        spec: "",
+        why: CONFIG,
+    },
+    Row {
+        folder: "allocate/priority",
+        spec: "",
+        why: CONFIG,
+    },
+    Row {
+        folder: "allocate/node_order",
+        spec: "Schedule on same GPU",
+        why: CONFIG_MAPS,
+    },
+    Row {
+        folder: "allocate/node_order",
+        spec: "Schedule on different gpus",
+        why: CONFIG_MAPS,
+    },
+    Row {
+        folder: "integrations/k8s_native",
+        spec: "leak config maps",
+        why: CONFIG_MAPS,
+    },
+    Row {
+        folder: "allocate/predicates",
+        spec: "Not scheduling if configmap doesn't exist",
+        why: "the scheduler does not look for the ConfigMaps that a pod mounts; the kubelet waits for them",
+    },
+    Row {
+        folder: "preempt",
+        spec: "Max Pods Limit",
+        why: "skips itself: it looks for nodes with a resource called `gpu`, which KAI's own test cluster lacks, too",
+    },
+    Row {
+        folder: "integrations/third_party/kubeflow.org/mpi",
+        spec: "MPIJob - V1",
+        why: OPERATORS,
+    },
+    Row {
+        folder: "integrations/third_party/knative",
+        spec: "",
+        why: OPERATORS,
+    },
+    Row {
+        folder: "integrations/third_party/ray.io",
+        spec: "",
+        why: OPERATORS,
+    },
+    Row {
+        folder: "integrations/third_party/leader_worker_set",
+        spec: "",
+        why: OPERATORS,
+    },
+    Row {
+        folder: "integrations/third_party/karta",
+        spec: "",
+        why: "needs Karta's kinds and the Deployment of KAI's pod grouper",
+    },
+    Row {
+        folder: "integrations/third_party/hamicore",
+        spec: "",
+        why: "needs a GPU, and the plugin for HAMi-core of KAI's binder",
     },
 ];
 

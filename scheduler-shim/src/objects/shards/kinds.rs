@@ -3,7 +3,7 @@
 //! A node without either label takes no pod, and its GPUs count for nobody's share.
 
 use apportion_policy::Cluster;
-use apportion_policy::cluster::{Cards, Task};
+use apportion_policy::cluster::{Cards, Node, Task};
 
 /// KAI's labels, of which only the presence counts.
 const FOR_GPUS: &str = "node-role.kubernetes.io/gpu-worker";
@@ -33,6 +33,20 @@ pub(super) fn keep_apart(cluster: &mut Cluster) {
     }
 }
 
+/// Why a node is not for a pod: the label that it lacks.
+pub(crate) fn refused(task: &Task, node: &Node) -> Option<String> {
+    let mut wished = task.node_affinity.iter().map(|(mark, _)| mark.as_str());
+    let lacks = |mark: &&str| !node.labels.contains_key(*mark);
+    let label = wished.find(lacks).and_then(|mark| match mark {
+        TAKES_GPU_PODS => Some(FOR_GPUS),
+        TAKES_OTHER_PODS => Some(FOR_OTHERS),
+        _ => None,
+    })?;
+    Some(format!(
+        "has no label {label}, for which restrict-node-scheduling asks"
+    ))
+}
+
 fn wants_gpus(task: &Task) -> bool {
     !matches!(task.cards, Cards::None) || !task.claims.is_empty()
 }
@@ -41,7 +55,7 @@ fn wants_gpus(task: &Task) -> bool {
 mod tests {
     use std::collections::BTreeMap;
 
-    use apportion_policy::cluster::{Job, Node};
+    use apportion_policy::cluster::Job;
 
     use super::*;
 
@@ -77,5 +91,9 @@ mod tests {
         };
         assert_eq!(takers(&cluster.jobs[0].tasks[0]), ["g"]);
         assert_eq!(takers(&cluster.jobs[0].tasks[1]), ["c"]);
+        let task = &cluster.jobs[0].tasks[0];
+        assert_eq!(refused(task, &cluster.nodes[0]), None);
+        let why = refused(task, &cluster.nodes[1]).expect("it is for other pods");
+        assert!(why.contains(FOR_GPUS), "{why}");
     }
 }
