@@ -71,6 +71,11 @@ const ROWS: &[Row] = &[
         why: CLAIMS,
     },
     Row {
+        folder: "allocate/topology",
+        spec: "8 nodes",
+        why: "skips itself: it needs eight nodes with GPUs, and here are four, as in KAI's usual test cluster",
+    },
+    Row {
         folder: "admission/deviceaccess",
         spec: "",
         why: CONFIG,
