@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use apportion_groups::{not_a_duration, parse_long_duration};
-use apportion_policy::Action;
 use apportion_policy::cluster::{Settings, SharedCards, Strategy};
+use apportion_policy::{Action, Cluster};
 use clap::{Args, ValueEnum};
 
 use crate::objects::inventory::Inventory;
@@ -56,10 +56,10 @@ impl Choices {
     }
 
     /// Enters them, and what the objects of the cluster say that go before them.
-    pub(crate) fn enter(&self, inventory: &Inventory, settings: &mut Settings) {
-        self.enter_options(settings);
+    pub(crate) fn enter(&self, inventory: &Inventory, cluster: &mut Cluster) {
+        self.enter_options(&mut cluster.settings);
         if self.kai_settings {
-            shards::enter(inventory, settings);
+            shards::enter(inventory, cluster);
         }
     }
 

@@ -42,9 +42,7 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
         snapshot::snapshot(&inventory, schedulers, &nobody, &cards, now, &mut remarks);
     gpu_nodes::enter_strangers(&inventory, &mut snapshot.cluster);
     claims::enter(&inventory, &mut snapshot.cluster, &mut remarks);
-    asked
-        .choices
-        .enter(&inventory, &mut snapshot.cluster.settings);
+    asked.choices.enter(&inventory, &mut snapshot.cluster);
     if let Some(mut past) = past {
         past.settle(now);
         past.enter(&mut snapshot.cluster);

@@ -201,6 +201,17 @@ const MAP: &[Crate] = &[
         knows: &[],
         room: Unsafe,
     },
+    // They stand for programs of others in a cluster, and know the API server only.
+    Crate {
+        name: "apportion-stand-in-kubelet",
+        knows: &[],
+        room: Safe,
+    },
+    Crate {
+        name: "apportion-stand-in-operator",
+        knows: &[],
+        room: Safe,
+    },
     // It builds, and it runs the pure scheduler on files.
     // It starts our programs and links to none.
     Crate {
@@ -240,6 +251,8 @@ const ON_THE_WIRE: &[&str] = &[
     "apportion",
     "apportion-scheduler",
     "apportion-webhook",
+    "apportion-stand-in-kubelet",
+    "apportion-stand-in-operator",
 ];
 
 /// What the library in other people's programs is made of, beside our own crates.

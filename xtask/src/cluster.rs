@@ -14,6 +14,7 @@ use apportion_cluster::missing::missing;
 use apportion_cluster::{Cluster, Folder, State, Wanted, down, image, leftovers, up};
 use clap::{Args, Subcommand};
 
+use crate::kai_e2e;
 use crate::stage;
 use crate::steps::run;
 use crate::test_programs::{self, TestProgram};
@@ -63,6 +64,8 @@ pub(crate) enum Task {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Run KAI Scheduler's own end-to-end suite on a cluster with Apportion in place of KAI.
+    KaiE2e(kai_e2e::Options),
 }
 
 /// Arguments that go on as they are.
@@ -90,6 +93,23 @@ pub(crate) struct Shape {
     /// Run the programs of Apportion built with optimisation.
     #[arg(long)]
     release: bool,
+    /// Whether nodes come later for which no kubelet speaks.
+    #[arg(skip)]
+    stand_ins: bool,
+}
+
+impl Shape {
+    /// One node, with room for others that come later.
+    fn for_stand_ins() -> Self {
+        Self {
+            nodes: 1,
+            gpus: 1,
+            kubernetes: None,
+            containerd: None,
+            release: false,
+            stand_ins: true,
+        }
+    }
 }
 
 pub(crate) fn perform(workspace: &Workspace, task: Task) -> Result<ExitCode> {
@@ -110,6 +130,7 @@ pub(crate) fn perform(workspace: &Workspace, task: Task) -> Result<ExitCode> {
         Task::Test { shape, suite, args } => {
             test(workspace, &folder, &shape, &suite, &args)?;
         }
+        Task::KaiE2e(options) => return run_kais(workspace, &folder, &options),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -139,11 +160,34 @@ fn bring_up(workspace: &Workspace, folder: &Folder, shape: &Shape) -> Result<Clu
     let programs = programs(workspace, shape)?;
     let wanted = Wanted {
         silent_nodes: shape.nodes - 1,
+        stand_ins: shape.stand_ins,
         gpus: shape.gpus,
         staged: stage::build(workspace, shape.release)?,
         victims: victims(workspace)?,
     };
     up(folder, &wanted, &programs)
+}
+
+/// Runs KAI's suite on the cluster that runs or on a new one; a new one ends with it unless it is to stay.
+fn run_kais(
+    workspace: &Workspace,
+    folder: &Folder,
+    options: &kai_e2e::Options,
+) -> Result<ExitCode> {
+    if options.only_prints() {
+        return kai_e2e::show(workspace, options);
+    }
+    let found = Cluster::at(folder).filter(|cluster| cluster.state() == State::Up);
+    let ran_before = found.is_some();
+    let mut cluster = match found {
+        Some(cluster) => cluster,
+        None => bring_up(workspace, folder, &Shape::for_stand_ins())?,
+    };
+    let result = kai_e2e::run(workspace, &mut cluster, options);
+    if !ran_before && !options.keeps() {
+        end(folder)?;
+    }
+    result
 }
 
 fn programs(workspace: &Workspace, shape: &Shape) -> Result<Binaries> {

@@ -24,6 +24,7 @@ mod fuzz;
 mod gpu_pack;
 mod image;
 mod kai_diff;
+mod kai_e2e;
 mod kai_groups;
 mod lint;
 mod oracle_pod_groups;

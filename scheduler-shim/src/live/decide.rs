@@ -35,6 +35,8 @@ impl Model {
         let mut effects = self.reconcile_all(now);
         effects.extend(self.beats.tell(now, &self.agents));
         let plan = self.plan(now);
+        let starting = plan.units.iter().flatten().map(|start| &start.pod);
+        effects.extend(self.found_groups(now, starting));
         self.inventory.rest();
         for unit in plan.units {
             effects.extend(self.starts.begin(unit));

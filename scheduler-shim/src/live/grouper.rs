@@ -2,8 +2,9 @@
 //!
 //! The policy needs none of it: a group counts as soon as its pods are there. The objects are for people, for tools
 //! that know KAI, and for KAI's own programs. So each is written once and again when it should say something
-//! else, never before a binding, and nothing waits for it. A pod that starts gets its group with its binding, which is
-//! no request more; a pod that waits gets it by a request of its own.
+//! else, and nothing waits for it. A pod that starts gets its group with its binding, which is no request more; a pod
+//! that waits gets it by a request of its own. The objects of the groups of a few pods are made with their bindings
+//! ([`founding`]), all others after them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,6 +20,8 @@ use crate::objects::group_objects;
 use crate::objects::groups;
 use crate::objects::reads::{Derived, PodRead};
 use crate::reasons::waiting::{Reason, Waiting};
+
+mod founding;
 
 /// Under which name KAI's pod grouper looks for pods.
 pub(crate) const KAI: &str = "kai-scheduler";
@@ -51,6 +54,8 @@ pub(crate) struct Membership {
 pub(crate) enum GroupWrite {
     /// Make the object.
     Create(Value),
+    /// Make the object at once.
+    Found(Value),
     /// Merge this into the object of that namespace and name.
     Change(String, String, Value),
     /// Write on a pod which group it is in.
@@ -66,7 +71,7 @@ impl GroupWrite {
     /// What it is about; nobody awaits that something was said.
     pub(crate) fn subject(&self) -> Option<Subject> {
         match self {
-            Self::Create(object) => {
+            Self::Create(object) | Self::Found(object) => {
                 let object = Object::new(object);
                 Some((object.namespace().to_owned(), object.name().to_owned()))
             }
@@ -272,18 +277,29 @@ impl Model {
         if self.grouper.whose == PodGroups::Off {
             return None;
         }
+        let settings = Settings::default();
+        let member = self.member(pod, self.grouper.leaves_kais(), &settings)?;
+        (!member.is_marked()).then(|| membership(&member.derived))
+    }
+
+    /// A pod whose group is ours to write.
+    fn member<'m>(
+        &'m self,
+        pod: &PodRef,
+        is_theirs: bool,
+        settings: &'m Settings,
+    ) -> Option<Member<'m>> {
         let object = self.inventory.find("Pod", &pod.namespace, &pod.name)?;
         let read = self.inventory.pod(&pod.namespace, &pod.name)?;
-        if *read.scheduler == *KAI && self.grouper.leaves_kais() {
+        if is_theirs && *read.scheduler == *KAI {
             return None;
         }
-        let derived = read.derived(object, &self.inventory, &Settings::default())?;
-        let member = Member {
+        let derived = read.derived(object, &self.inventory, settings)?;
+        Some(Member {
             object,
             read,
             derived,
-        };
-        (!member.is_marked()).then(|| membership(&member.derived))
+        })
     }
 
     /// Says of groups that lack pods how many, when that changes: in KAI's words, as an event of the group.

@@ -1,6 +1,8 @@
-//! What KAI's SchedulingShard and Config say of themselves: which of their settings are not in effect.
+//! What KAI's SchedulingShard and Config say of themselves: that the scheduler has read them, and which of their
+//! settings are not in effect.
 //!
-//! Conditions of others stay: KAI's operator has its own.
+//! The first is said in the conditions of KAI's operator, for which tools wait; the scheduler that leads has read what
+//! it says so of. Conditions of others stay.
 
 use std::time::Duration;
 
@@ -13,6 +15,24 @@ use crate::objects::inventory::Inventory;
 use crate::objects::shards;
 
 const KIND: &str = "Supported";
+/// What KAI's operator says of an object whose programs it has started: kind, reason, sentence, and whether it holds.
+const READ: [(&str, &str, &str, bool); 5] = [
+    ("Deployed", "deployed", "the scheduler has read it", true),
+    ("Available", "available", "the scheduler runs", true),
+    (
+        "DependenciesFulfilled",
+        "dependencies_fulfilled",
+        "nothing else is needed",
+        true,
+    ),
+    ("Ready", "ready", "the scheduler goes by it", true),
+    (
+        "Reconciling",
+        "reconciled",
+        "the scheduler has read it",
+        false,
+    ),
+];
 
 /// The statuses that say something else than they should.
 pub(crate) fn due(inventory: &Inventory, now: Duration) -> Vec<Report> {
@@ -31,14 +51,17 @@ fn supported(object: Object<'_>, fields: &[String], now: &str) -> Option<Report>
         ),
     };
     let is_said = said(object, "conditions", KIND)["message"].as_str() == Some(&message);
+    let read = READ.map(|(kind, reason, message, holds)| {
+        let mut read = condition(object, kind, holds, reason, message, now);
+        read["observedGeneration"] = object.json()["metadata"]["generation"].clone();
+        read
+    });
     let ours = condition(object, KIND, fields.is_empty(), reason, &message, now);
-    let mut all: Vec<Value> = (object.json()["status"]["conditions"].as_array())
-        .into_iter()
-        .flatten()
-        .filter(|one| one["type"] != KIND)
-        .cloned()
-        .collect();
-    all.push(ours);
+    let ours: Vec<Value> = read.into_iter().chain([ours]).collect();
+    let is_ours = |one: &&Value| ours.iter().any(|our| our["type"] == one["type"]);
+    let others = object.json()["status"]["conditions"].as_array();
+    let others = others.into_iter().flatten().filter(|one| !is_ours(one));
+    let all: Vec<Value> = others.cloned().chain(ours.iter().cloned()).collect();
     let news = (!fields.is_empty() && !is_said).then_some(message);
     report(object, json!({"conditions": all}), news)
 }
@@ -50,10 +73,10 @@ mod tests {
 
     #[test]
     fn a_shard_says_what_is_not_in_effect_and_keeps_the_conditions_of_others() {
-        let others = json!({"type": "Deployed", "status": "True", "reason": "deployed", "message": "",
+        let others = json!({"type": "Reviewed", "status": "True", "reason": "reviewed", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let mut shard = json!({"apiVersion": "kai.scheduler/v1", "kind": "SchedulingShard",
-            "metadata": {"name": "default", "uid": "u"}, "spec": {"kValue": 2.0},
+            "metadata": {"name": "default", "uid": "u", "generation": 3}, "spec": {"kValue": 2.0},
             "status": {"conditions": [others]}});
         let due_of = |shard: &Value| {
             let inventory = Inventory::of(vec![shard.clone()], &mut Remarks::default());
@@ -61,7 +84,12 @@ mod tests {
         };
         let first = due_of(&shard).expect("it says nothing yet");
         assert_eq!(first.status["conditions"][0], others);
-        let ours = &first.status["conditions"][1];
+        let deployed = &first.status["conditions"][1];
+        assert_eq!(
+            (&deployed["type"], &deployed["observedGeneration"]),
+            (&json!("Deployed"), &json!(3))
+        );
+        let ours = &first.status["conditions"][6];
         assert_eq!(
             (&ours["status"], &ours["message"]),
             (&json!("False"), &json!("not in effect: spec.kValue"))
@@ -71,7 +99,7 @@ mod tests {
         assert_eq!(due_of(&shard), None);
         shard["spec"] = json!({"placementStrategy": {"gpu": "spread"}});
         let again = due_of(&shard).expect("it changed");
-        assert_eq!(again.status["conditions"][1]["status"], "True");
+        assert_eq!(again.status["conditions"][6]["status"], "True");
         assert_eq!(again.news, None);
     }
 }

@@ -47,6 +47,8 @@ const UNREAD: &[&str] = &[
     "volumesAttached",
     "volumesInUse",
 ];
+/// Of these the maps are read: a container's arguments are a list, those of a scheduling shard are a map.
+const READ_AS_MAP: &[&str] = &["args"];
 /// What `kubectl apply` remembers.
 const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -178,7 +180,9 @@ struct Read;
 
 /// Reads a value whose name says that nobody reads it, unless it is a text or a number.
 #[derive(Clone, Copy)]
-struct Plain;
+struct Plain {
+    reads_maps: bool,
+}
 
 macro_rules! plain {
     ($($visit:ident($kind:ty))*) => {$(
@@ -228,7 +232,9 @@ impl<'de> Visitor<'de> for Read {
         let mut map = Map::new();
         while let Some(key) = from.next_key::<String>()? {
             let value = match UNREAD.contains(&key.as_str()) {
-                true => from.next_value_seed(Plain)?,
+                true => from.next_value_seed(Plain {
+                    reads_maps: READ_AS_MAP.contains(&key.as_str()),
+                })?,
                 false => from.next_value_seed(Self)?,
             };
             if !value.is_null() {
@@ -258,6 +264,9 @@ impl<'de> Visitor<'de> for Plain {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        if self.reads_maps {
+            return Read.visit_map(from);
+        }
         while from.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
         Ok(Value::Null)
     }
@@ -296,6 +305,17 @@ mod tests {
                 "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]},
             "status": {"phase": "Running"}});
         assert_eq!(slim("Pod", &pod), kept);
+    }
+
+    #[test]
+    fn the_arguments_of_a_shard_are_read_and_those_of_a_container_are_not() {
+        let shard = json!({"metadata": {"name": "default"}, "spec":
+            {"args": {"restrict-node-scheduling": "true"}}});
+        assert_eq!(slim("SchedulingShard", &shard)["spec"], shard["spec"]);
+        let set = json!({"metadata": {"name": "s"}, "spec": {"template": {"spec":
+            {"containers": [{"name": "main", "args": ["sleep", "1"]}]}}}});
+        let container = &slim("ReplicaSet", &set)["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(*container, json!({"name": "main"}));
     }
 
     #[test]

@@ -40,8 +40,7 @@ impl Model {
             now,
             &mut remarks,
         );
-        let settings = &mut snapshot.cluster.settings;
-        self.choices.enter(&self.inventory, settings);
+        self.choices.enter(&self.inventory, &mut snapshot.cluster);
         if let Some(past) = &self.past {
             past.enter(&mut snapshot.cluster);
         }

@@ -5,12 +5,15 @@
 //! understood is named in the condition `Supported` of the object and changes nothing.
 
 use apportion_groups::{Object, parse_duration};
-use apportion_policy::Action;
 use apportion_policy::cluster::{Grace, Settings, SharedCards, Strategy};
+use apportion_policy::{Action, Cluster};
 use serde_json::Value;
 
 use super::inventory::Inventory;
 use crate::reasons::words;
+
+pub(crate) mod kinds;
+mod levels;
 
 pub(crate) const SHARD: (&str, &str) = ("kai.scheduler", "SchedulingShard");
 pub(crate) const CONFIG: (&str, &str) = ("kai.scheduler", "Config");
@@ -19,13 +22,38 @@ const DEFAULT: &str = "default";
 /// What is understood by leaving it alone: the memory and the time of KAI's own program.
 const NEEDLESS: &[&str] = &["goMemLimitRatio", "goMemLimit", "scenarioSearchBudgets"];
 
+/// What a Config says without choosing anything: where its programs are.
+const OF_CONFIG: &[&str] = &["namespace"];
+
 /// What an object says that is not understood, by the path of its field; with why, where that is not plain.
 pub(crate) type Unsupported = Vec<String>;
 
+/// What a shard may choose.
+#[derive(Debug, Default)]
+struct Chosen {
+    settings: Settings,
+    /// Whether labels of nodes say which kind of pods they take.
+    keeps_kinds: bool,
+    /// Whether queues with a parent are divided as if all had the same one.
+    ignores_levels: bool,
+}
+
 /// Enters what the shard says that counts.
-pub(crate) fn enter(inventory: &Inventory, settings: &mut Settings) {
-    if let Some(shard) = counting(inventory) {
-        let _ = read(shard, settings);
+pub(crate) fn enter(inventory: &Inventory, cluster: &mut Cluster) {
+    let Some(shard) = counting(inventory) else {
+        return;
+    };
+    let mut chosen = Chosen {
+        settings: std::mem::take(&mut cluster.settings),
+        ..Chosen::default()
+    };
+    let _ = read(shard, &mut chosen);
+    cluster.settings = chosen.settings;
+    if chosen.keeps_kinds {
+        kinds::keep_apart(cluster);
+    }
+    if chosen.ignores_levels {
+        levels::ignore(cluster);
     }
 }
 
@@ -34,13 +62,14 @@ pub(crate) fn unsupported(inventory: &Inventory) -> Vec<(Object<'_>, Unsupported
     let counting = counting(inventory).map(Object::name);
     let shards = inventory.all(SHARD.1).map(|shard| {
         if Some(shard.name()) == counting {
-            return (shard, read(shard, &mut Settings::default()));
+            return (shard, read(shard, &mut Chosen::default()));
         }
         let why = "one shard counts, for all nodes; this is another";
         (shard, vec![why.to_owned()])
     });
     let configs = inventory.all(CONFIG.1).map(|config| {
         let fields = config.json()["spec"].as_object().into_iter().flatten();
+        let fields = fields.filter(|(field, _)| !OF_CONFIG.contains(&field.as_str()));
         let fields = fields.map(|(field, _)| format!("spec.{field}"));
         (config, fields.collect())
     });
@@ -57,12 +86,12 @@ fn counting(inventory: &Inventory) -> Option<Object<'_>> {
 }
 
 /// Enters what a shard says, and says what of it is not understood.
-fn read(shard: Object<'_>, settings: &mut Settings) -> Unsupported {
+fn read(shard: Object<'_>, chosen: &mut Chosen) -> Unsupported {
     let mut unsupported = Unsupported::new();
     let spec = shard.json()["spec"].as_object().into_iter().flatten();
     for (field, value) in spec {
         let parts = value.as_object().into_iter().flatten();
-        for_each(field, value, parts, settings, &mut unsupported);
+        for_each(field, value, parts, chosen, &mut unsupported);
     }
     unsupported
 }
@@ -71,10 +100,10 @@ fn for_each<'v>(
     field: &str,
     value: &Value,
     parts: impl Iterator<Item = (&'v String, &'v Value)>,
-    settings: &mut Settings,
+    chosen: &mut Chosen,
     unsupported: &mut Unsupported,
 ) {
-    let part: fn(&mut Settings, &str, &Value) -> Option<()> = match field {
+    let part: fn(&mut Chosen, &str, &Value) -> Option<()> = match field {
         "placementStrategy" => placement,
         "queueDepthPerAction" => queue_depth,
         "minRuntime" => min_runtime,
@@ -87,13 +116,14 @@ fn for_each<'v>(
         }
     };
     for (name, value) in parts {
-        if part(settings, name, value).is_none() {
+        if part(chosen, name, value).is_none() {
             unsupported.push(format!("spec.{field}.{name}: {value}"));
         }
     }
 }
 
-fn placement(settings: &mut Settings, of: &str, how: &Value) -> Option<()> {
+fn placement(chosen: &mut Chosen, of: &str, how: &Value) -> Option<()> {
+    let settings = &mut chosen.settings;
     let strategy = match how.as_str()? {
         "binpack" => Strategy::Binpack,
         "spread" => Strategy::Spread,
@@ -114,15 +144,16 @@ fn placement(settings: &mut Settings, of: &str, how: &Value) -> Option<()> {
     Some(())
 }
 
-fn queue_depth(settings: &mut Settings, action: &str, jobs: &Value) -> Option<()> {
+fn queue_depth(chosen: &mut Chosen, action: &str, jobs: &Value) -> Option<()> {
     let named = |one: &Action| words::action(*one) == action;
     let action = Action::ALL.into_iter().find(named)?;
     let jobs = usize::try_from(jobs.as_u64()?).ok()?;
-    settings.queue_depth.insert(action, jobs);
+    chosen.settings.queue_depth.insert(action, jobs);
     Some(())
 }
 
-fn min_runtime(settings: &mut Settings, against: &str, time: &Value) -> Option<()> {
+fn min_runtime(chosen: &mut Chosen, against: &str, time: &Value) -> Option<()> {
+    let settings = &mut chosen.settings;
     let time = parse_duration(time.as_str()?)?;
     match against {
         "preemptMinRuntime" => settings.preempt_min_runtime = time,
@@ -133,14 +164,17 @@ fn min_runtime(settings: &mut Settings, against: &str, time: &Value) -> Option<(
 }
 
 /// An option of KAI's scheduler. Both names of the first are in use.
-fn argument(settings: &mut Settings, name: &str, value: &Value) -> Option<()> {
+fn argument(chosen: &mut Chosen, name: &str, value: &Value) -> Option<()> {
     let text = value.as_str()?;
+    let settings = &mut chosen.settings;
     match name {
         "max-consolidation-preemptees" | "max-number-consolidation-preemptees" => {
             settings.max_consolidated = at_most(text)?;
         }
         "allow-consolidating-reclaim" => settings.consolidating_reclaim = text.parse().ok()?,
         "default-staleness-grace-period" => settings.grace = grace(text)?,
+        "restrict-node-scheduling" => chosen.keeps_kinds = text.parse().ok()?,
+        "full-hierarchy-fairness" => chosen.ignores_levels = !text.parse::<bool>().ok()?,
         _ => return None,
     }
     Some(())
@@ -174,6 +208,12 @@ mod tests {
             "metadata": {"name": name, "uid": name}, "spec": spec})
     }
 
+    fn entered(inventory: &Inventory) -> Cluster {
+        let mut cluster = Cluster::default();
+        enter(inventory, &mut cluster);
+        cluster
+    }
+
     fn inventory(objects: Vec<Value>) -> Inventory {
         Inventory::of(objects, &mut Remarks::default())
     }
@@ -186,8 +226,7 @@ mod tests {
             "args": {"allow-consolidating-reclaim": "false", "default-staleness-grace-period": "-1s",
                 "max-consolidation-preemptees": "3"}});
         let inventory = inventory(vec![shard("default", &said)]);
-        let mut settings = Settings::default();
-        enter(&inventory, &mut settings);
+        let settings = entered(&inventory).settings;
         assert_eq!(settings.gpu_nodes, Strategy::Spread);
         assert_eq!(settings.cards, Strategy::Spread);
         assert_eq!(settings.cpu_nodes, Strategy::Binpack);
@@ -207,8 +246,7 @@ mod tests {
             "args": {"leader-elect": "true", "default-staleness-grace-period": "soon"},
             "queueDepthPerAction": {"guess": 1}});
         let inventory = inventory(vec![shard("default", &said), shard("other", &json!({}))]);
-        let mut settings = Settings::default();
-        enter(&inventory, &mut settings);
+        let settings = entered(&inventory).settings;
         assert_eq!(
             format!("{settings:?}"),
             format!("{:?}", Settings::default())
@@ -233,11 +271,10 @@ mod tests {
     #[test]
     fn a_shard_for_some_nodes_does_not_count_for_all() {
         let spread = json!({"placementStrategy": {"gpu": "spread"}, "partitionLabelValue": "pool"});
-        let mut settings = Settings::default();
-        enter(&inventory(vec![shard("pool", &spread)]), &mut settings);
+        let settings = entered(&inventory(vec![shard("pool", &spread)])).settings;
         assert_eq!(settings.gpu_nodes, Strategy::Binpack);
         let everywhere = json!({"placementStrategy": {"gpu": "spread"}});
-        enter(&inventory(vec![shard("any", &everywhere)]), &mut settings);
+        let settings = entered(&inventory(vec![shard("any", &everywhere)])).settings;
         assert_eq!(settings.gpu_nodes, Strategy::Spread);
     }
 }

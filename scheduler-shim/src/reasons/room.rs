@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::books::Books;
 use super::words;
 use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
+use crate::objects::shards::kinds;
 use crate::objects::snapshot::Snapshot;
 
 mod cards;
@@ -205,6 +206,9 @@ fn lack(
     let mut wished = task.node_affinity.iter().map(|(label, _)| label);
     if wished.any(|label| marks.contains(&label.as_str()) && !node.labels.contains_key(label)) {
         return Some((Lack::Admission, silent(snapshot, &node.name)));
+    }
+    if let Some(why) = kinds::refused(task, node) {
+        return Some((Lack::Admission, why));
     }
     let (idle, _) = books.session.stock(&node.name)?;
     let is_partitions = matches!(task.cards, Cards::Partitions(_));

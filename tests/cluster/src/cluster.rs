@@ -129,6 +129,12 @@ impl Cluster {
         self.record.write(&self.folder)
     }
 
+    /// Notes that a server was started beside those that a cluster has.
+    pub(crate) fn add(&mut self, server: Server) -> Result<()> {
+        self.record.servers.push(server);
+        self.record.write(&self.folder)
+    }
+
     pub(crate) fn started(&self) -> &[Server] {
         &self.record.servers
     }

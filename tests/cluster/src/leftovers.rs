@@ -92,7 +92,8 @@ fn processes(folder: &Folder) -> Vec<(i32, String)> {
 /// Whether a server of this folder was started so: one of its words names a path below the folder.
 fn is_ours(command: &str, folder: &Folder) -> bool {
     let path = format!("{}/", folder.path().display());
-    const SERVERS: [&str; 7] = [
+    const SERVERS: [&str; 8] = [
+        "apportion-agent",
         "apportion-simd",
         "etcd",
         "kube-apiserver",

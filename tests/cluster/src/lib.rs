@@ -15,6 +15,7 @@ pub mod managed;
 pub mod missing;
 pub mod programs;
 pub mod release;
+pub mod stand_ins;
 
 mod certificates;
 mod cluster;

@@ -26,6 +26,7 @@ pub(crate) fn announce(cluster: &Cluster) -> Result<()> {
         cluster,
         &name,
         &json!({}),
+        &json!({}),
         &json!({"addresses": addresses(&name)}),
     )
 }
@@ -39,20 +40,31 @@ pub(crate) fn add_silent(cluster: &Cluster, count: u32) -> Result<()> {
             .map(|&(name, much)| (name.to_owned(), json!(much)))
             .collect::<serde_json::Map<_, _>>()
             .into();
-        let status = json!({
-            "addresses": addresses(&name),
-            "capacity": room,
-            "allocatable": room,
-            "conditions": [{"type": "Ready", "status": "True", "reason": "Announced",
-                "message": "exists at the API level only"}],
-            "nodeInfo": {"architecture": "amd64", "operatingSystem": "linux", "bootID": "", "machineID": "",
-                "systemUUID": "", "kernelVersion": "", "osImage": "", "containerRuntimeVersion": "",
-                "kubeletVersion": "", "kubeProxyVersion": ""},
-        });
         let taints = json!({"taints": [{"key": SILENT, "effect": "NoSchedule"}]});
-        apply(cluster, &name, &taints, &status)?;
+        add(cluster, &name, &taints, &json!({}), &room)?;
     }
     Ok(())
+}
+
+/// Writes a node that exists at the API level only, ready and with room.
+pub(crate) fn add(
+    cluster: &Cluster,
+    name: &str,
+    spec: &Value,
+    labels: &Value,
+    room: &Value,
+) -> Result<()> {
+    let status = json!({
+        "addresses": addresses(name),
+        "capacity": room,
+        "allocatable": room,
+        "conditions": [{"type": "Ready", "status": "True", "reason": "Announced",
+            "message": "exists at the API level only"}],
+        "nodeInfo": {"architecture": "amd64", "operatingSystem": "linux", "bootID": "", "machineID": "",
+            "systemUUID": "", "kernelVersion": "", "osImage": "", "containerRuntimeVersion": "",
+            "kubeletVersion": "", "kubeProxyVersion": ""},
+    });
+    apply(cluster, name, spec, labels, &status)
 }
 
 /// Whether the kubelet says that pods can run.
@@ -69,10 +81,19 @@ fn addresses(name: &str) -> Value {
     ])
 }
 
-fn apply(cluster: &Cluster, name: &str, spec: &Value, status: &Value) -> Result<()> {
-    let labels = json!({
+fn apply(
+    cluster: &Cluster,
+    name: &str,
+    spec: &Value,
+    more_labels: &Value,
+    status: &Value,
+) -> Result<()> {
+    let mut labels = json!({
         "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
     });
+    for (label, value) in more_labels.as_object().into_iter().flatten() {
+        labels[label] = value.clone();
+    }
     let node = json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": {"name": name, "labels": labels},

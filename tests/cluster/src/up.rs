@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Wanted {
     /// How many nodes exist at the API level only, besides the real one.
     pub silent_nodes: u32,
+    /// Whether [stand-ins](crate::stand_ins) come later.
+    pub stand_ins: bool,
     /// How many simulated cards the machine has.
     pub gpus: u32,
     /// The tree of `cargo xtask build`.
@@ -82,7 +84,7 @@ impl Start<'_> {
             folder: self.folder,
             ports: self.record.ports,
             binaries: self.binaries,
-            has_silent_nodes: self.wanted.silent_nodes > 0,
+            has_silent_nodes: self.wanted.silent_nodes > 0 || self.wanted.stand_ins,
         };
         self.start("cards", self.cards())?;
         self.start("etcd", plan.etcd())?;

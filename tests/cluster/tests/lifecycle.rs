@@ -104,6 +104,7 @@ fn wanted() -> Wanted {
     let test = env::current_exe().expect("a running program has a path");
     Wanted {
         silent_nodes: 0,
+        stand_ins: false,
         gpus: 1,
         staged: env::var_os("APPORTION_STAGED")
             .map(PathBuf::from)

@@ -36,20 +36,28 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// A cluster with one node where a shard with this spec counts, and a scheduler that goes by it.
+    fn with_shard(spec: &Value) -> Self {
+        let mut cluster = Self::bare();
+        cluster.add_node("node-1", &cards(4));
+        cluster
+            .plane
+            .apply(&[kind("SchedulingShard", "schedulingshards")]);
+        let established = ["wait", "--for=condition=Established", "--timeout=60s"];
+        let of = ["crd/schedulingshards.kai.scheduler"];
+        let _ = cluster.plane.kubectl(&[&established[..], &of].concat());
+        cluster.plane.apply(&[shard(spec)]);
+        cluster.options = vec!["--kai-settings".to_owned()];
+        cluster.start_scheduler();
+        cluster
+    }
+}
+
 #[test]
 fn a_shard_chooses_how_gpus_are_filled_and_says_what_of_it_does_not_count() {
-    let mut cluster = Cluster::bare();
-    cluster.add_node("node-1", &cards(4));
-    cluster
-        .plane
-        .apply(&[kind("SchedulingShard", "schedulingshards")]);
-    let established = ["wait", "--for=condition=Established", "--timeout=60s"];
-    let of = ["crd/schedulingshards.kai.scheduler"];
-    let _ = cluster.plane.kubectl(&[&established[..], &of].concat());
-    let first = json!({"placementStrategy": {"gpu": "binpack"}, "kValue": 2});
-    cluster.plane.apply(&[shard(&first)]);
-    cluster.options = vec!["--kai-settings".to_owned()];
-    cluster.start_scheduler();
+    let cluster =
+        Cluster::with_shard(&json!({"placementStrategy": {"gpu": "binpack"}, "kValue": 2}));
     cluster.says("False", "not in effect: spec.kValue");
     let small = |name: &str| pod(name, json!({"gpu-fraction": "0.1"}));
     cluster.plane.apply(&[small("a"), small("b")]);
@@ -72,4 +80,23 @@ fn a_shard_chooses_how_gpus_are_filled_and_says_what_of_it_does_not_count() {
     cluster.plane.apply(&[small("d")]);
     let spread: BTreeSet<String> = cluster.bound(4).into_values().collect();
     assert_eq!(spread.len(), 3, "each of the new ones opens a GPU");
+}
+
+#[test]
+fn arguments_of_a_shard_count_and_a_pod_says_what_it_waits_for() {
+    let cluster = Cluster::with_shard(&json!({"args": {"restrict-node-scheduling": "true"}}));
+    cluster.says("True", "every setting is in effect");
+    cluster
+        .plane
+        .apply(&[pod("a", json!({"gpu-fraction": "0.1"}))]);
+    cluster.eventually("the pod waits for a label", |pods| {
+        let conditions = pods.first()?["status"]["conditions"].as_array()?;
+        let mut messages = conditions.iter().filter_map(|one| one["message"].as_str());
+        messages
+            .any(|message| message.contains("restrict-node-scheduling"))
+            .then_some(())
+    });
+    let label = "node-role.kubernetes.io/gpu-worker=";
+    let _ = cluster.plane.kubectl(&["label", "node", "node-1", label]);
+    cluster.bound(1);
 }

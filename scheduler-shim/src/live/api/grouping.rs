@@ -1,7 +1,7 @@
 //! What is written about pod groups: their objects, the mark on their pods, and that pods are missing.
 //!
 //! Nobody waits for any of it, and there may be as much of it as there are pods. So it has a few requests of its own,
-//! and while pods are bound it is written slowly. A right that is missing is said once, not once for each
+//! and while pods are bound it is written slowly, but for the few groups that are made with their bindings. A right that is missing is said once, not once for each
 //! pod, and then asked for again now and then: somebody may grant it.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,7 +67,9 @@ impl GroupWriter {
         let Ok(_turn) = self.free.acquire().await else {
             return false;
         };
-        self.later.turn().await;
+        if !matches!(write, GroupWrite::Found(_)) {
+            self.later.turn().await;
+        }
         if self.is_refused() {
             return false;
         }
@@ -94,7 +96,7 @@ impl GroupWriter {
 
     async fn ask(&self, write: GroupWrite) -> Result<(), kube::Error> {
         match write {
-            GroupWrite::Create(object) => self.create(object).await,
+            GroupWrite::Create(object) | GroupWrite::Found(object) => self.create(object).await,
             GroupWrite::Change(namespace, name, change) => {
                 let groups = self.groups(&namespace);
                 let (parameters, patch) = (PatchParams::default(), Patch::Merge(change));
@@ -189,7 +191,10 @@ impl GroupWriter {
 fn name(write: &GroupWrite) -> String {
     match write {
         GroupWrite::Mark(pod, _) => format!("Pod {}", pod.full()),
-        GroupWrite::Create(_) | GroupWrite::Change(..) | GroupWrite::NotReady(..) => {
+        GroupWrite::Create(_)
+        | GroupWrite::Found(_)
+        | GroupWrite::Change(..)
+        | GroupWrite::NotReady(..) => {
             let subject = write.subject();
             subject.map_or_else(String::new, |(namespace, name)| {
                 format!("PodGroup {namespace}/{name}")

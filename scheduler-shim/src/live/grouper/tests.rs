@@ -70,7 +70,7 @@ impl Cluster {
 
     fn perform(&mut self, write: GroupWrite) {
         let changed = match write {
-            GroupWrite::Create(mut object) => {
+            GroupWrite::Create(mut object) | GroupWrite::Found(mut object) => {
                 object["metadata"]["uid"] = format!("uid-{}", self.writes).into();
                 object
             }
@@ -262,4 +262,32 @@ fn a_start_carries_the_group_unless_the_pod_names_it() {
     );
     cluster.settle();
     assert_eq!(cluster.model.joins(&find(&cluster)), None);
+}
+
+#[test]
+fn the_groups_of_a_few_pods_are_made_with_their_bindings_and_only_once() {
+    let mut cluster = Cluster::new(PodGroups::On);
+    let names: Vec<String> = (0..40).map(|number| format!("p{number}")).collect();
+    for name in &names {
+        cluster.put(pod(name, "apportion-scheduler"));
+    }
+    let found = |cluster: &Cluster, name: &String| cluster.model.pod(&format!("default/{name}"));
+    let starting: Vec<PodRef> = names
+        .iter()
+        .map(|name| found(&cluster, name).expect("it is there"))
+        .collect();
+    let now = cluster.now;
+    let effects = cluster.model.found_groups(now, starting.iter());
+    assert_eq!(effects.len(), 16);
+    for effect in effects {
+        let Effect::Group(write @ GroupWrite::Found(_)) = effect else {
+            panic!("{effect:?}");
+        };
+        cluster.writes += 1;
+        cluster.perform(write);
+    }
+    let again = cluster.model.found_groups(now, starting[..16].iter());
+    assert_eq!(again, []);
+    cluster.settle();
+    assert_eq!(cluster.groups.len(), 40);
 }

@@ -1,0 +1,45 @@
+//! Groups of pods that start now: a few are made at once, so that who follows a pod's annotation finds its group.
+//!
+//! In a burst that would be as many requests as bindings, at the worst time. So only the first few of a round are made
+//! at once; the others are made when the bindings are done.
+
+use std::time::Duration;
+
+use apportion_groups::Settings;
+
+use super::{GroupWrite, PodGroups, Subject};
+use crate::live::event::{Effect, PodRef};
+use crate::live::model::Model;
+
+/// How many groups of a round are made at once.
+const AT_ONCE: usize = 16;
+
+impl Model {
+    /// Makes the groups of the first of these pods, as far as they are missing.
+    pub(crate) fn found_groups<'s>(
+        &mut self,
+        now: Duration,
+        starting: impl Iterator<Item = &'s PodRef>,
+    ) -> Vec<Effect> {
+        let mut grouper = std::mem::take(&mut self.grouper);
+        let mut effects = Vec::new();
+        let settings = Settings::default();
+        let leaves_kais = grouper.leaves_kais();
+        let starting = starting.take_while(|_| grouper.whose != PodGroups::Off);
+        let members: Vec<_> = starting
+            .filter_map(|pod| self.member(pod, leaves_kais, &settings))
+            .take(AT_ONCE)
+            .collect();
+        for member in members {
+            let space = member.object.namespace().to_owned();
+            let group: Subject = (space, member.derived.name.to_string());
+            let write = self.write_group(&mut grouper, now, &member, &group);
+            effects.extend(write.map(|write| match write {
+                GroupWrite::Create(object) => GroupWrite::Found(object),
+                other => other,
+            }));
+        }
+        self.grouper = grouper;
+        effects.into_iter().map(Effect::Group).collect()
+    }
+}

@@ -1,0 +1,86 @@
+//! Queues as if there were no departments: KAI's `full-hierarchy-fairness` set to false.
+//!
+//! Each queue with a parent shares the cluster with all the others, below one queue without bounds. Queues without a
+//! parent, and their quotas and limits, count for nothing then.
+
+use std::time::Duration;
+
+use apportion_policy::Cluster;
+use apportion_policy::cluster::{Queue, Quota};
+
+/// What KAI calls the one parent.
+const PARENT: &str = "default";
+/// Nothing compares it with another.
+const PRIORITY: i32 = 0;
+
+/// Puts all queues with a parent below one queue.
+pub(super) fn ignore(cluster: &mut Cluster) {
+    cluster
+        .queues
+        .retain(|queue| queue.parent.is_some() && queue.name != PARENT);
+    for queue in &mut cluster.queues {
+        queue.parent = Some(PARENT.to_owned());
+    }
+    cluster.queues.push(Queue {
+        name: PARENT.to_owned(),
+        parent: None,
+        created: Duration::ZERO,
+        priority: PRIORITY,
+        cpu: Quota::UNLIMITED,
+        memory: Quota::UNLIMITED,
+        gpu: Quota::UNLIMITED,
+        usage: [0.0; 3],
+        preempt_min_runtime: None,
+        reclaim_min_runtime: None,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_department_bounds_nobody() {
+        let queue = |name: &str, parent: Option<&str>, limit: f64| Queue {
+            name: name.to_owned(),
+            parent: parent.map(str::to_owned),
+            created: Duration::ZERO,
+            priority: 100,
+            cpu: Quota::UNLIMITED,
+            memory: Quota::UNLIMITED,
+            gpu: Quota {
+                limit,
+                ..Quota::UNLIMITED
+            },
+            usage: [0.0; 3],
+            preempt_min_runtime: None,
+            reclaim_min_runtime: None,
+        };
+        let mut cluster = Cluster {
+            queues: vec![
+                queue("department", None, 0.0),
+                queue("team", Some("department"), 3.0),
+                queue("sub", Some("team"), 2.0),
+            ],
+            ..Cluster::default()
+        };
+        ignore(&mut cluster);
+        let seen: Vec<_> = cluster
+            .queues
+            .iter()
+            .map(|queue| {
+                (
+                    queue.name.as_str(),
+                    queue.parent.as_deref(),
+                    queue.gpu.limit,
+                )
+            })
+            .collect();
+        let expected = [
+            ("team", Some("default"), 3.0),
+            ("sub", Some("default"), 2.0),
+            ("default", None, -1.0),
+        ];
+        assert_eq!(seen, expected);
+    }
+}

@@ -1,0 +1,116 @@
+//! A stand-in for the kubelets of nodes that are objects only: it says that their pods run, and starts nothing.
+//!
+//! A pod that is bound to one of its nodes becomes ready at once. A pod whose programs are shells that sleep for a
+//! time and end is finished after that time. A pod that is being deleted is gone at once. It knows no volumes, no
+//! probes and no images: who tests those needs a real kubelet.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Api, Client};
+use serde_json::Value;
+use tokio_stream::StreamExt;
+
+mod programs;
+mod status;
+
+use programs::End;
+
+/// Says of the pods of some nodes that they run.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// A node that this program speaks for; can be repeated
+    #[arg(long = "node", required = true, value_name = "NAME")]
+    nodes: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let spoken = runtime
+        .context("failed to start")
+        .and_then(|runtime| runtime.block_on(speak(Arguments::parse())));
+    match spoken {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("apportion-stand-in-kubelet: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn speak(arguments: Arguments) -> Result<()> {
+    let nodes: BTreeSet<String> = arguments.nodes.into_iter().collect();
+    let client = Client::try_default().await;
+    let client = client.context("failed to find the API server")?;
+    let bound = Config::default().fields("spec.nodeName!=");
+    let mut events = pin!(watcher(Api::<Pod>::all(client.clone()), bound));
+    while let Some(event) = events.next().await {
+        let (Ok(Event::Apply(pod)) | Ok(Event::InitApply(pod))) = event else {
+            continue;
+        };
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+        if node.is_some_and(|node| nodes.contains(node)) {
+            tokio::spawn(serve(client.clone(), pod));
+        }
+    }
+    Ok(())
+}
+
+/// Brings one pod to its next state. What fails is tried again with the pod's next event.
+async fn serve(client: Client, pod: Pod) {
+    let metadata = &pod.metadata;
+    let (Some(namespace), Some(name)) = (&metadata.namespace, &metadata.name) else {
+        return;
+    };
+    let pods: Api<Pod> = Api::namespaced(client, namespace);
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_ref());
+    let served = if metadata.deletion_timestamp.is_some() {
+        let same = Preconditions {
+            uid: metadata.uid.clone(),
+            resource_version: None,
+        };
+        let at_once = DeleteParams::default().grace_period(0).preconditions(same);
+        pods.delete(name, &at_once).await.map(drop)
+    } else if phase.is_none_or(|phase| phase == "Pending") {
+        run(&pods, name, &pod).await
+    } else {
+        return;
+    };
+    if let Err(error) = served
+        && !is_over(&error)
+    {
+        eprintln!("{namespace}/{name}: {error}");
+    }
+}
+
+/// Says that the pod runs, and in time that it ended.
+async fn run(pods: &Api<Pod>, name: &str, pod: &Pod) -> Result<(), kube::Error> {
+    say(pods, name, status::running(pod)).await?;
+    if let Some(End { after, code }) = End::of(pod) {
+        tokio::time::sleep(Duration::from_secs(after)).await;
+        say(pods, name, status::ended(pod, code)).await?;
+    }
+    Ok(())
+}
+
+async fn say(pods: &Api<Pod>, name: &str, status: Value) -> Result<(), kube::Error> {
+    let parameters = PatchParams::default();
+    let patch = Patch::Strategic(status);
+    pods.patch_status(name, &parameters, &patch).await.map(drop)
+}
+
+/// Whether the pod is gone, or another one has its name.
+fn is_over(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404 || status.code == 409)
+}

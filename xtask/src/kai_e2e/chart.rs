@@ -1,0 +1,101 @@
+//! The chart as a user of KAI installs it: KAI's namespace, names, settings and PodGroups.
+//!
+//! The pods share the network of their node, so the second replica of the scheduler gets another port. Agents stand
+//! on nodes without containers, so the chart's DaemonSet has none.
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use apportion_cluster::Cluster;
+use serde_json::{Value, json};
+
+use crate::steps::run;
+use crate::workspace::Workspace;
+
+/// Where KAI is.
+pub(super) const NAMESPACE: &str = "kai-scheduler";
+/// What KAI calls its programs, and the webhook.
+const DEPLOYMENTS: [&str; 3] = ["kai-scheduler-default", "binder", "admission"];
+
+pub(super) fn install(workspace: &Workspace, cluster: &Cluster) -> Result<()> {
+    let [scheduler, binder, webhook, health] = [(); 4].map(|()| free_port());
+    let (scheduler, binder, webhook, health) = (scheduler?, binder?, webhook?, health?);
+    let values = format!(
+        "schedulerNames={{apportion-scheduler,kai-scheduler}},scheduler.kaiNames=true,scheduler.kaiSettings=true,\
+         scheduler.podGroups=on,image.pullPolicy=Never,scheduler.port={scheduler},webhook.port={webhook},\
+         webhook.healthPort={health},webhook.url=https://127.0.0.1:{webhook},webhook.hostNetwork=true,\
+         webhook.replicas=1,nodeSelector.apportion\\.test/none=none,\
+         scheduler.nodeSelector.kubernetes\\.io/hostname={node},webhook.nodeSelector.kubernetes\\.io/hostname={node}",
+        node = cluster.node()
+    );
+    let way = format!(
+        "env[0].name=KUBERNETES_SERVICE_HOST,env[0].value=127.0.0.1,\
+         env[1].name=KUBERNETES_SERVICE_PORT,env[1].value={}",
+        cluster.apiserver_port()
+    );
+    let everywhere = r#"[{"operator": "Exists"}]"#;
+    let mut helm = cluster.helm_command();
+    helm.args(["install", "apportion", "--create-namespace"])
+        .arg(workspace.root.join("runtime-class/chart/apportion"))
+        .args(["--namespace", NAMESPACE, "--set", &values])
+        .args(["--set-string", &way])
+        .args(["--set-json", &format!("scheduler.tolerations={everywhere}")])
+        .args(["--set-json", &format!("webhook.tolerations={everywhere}")]);
+    run(quiet(&mut helm))?;
+    move_port(cluster, scheduler, binder)
+}
+
+/// Waits until its programs run.
+pub(super) fn await_it(cluster: &Cluster) -> Result<()> {
+    for name in DEPLOYMENTS {
+        let what = format!("deployment/{name}");
+        let wait = [
+            "rollout",
+            "status",
+            &what,
+            "-n",
+            NAMESPACE,
+            "--timeout=180s",
+        ];
+        cluster.kubectl(&wait)?;
+    }
+    Ok(())
+}
+
+/// Makes the second replica listen elsewhere.
+fn move_port(cluster: &Cluster, from: u16, to: u16) -> Result<()> {
+    let get = ["get", "deployment", "binder", "-n", NAMESPACE, "-o", "json"];
+    let binder: Value = serde_json::from_str(&cluster.kubectl(&get)?)?;
+    let arguments = binder["spec"]["template"]["spec"]["containers"][0]["args"].as_array();
+    let mut arguments = arguments.into_iter().flatten();
+    let listens = format!("--address=0.0.0.0:{from}");
+    let place = arguments.position(|argument| argument.as_str() == Some(&listens));
+    let place = place.context("the scheduler is not told where to listen")?;
+    let container = "/spec/template/spec/containers/0";
+    let patch = json!([
+        {"op": "replace", "path": format!("{container}/ports/0/containerPort"), "value": to},
+        {"op": "replace", "path": format!("{container}/args/{place}"),
+            "value": format!("--address=0.0.0.0:{to}")},
+    ]);
+    let patch = patch.to_string();
+    let words = ["patch", "deployment", "binder", "-n", NAMESPACE];
+    cluster.kubectl(&[&words[..], &["--type=json", "-p", &patch]].concat())?;
+    Ok(())
+}
+
+/// Starts its programs anew.
+pub(super) fn restart(cluster: &Cluster) -> Result<()> {
+    let all = ["delete", "pods", "--all", "--now", "-n", NAMESPACE];
+    cluster.kubectl(&all)?;
+    await_it(cluster)
+}
+
+fn quiet(command: &mut Command) -> &mut Command {
+    command.stdout(std::process::Stdio::null())
+}
+
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("failed to find a free port")?;
+    Ok(listener.local_addr()?.port())
+}

@@ -1,0 +1,58 @@
+//! The kinds of other operators whose workloads KAI's suite creates: from the versions that the checkout of KAI names.
+//!
+//! The operators themselves are not there. A stand-in creates the children of their objects.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use apportion_cluster::Cluster;
+
+/// The Go module of an operator, and where it keeps the definitions of its kinds.
+const KINDS: &[(&str, &[&str])] = &[
+    (
+        "github.com/kubeflow/training-operator",
+        &[
+            "manifests/base/crds/kubeflow.org_jaxjobs.yaml",
+            "manifests/base/crds/kubeflow.org_pytorchjobs.yaml",
+            "manifests/base/crds/kubeflow.org_tfjobs.yaml",
+            "manifests/base/crds/kubeflow.org_xgboostjobs.yaml",
+        ],
+    ),
+    (
+        "github.com/kubeflow/mpi-operator",
+        &["manifests/base/kubeflow.org_mpijobs.yaml"],
+    ),
+    (
+        "sigs.k8s.io/jobset",
+        &["config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"],
+    ),
+];
+
+/// Installs the kinds.
+pub(super) fn install_kinds(cluster: &Cluster, dir: &Path) -> Result<()> {
+    for (module, files) in KINDS {
+        let folder = folder(dir, module)?;
+        for file in *files {
+            let file = folder.join(file).display().to_string();
+            // Some are too large for what `kubectl apply` remembers.
+            cluster.kubectl(&["apply", "--server-side", "-f", &file])?;
+        }
+    }
+    Ok(())
+}
+
+/// Where Go keeps a module in the version that the checkout names.
+fn folder(dir: &Path, module: &str) -> Result<PathBuf> {
+    let mut go = Command::new("go");
+    go.current_dir(dir)
+        .args(["list", "-m", "-f", "{{.Dir}}", module]);
+    let output = go.output().context("failed to start go")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        output.status.success() && !said.trim().is_empty(),
+        "go list -m {module}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(said.trim().into())
+}

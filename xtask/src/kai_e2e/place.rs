@@ -1,0 +1,137 @@
+//! The cluster as KAI's suite expects one: its own node pool of seven nodes, and the chart in place of KAI.
+//!
+//! KAI's suite runs on kind with four nodes of eight GPUs with a device plugin, two with dynamic resource allocation
+//! and one without GPUs. Here are the first four and the last; claims are not served.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use apportion_cluster::stand_ins::{self, Account, StandIn};
+use apportion_cluster::{Cluster, image};
+use serde_json::json;
+
+use super::{chart, operators};
+use crate::stage;
+use crate::steps::run;
+use crate::workspace::Workspace;
+
+/// The stand-in for kubelets, and the one for the operators of others.
+const KUBELET: &str = "apportion-stand-in-kubelet";
+const OPERATOR: &str = "apportion-stand-in-operator";
+/// What the memory of a GPU is in KAI's pool, in MiB.
+const GPU_MEMORY: u32 = 11441;
+const GPUS: u32 = 8;
+/// Nodes with GPUs.
+const GPU_NODES: usize = 4;
+
+/// Makes the cluster ready. One that is ready gets the programs as they are now.
+pub(super) fn prepare(workspace: &Workspace, cluster: &mut Cluster, dir: &Path) -> Result<()> {
+    run(workspace
+        .cargo_build_for_tests()
+        .args(["--bin", KUBELET, "--bin", OPERATOR]))?;
+    let staged = stage::build(workspace, false)?;
+    let is_ready = cluster
+        .servers()
+        .any(|(name, _)| name == stand_ins::KUBELET);
+    let news = load(cluster, &staged)?;
+    if is_ready {
+        return if news {
+            chart::restart(cluster)
+        } else {
+            Ok(())
+        };
+    }
+    keep_for_the_chart(cluster)?;
+    add_storage(cluster)?;
+    operators::install_kinds(cluster, dir)?;
+    chart::install(workspace, cluster)?;
+    let account = Account {
+        namespace: chart::NAMESPACE,
+        name: "apportion-agent",
+    };
+    let kubelet = workspace.target.join("debug").join(KUBELET);
+    stand_ins::start(cluster, &nodes(), account, &staged, &kubelet)?;
+    let operator = workspace.target.join("debug").join(OPERATOR);
+    stand_ins::start_beside(cluster, "stand-in-operator", &operator)?;
+    chart::await_it(cluster)
+}
+
+/// Loads the images of the programs in `staged`; whether they are others than before.
+fn load(cluster: &Cluster, staged: &Path) -> Result<bool> {
+    let program = staged.join("bin/apportion-scheduler");
+    let changed = fs::metadata(&program)?.modified()?;
+    let stamp = cluster.folder().path().join("kai-e2e.stamp");
+    let loaded = fs::metadata(&stamp).and_then(|stamp| stamp.modified());
+    if loaded.is_ok_and(|loaded| changed <= loaded) {
+        return Ok(false);
+    }
+    for image in image::released(staged)? {
+        image::import(cluster, &image)?;
+    }
+    fs::write(&stamp, "")?;
+    Ok(true)
+}
+
+/// The node with the kubelet is kind's control plane: only the chart runs there, and only the chart's pods share its
+/// network.
+fn keep_for_the_chart(cluster: &Cluster) -> Result<()> {
+    let node = cluster.node();
+    let taint = "node-role.kubernetes.io/control-plane=:NoSchedule";
+    cluster.kubectl(&["taint", "node", &node, taint, "--overwrite"])?;
+    let ours = json!({"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In",
+        "values": [chart::NAMESPACE]}]});
+    let narrowed = json!({"spec": {"matchResources": {"namespaceSelector": ours}}}).to_string();
+    let binding = "mutatingadmissionpolicybinding/apportion.test";
+    cluster.kubectl(&["patch", binding, "--type=merge", "-p", &narrowed])?;
+    Ok(())
+}
+
+/// What a CSI driver says of the nodes: the suite asks for OpenEBS's. Nothing is provisioned.
+fn add_storage(cluster: &Cluster) -> Result<()> {
+    let driver = "local.csi.openebs.io";
+    cluster.apply(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": driver},
+        "spec": {"storageCapacity": true, "attachRequired": false}}))?;
+    let namespace = "openebs";
+    cluster.apply(
+        &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+    )?;
+    for node in nodes() {
+        cluster.apply(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
+            "metadata": {"name": node.name, "namespace": namespace}, "storageClassName": "openebs-lvmpv",
+            "capacity": "10Gi",
+            "nodeTopology": {"matchLabels": {"kubernetes.io/hostname": node.name}}}))?;
+    }
+    Ok(())
+}
+
+fn nodes() -> Vec<StandIn> {
+    let room = || {
+        let room = [
+            ("cpu", "8"),
+            ("memory", "32Gi"),
+            ("pods", "110"),
+            ("ephemeral-storage", "200Gi"),
+        ];
+        room.map(|(name, much)| (name, much.to_owned())).to_vec()
+    };
+    let with_gpus = (1..=GPU_NODES).map(|number| StandIn {
+        name: format!("gpu-{number}"),
+        gpus: GPUS,
+        gpu_memory: GPU_MEMORY,
+        room: room(),
+        labels: vec![
+            ("nvidia.com/gpu.memory", GPU_MEMORY.to_string()),
+            ("nvidia.com/gpu.count", GPUS.to_string()),
+            ("nvidia.com/gpu.deploy.device-plugin", "true".to_owned()),
+        ],
+    });
+    let without = StandIn {
+        name: "cpu-1".to_owned(),
+        gpus: 0,
+        gpu_memory: 0,
+        room: room(),
+        labels: Vec::new(),
+    };
+    with_gpus.chain([without]).collect()
+}

@@ -1,0 +1,169 @@
+//! Why specs do not pass: a row for each cause. A spec that fails without a row is a fault of ours.
+
+/// One cause.
+struct Row {
+    /// How the folder of the suite begins.
+    folder: &'static str,
+    /// What the spec's name contains.
+    spec: &'static str,
+    why: &'static str,
+}
+
+/// Suites that need programs or kinds which are not there: each spec would wait for them in vain.
+const NOT_RUN: &[&str] = &[
+    "admission",
+    "api/config",
+    "gitops",
+    "numa",
+    "scale",
+    "timeaware",
+    "upgrade",
+];
+
+/// What several rows say.
+const CLAIMS: &str = "needs resource claims, which Apportion does not serve";
+const CONFIG: &str = "changes a Config, of which nothing is in effect; the chart's values are";
+const CONFIG_MAPS: &str =
+    "reads the ConfigMaps that KAI makes for each shared pod; Apportion needs none";
+const OPERATORS: &str = "needs an operator for which no stand-in is there";
+
+const ROWS: &[Row] = &[
+    Row {
+        folder: "gitops",
+        spec: "",
+        why: "installs KAI itself, by Argo CD",
+    },
+    Row {
+        folder: "upgrade",
+        spec: "",
+        why: "installs two versions of KAI itself",
+    },
+    Row {
+        folder: "scale",
+        spec: "",
+        why: "needs KWOK's operator and up to 500 nodes of it; `cargo xtask bench -- api` measures such sizes",
+    },
+    Row {
+        folder: "numa",
+        spec: "",
+        why: "needs NodeResourceTopology objects, which Apportion does not read, and KAI's exporter for them",
+    },
+    Row {
+        folder: "timeaware",
+        spec: "",
+        why: "needs the Prometheus that KAI's operator installs",
+    },
+    Row {
+        folder: "allocate/resources",
+        spec: "ynamic resource",
+        why: CLAIMS,
+    },
+    Row {
+        folder: "allocate/resources",
+        spec: "DRA-backed",
+        why: CLAIMS,
+    },
+    Row {
+        folder: "preempt",
+        spec: "Dynamic Resources",
+        why: CLAIMS,
+    },
+    Row {
+        folder: "preempt",
+        spec: "DRA claims",
+        why: CLAIMS,
+    },
+    Row {
+        folder: "reclaim",
+        spec: "Reclaim DRA",
+        why: CLAIMS,
+    },
+    Row {
+        folder: "allocate/topology",
+        spec: "8 nodes",
+        why: "skips itself: it needs eight nodes with GPUs, and here are four, as in KAI's usual test cluster",
+    },
+    Row {
+        folder: "admission/deviceaccess",
+        spec: "",
+        why: CONFIG,
+    },
+    Row {
+        folder: "api/config",
+        spec: "",
+        why: CONFIG,
+    },
+    Row {
+        folder: "allocate/priority",
+        spec: "",
+        why: CONFIG,
+    },
+    Row {
+        folder: "allocate/node_order",
+        spec: "Schedule on same GPU",
+        why: CONFIG_MAPS,
+    },
+    Row {
+        folder: "allocate/node_order",
+        spec: "Schedule on different gpus",
+        why: CONFIG_MAPS,
+    },
+    Row {
+        folder: "integrations/k8s_native",
+        spec: "leak config maps",
+        why: CONFIG_MAPS,
+    },
+    Row {
+        folder: "allocate/predicates",
+        spec: "Not scheduling if configmap doesn't exist",
+        why: "the scheduler does not look for the ConfigMaps that a pod mounts; the kubelet waits for them",
+    },
+    Row {
+        folder: "preempt",
+        spec: "Max Pods Limit",
+        why: "skips itself: it looks for nodes with a resource called `gpu`, which KAI's own test cluster lacks, too",
+    },
+    Row {
+        folder: "integrations/third_party/kubeflow.org/mpi",
+        spec: "MPIJob - V1",
+        why: OPERATORS,
+    },
+    Row {
+        folder: "integrations/third_party/knative",
+        spec: "",
+        why: OPERATORS,
+    },
+    Row {
+        folder: "integrations/third_party/ray.io",
+        spec: "",
+        why: OPERATORS,
+    },
+    Row {
+        folder: "integrations/third_party/leader_worker_set",
+        spec: "",
+        why: OPERATORS,
+    },
+    Row {
+        folder: "integrations/third_party/karta",
+        spec: "",
+        why: "needs Karta's kinds and the Deployment of KAI's pod grouper",
+    },
+    Row {
+        folder: "integrations/third_party/hamicore",
+        spec: "",
+        why: "needs a GPU, and the plugin for HAMi-core of KAI's binder",
+    },
+];
+
+/// Whether a suite is listed and not run.
+pub(super) fn not_run(folder: &str) -> bool {
+    NOT_RUN.iter().any(|prefix| folder.starts_with(prefix))
+}
+
+/// Why a spec does not pass.
+pub(super) fn why(folder: &str, spec: &str) -> Option<&'static str> {
+    let row = ROWS
+        .iter()
+        .find(|row| folder.starts_with(row.folder) && spec.contains(row.spec));
+    row.map(|row| row.why)
+}

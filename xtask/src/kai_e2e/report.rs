@@ -1,0 +1,173 @@
+//! What became of each spec, as Ginkgo reports it and as it is kept between runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// How Ginkgo says that it left a spec out because another one failed.
+const EARLIER: &str = "earlier spec in an ordered container failed";
+/// The same, where what comes before the specs failed.
+const BEFORE: &str = "BeforeAll";
+
+/// What became of a spec.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum State {
+    Passed,
+    Failed,
+    /// It said itself that it can't run here.
+    Skipped,
+    /// Its suite was not started.
+    NotRun,
+}
+
+/// One spec.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Spec {
+    /// Its containers' texts and its own.
+    pub(super) name: String,
+    pub(super) state: State,
+    /// Why it failed or was skipped.
+    pub(super) message: String,
+    /// How long it took.
+    pub(super) seconds: u64,
+    /// The containers that could not be set up for it, where that is why it failed.
+    #[serde(default)]
+    unprepared: Option<String>,
+}
+
+impl Spec {
+    /// Whether another spec is the reason that this one was not run.
+    pub(super) fn was_passed_over(&self) -> bool {
+        self.state == State::Skipped && self.message.contains(EARLIER)
+    }
+
+    fn of(report: &Value) -> Option<Self> {
+        if report["LeafNodeType"] != "It" {
+            return None;
+        }
+        let containers = report["ContainerHierarchyTexts"].as_array();
+        let texts = containers.into_iter().flatten().filter_map(Value::as_str);
+        let texts: Vec<&str> = texts.chain(report["LeafNodeText"].as_str()).collect();
+        let state = match report["State"].as_str()? {
+            "passed" => State::Passed,
+            "skipped" | "pending" => State::Skipped,
+            _ => State::Failed,
+        };
+        let failure = &report["Failure"];
+        let message = failure["Message"].as_str().unwrap_or_default();
+        let depth = failure["FailureNodeContainerIndex"].as_u64().unwrap_or(0);
+        let is_unprepared = state == State::Failed && failure["FailureNodeType"] == BEFORE;
+        let containers = texts.iter().take(usize::try_from(depth).ok()? + 1);
+        let containers: Vec<&str> = containers.copied().collect();
+        Some(Self {
+            name: texts.join(" "),
+            state,
+            message: message.to_owned(),
+            seconds: report["RunTime"].as_u64().unwrap_or_default() / 1_000_000_000,
+            unprepared: is_unprepared.then(|| containers.join(" ")),
+        })
+    }
+}
+
+/// Counts what was passed over as failed where its containers could not be set up: to run it again would change nothing.
+pub(super) fn settle(specs: &mut [Spec]) {
+    let failed: Vec<Spec> = specs
+        .iter()
+        .filter(|spec| spec.unprepared.is_some())
+        .cloned()
+        .collect();
+    for spec in specs.iter_mut().filter(|spec| spec.was_passed_over()) {
+        let is_within = |failed: &&Spec| {
+            let containers = failed.unprepared.as_deref();
+            containers.is_some_and(|containers| spec.name.starts_with(containers))
+        };
+        if let Some(failed) = failed.iter().find(is_within) {
+            spec.state = State::Failed;
+            spec.message.clone_from(&failed.message);
+        }
+    }
+}
+
+/// The specs of Ginkgo's report that were to be run.
+pub(super) fn of_ginkgo(file: &Path) -> Result<Vec<Spec>> {
+    let reading = || format!("failed to read {}", file.display());
+    let text = fs::read_to_string(file).with_context(reading)?;
+    let suites: Vec<Value> = serde_json::from_str(&text).with_context(reading)?;
+    let specs = suites
+        .iter()
+        .flat_map(|suite| suite["SpecReports"].as_array().into_iter().flatten());
+    Ok(specs.filter_map(Spec::of).collect())
+}
+
+fn place(folder: &Path, suite: &str) -> PathBuf {
+    folder.join(format!("{}.json", suite.replace('/', "_")))
+}
+
+/// Keeps what became of a suite.
+pub(super) fn write(folder: &Path, suite: &str, specs: &[Spec]) -> Result<()> {
+    let path = place(folder, suite);
+    fs::write(&path, serde_json::to_string_pretty(specs)?)
+        .with_context(|| format!("failed to write {}", path.display()))
+}
+
+/// What became of a suite when it was run last.
+pub(super) fn read(folder: &Path, suite: &str) -> Result<Option<Vec<Spec>>> {
+    let path = place(folder, suite);
+    match fs::read(&path) {
+        Err(_) => Ok(None),
+        Ok(text) => {
+            let specs = serde_json::from_slice(&text);
+            Ok(Some(specs.with_context(|| {
+                format!("failed to read {}", path.display())
+            })?))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(state: &str, message: &str) -> Spec {
+        let report = json!({"LeafNodeType": "It", "ContainerHierarchyTexts": ["Quota", "GPU"],
+            "LeafNodeText": "runs", "State": state, "RunTime": 2_500_000_000_u64,
+            "Failure": {"Message": message}});
+        Spec::of(&report).expect("it is a spec")
+    }
+
+    #[test]
+    fn a_spec_has_the_name_that_a_person_sees() {
+        let spec = spec("passed", "");
+        assert_eq!((spec.name.as_str(), spec.seconds), ("Quota GPU runs", 2));
+    }
+
+    #[test]
+    fn what_could_not_be_set_up_is_not_run_again() {
+        let failed = json!({"LeafNodeType": "It", "ContainerHierarchyTexts": ["Quota", "GPU"],
+            "LeafNodeText": "runs", "State": "failed",
+            "Failure": {"Message": "no driver", "FailureNodeType": "BeforeAll", "FailureNodeContainerIndex": 0}});
+        let after = "Spec skipped because an earlier spec in an ordered container failed";
+        let mut specs = [
+            Spec::of(&failed).expect("it is a spec"),
+            spec("skipped", after),
+        ];
+        settle(&mut specs);
+        assert_eq!(specs[1].state, State::Failed);
+        assert_eq!(specs[1].message, "no driver");
+    }
+
+    #[test]
+    fn a_spec_that_another_kept_from_running_is_run_again() {
+        let after = "Spec skipped because an earlier spec in an ordered container failed";
+        assert!(spec("skipped", after).was_passed_over());
+        assert!(!spec("skipped", "the cluster has no such driver").was_passed_over());
+        assert!(!spec("failed", "earlier").was_passed_over());
+    }
+}
