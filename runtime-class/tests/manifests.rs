@@ -171,7 +171,7 @@ fn the_agent_reads_no_secret_and_writes_no_pod() {
                 let reads = BTreeSet::from(["get", "list", "watch"]);
                 let is_ours = strings(&rule["apiGroups"]) == ["apportion.dev"].into();
                 let is_allowed = match resources.iter().next() {
-                    Some(&"pods" | &"nodes") => verbs.is_subset(&reads),
+                    Some(&"pods" | &"nodes" | &"resourceslices") => verbs.is_subset(&reads),
                     Some(&"certificatesigningrequests") => !verbs.contains("patch"),
                     Some(&"nodes/status") => verbs == ["patch"].into(),
                     Some(&"pods/eviction") => verbs == ["create"].into(),

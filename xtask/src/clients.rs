@@ -8,11 +8,11 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::steps::{run, succeeds};
+use crate::steps::{run, succeeds, typed};
 use crate::workspace::Workspace;
 
 /// The Python of an environment that holds all clients, made on first use; `Err` says what is missing.
@@ -81,11 +81,35 @@ fn pip_install(python: &Path, options: &[&OsStr], wanted: &Path) -> Result<()> {
         "--quiet",
         "--disable-pip-version-check",
     ];
-    run(Command::new(python)
+    let mut command = Command::new(python);
+    command
         .args(pip)
         .args(options)
         .arg("--requirement")
-        .arg(wanted))
+        .arg(wanted);
+    // pip does not go on with a download that broke off.
+    tried(&mut command).or_else(|_| tried(&mut command))
+}
+
+/// Runs pip; an error ends with what pip said last, such as that the disk is full.
+fn tried(pip: &mut Command) -> Result<()> {
+    let ended = pip
+        .stderr(Stdio::piped())
+        .spawn()
+        .and_then(|pip| pip.wait_with_output())
+        .with_context(|| format!("failed to start {}", typed(pip)))?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    eprint!("{said}");
+    if ended.status.success() {
+        return Ok(());
+    }
+    let last = said.lines().rfind(|line| !line.trim().is_empty());
+    bail!(
+        "{} ended with {}: {}",
+        typed(pip),
+        ended.status,
+        last.unwrap_or("it printed no error")
+    )
 }
 
 /// Whether leaving a suite out is a failure.

@@ -7,6 +7,7 @@ use std::env;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::{slice, thread};
 
 use anyhow::{Context, Result, bail};
 use apportion_cluster::binaries::{self, Binaries};
@@ -316,27 +317,43 @@ fn test(
     if needs_one && !ran_before {
         bring_up(workspace, folder, shape)?;
     }
-    let mut failed = Vec::new();
-    let mut run_one = |program: &TestProgram, more: &[&str]| {
-        println!("\n     Running {} {}", program.package, program.target);
-        let mut command = program.command();
+    let prepare = |command: &mut Command, more: &[&str]| {
         command
             .args(more)
             .args(args)
             .env(CLUSTER, folder.path())
             .env("APPORTION_STAGED", workspace.staged(shape.release));
+    };
+    let mut failed = Vec::new();
+    let mut run_one = |program: &TestProgram, more: &[&str]| {
+        println!("\n     Running {} {}", program.package, program.target);
+        let mut command = program.command();
+        prepare(&mut command, more);
         if run(&mut command).is_err() {
             failed.push(program.target.clone());
         }
     };
-    // One after another: they share the node.
-    of_package(SUITES).for_each(|program| run_one(program, &[]));
-    if needs_one && !ran_before {
-        end(folder)?;
-    }
-    if let Some(program) = scheduler {
-        // Two at once are enough for a small machine.
-        run_one(program, &["--test-threads=2"]);
+    match scheduler {
+        // Two tests at once are enough for a small machine.
+        Some(program) if !needs_one => run_one(program, &["--test-threads=2"]),
+        _ => {
+            let succeeded = thread::scope(|scope| {
+                // It waits as much as the others do, so it runs beside them; its output is shown when it ends.
+                let beside = scheduler.map(|program| {
+                    let prepare = |command: &mut Command| prepare(command, &["--test-threads=1"]);
+                    scope.spawn(move || test_programs::run(slice::from_ref(program), 1, &prepare))
+                });
+                // One after another: they share the node.
+                of_package(SUITES).for_each(|program| run_one(program, &[]));
+                if !ran_before {
+                    end(folder)?;
+                }
+                anyhow::Ok(beside.is_none_or(|suite| suite.join().is_ok_and(|it| it.failed == 0)))
+            })?;
+            if !succeeded {
+                failed.push("scheduler".to_owned());
+            }
+        }
     }
     match failed.is_empty() {
         true => Ok(()),

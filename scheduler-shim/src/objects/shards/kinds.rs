@@ -8,9 +8,9 @@ use apportion_policy::cluster::{Cards, Node, Task};
 /// KAI's labels, of which only the presence counts.
 const FOR_GPUS: &str = "node-role.kubernetes.io/gpu-worker";
 const FOR_OTHERS: &str = "node-role.kubernetes.io/cpu-worker";
-/// What a label becomes that pods ask for: its value says nothing.
-const TAKES_GPU_PODS: &str = "apportion.dev/takes-gpu-pods";
-const TAKES_OTHER_PODS: &str = "apportion.dev/takes-other-pods";
+/// What a label becomes that pods ask for: its value says nothing. No node can have such a label itself.
+const TAKES_GPU_PODS: &str = "(takes pods with GPUs)";
+const TAKES_OTHER_PODS: &str = "(takes other pods)";
 const YES: &str = "yes";
 
 /// Lets pods go only to nodes with the label of their kind.
