@@ -83,6 +83,9 @@ fn measure(arguments: &Arguments) -> Result<()> {
         .enable_all()
         .build()?;
     println!("{}", surroundings(arguments));
+    if arguments.idle > 0 {
+        alone(&plane, Duration::from_secs(arguments.idle));
+    }
     let cluster = runtime.block_on(Cluster::make(&plane, arguments.nodes, arguments.cards))?;
     let delay = Duration::from_millis(arguments.delay);
     let kubeconfig = match arguments.delay {
@@ -158,6 +161,19 @@ fn measure(arguments: &Arguments) -> Result<()> {
         scheduler = next;
     }
     scheduler.stop(&plane)
+}
+
+/// What the control plane uses while nobody is there, which is no cost of ours.
+fn alone(plane: &ControlPlane, time: Duration) {
+    // It makes its own objects first.
+    std::thread::sleep(Duration::from_secs(20));
+    let usage = || plane.processes().map(Usage::of);
+    let before = usage();
+    std::thread::sleep(time);
+    for ((name, before), after) in ["etcd", "kube-apiserver"].iter().zip(before).zip(usage()) {
+        let part = after.since(&before).part_of(time);
+        println!("{name} alone: {part:.3} of a processor");
+    }
 }
 
 /// Pods that take the place of others. Who is evicted beyond them is a bug, on however busy a machine.

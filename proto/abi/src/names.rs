@@ -229,14 +229,14 @@ pub fn is_foreign_card(resource: &str, device: &str) -> bool {
 }
 
 /// How often an agent writes its node's `GpuNode`, also where nothing changed. It is seldom, because each write costs
-/// the API server some milliseconds and there may be thousands of nodes: a scheduler that speaks with the agent needs no
-/// other sign of life.
-pub const HEARTBEAT: Duration = Duration::from_secs(600);
+/// the API server 14 ms of a processor and there may be thousands of nodes: a scheduler that speaks with the agent needs
+/// no other sign of life.
+pub const HEARTBEAT: Duration = Duration::from_secs(3600);
 /// Between two of its writes of what is used, while that changes much.
 pub const USE_PACE: Duration = Duration::from_secs(30);
 /// Between two of its writes of what was given, while that keeps changing.
 pub const PACE: Duration = Duration::from_secs(5);
-/// After how long without one a reader takes an agent for gone with which nobody speaks: two were missed.
-pub const SILENT_AFTER: Duration = Duration::from_secs(1300);
-/// After how long the scheduler says that an agent is silent with which it spoke.
+/// After how long without one the scheduler takes an agent for gone that has no address: two were missed.
+pub const SILENT_AFTER: Duration = Duration::from_secs(7300);
+/// After how long without an answer the scheduler says that an agent with an address is silent.
 pub const LOST_AFTER: Duration = Duration::from_secs(100);

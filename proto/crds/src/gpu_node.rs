@@ -56,7 +56,7 @@ pub struct GpuNodeStatus {
     /// Version of the NVIDIA driver.
     #[serde(default)]
     pub driver_version: String,
-    /// When the agent last reported, at least every 10 minutes.
+    /// When the agent last reported, at least every hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_time: Option<Time>,
     /// Whether the GPUs are simulated.

@@ -75,7 +75,7 @@ impl Tenure {
 
     /// How long after an answer it is asked again.
     pub(super) fn period(&self) -> Duration {
-        self.written / 5
+        self.written / 3
     }
 
     /// How long an answer is awaited.
