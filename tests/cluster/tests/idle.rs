@@ -67,6 +67,8 @@ fn an_agent_without_a_driver_waits_and_serves_when_one_appears() {
     );
     let release = Release::prepare(STATE, &values, &[]);
     release.install();
+    // Another suite's agent may have left one.
+    release.kubectl(&["delete", "gpunodes", "--all"]);
     // A node without GPUs keeps no rollout waiting.
     release.rolled_out();
     eventually("a metric says that the agent waits", || {
