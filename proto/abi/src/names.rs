@@ -65,9 +65,30 @@ names! {
             written_by: "user", read_by: "webhook, scheduler",
             "Share of the container NAME, in the words of KAI 0.18; several containers of a pod may have one";
         ANNOTATION_CONTAINER_REQUEST "nvidia.com/container.NAME.gpu-memory.request" "annotation of a pod",
-            value: "Kubernetes quantity in bytes, not above the limit",
+            value: "Kubernetes quantity in bytes, the same as the limit if both are given",
             written_by: "user", read_by: "webhook, scheduler",
-            "The same; where a limit is given too, the share is the limit";
+            "The same; a request below the limit is refused, or the limit is the share (`--request-below-limit`)";
+        ANNOTATION_PORTION_LIMIT "kai.scheduler/container.NAME.gpu-memory.portion.limit" "annotation of a pod",
+            value: "above `gpu-fraction` and below 1", written_by: "user", read_by: "webhook, scheduler",
+            "KAI's limit above `gpu-fraction`: refused, or it is the share (`--request-below-limit`)";
+        ANNOTATION_FRACTION_LIMIT "gpu-fraction.limit" "annotation of a pod",
+            value: "above `gpu-fraction` and below 1", written_by: "user", read_by: "webhook, scheduler",
+            "The same, in one word";
+        ANNOTATION_MEMORY_LIMIT "gpu-memory.limit" "annotation of a pod",
+            value: "Kubernetes quantity with a unit, such as `4Gi`",
+            written_by: "user", read_by: "webhook, scheduler",
+            "KAI's limit for `gpu-memory`: if above it, refused, or it is the share (`--request-below-limit`)";
+        ANNOTATION_COMPUTE_MODE "kai.scheduler/gpu-compute-sharing-mode" "annotation of a pod",
+            value: "`time-slicing`", written_by: "user", read_by: "webhook",
+            "How pods share the time of a GPU: as the driver divides it. The webhook refuses `sm-sharing`";
+        ANNOTATION_CONTAINER_MODE "nvidia.com/container.NAME.gpu-compute.mode" "annotation of a pod",
+            value: "`time-slicing`", written_by: "user", read_by: "webhook", "The same, for one container";
+        ANNOTATION_CONTAINER_DEVICES "nvidia.com/container.NAME.gpus.devices" "annotation of a pod",
+            value: "GPUs", written_by: "KAI's binder", read_by: "webhook",
+            "GPUs that KAI's binder gave; the webhook refuses a new pod with it";
+        ANNOTATION_CONTAINER_COMPUTE "nvidia.com/container.NAME.gpu-compute.portion" "annotation of a pod",
+            value: "part of a GPU", written_by: "KAI's binder", read_by: "webhook",
+            "Compute that KAI's binder gave; the webhook refuses a new pod with it";
         ANNOTATION_MPS "mps" "annotation of a pod", value: "`true`", written_by: "user", read_by: "webhook",
             "KAI's wish for NVIDIA's Multi-Process Service; the webhook refuses it for a pod without a share";
     }

@@ -200,11 +200,53 @@ fn whoever_writes_a_share_that_gives_no_gpu_is_warned() {
         ("gpu-fraction", "0.001"),
         ("gpu-fraction", ".0049"),
         ("nvidia.com/container.main.gpu-memory.limit", "300Mi"),
+        ("nvidia.com/container.main.gpu-memory.request", "300Mi"),
     ] {
         warned(fine(json!({key: small})), "less than a CUDA context takes");
     }
+    let (request, limit) = (
+        "nvidia.com/container.main.gpu-memory.request",
+        "nvidia.com/container.main.gpu-memory.limit",
+    );
+    let portion = "kai.scheduler/container.main.gpu-memory.portion.limit";
+    for (annotations, about) in [
+        (json!({(request): "1Gi", (limit): "2Gi"}), limit),
+        (json!({"gpu-fraction": "0.5", (portion): "0.7"}), portion),
+        (
+            json!({"gpu-fraction": "0.5", "gpu-fraction.limit": "0.7"}),
+            "gpu-fraction.limit",
+        ),
+        (
+            json!({"gpu-memory": "1000", "gpu-memory.limit": "1Gi"}),
+            "gpu-memory.limit",
+        ),
+    ] {
+        let [_, job, often] = fine(annotations);
+        for object in [job, often] {
+            let said = cluster.warnings(&object);
+            let words = format!("annotation {about} is above the request");
+            assert!(said.contains(&words), "{said}");
+        }
+    }
+    for key in [
+        "kai.scheduler/gpu-compute-sharing-mode",
+        "nvidia.com/container.main.gpu-compute.mode",
+    ] {
+        let [_, job, _] = fine(json!({"gpu-fraction": "0.5", key: "sm-sharing"}));
+        let said = cluster.warnings(&job);
+        assert!(said.contains("Multi-Process Service"), "{said}");
+    }
     for (annotations, labels) in [
         (json!({"gpu-fraction": "0.5"}), json!({})),
+        (json!({(request): "1Gi", (limit): "1024Mi"}), json!({})),
+        (
+            json!({"gpu-memory": "1024", "gpu-memory.limit": "1Gi"}),
+            json!({}),
+        ),
+        (
+            json!({"gpu-fraction": "0.5", "kai.scheduler/gpu-compute-sharing-mode": "time-slicing"}),
+            json!({}),
+        ),
         (
             json!({"gpu-fraction": "0.005", "gpu-fraction-num-devices": "2"}),
             json!({}),

@@ -2,5 +2,6 @@
 
 mod any_pod;
 mod build;
+mod limits;
 mod rules;
 mod updates;
