@@ -219,6 +219,11 @@ pub(crate) struct Webhook {
     #[arg(long)]
     pub(crate) strict: bool,
 
+    /// Let containers with a share request apportion.dev/gpu-share-mib or apportion.dev/gpu-share-milli, for Kueue,
+    /// autoscalers and quotas of namespaces
+    #[arg(long)]
+    pub(crate) count_shares: bool,
+
     /// What to do with a pod whose GPU memory limit is above its request
     #[arg(long, value_name = "WHAT", default_value = "refuse")]
     pub(crate) request_below_limit: RequestBelowLimit,

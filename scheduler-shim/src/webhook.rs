@@ -91,6 +91,7 @@ fn settings(asked: &Webhook) -> Settings {
             .clone()
             .filter(|class| !class.is_empty()),
         strict: asked.strict.then(strict::Bounds::default),
+        count_shares: asked.count_shares,
         request_below_limit: match asked.request_below_limit {
             options::RequestBelowLimit::Refuse => RequestBelowLimit::Refuse,
             options::RequestBelowLimit::ChargeLimit => RequestBelowLimit::ChargeLimit,

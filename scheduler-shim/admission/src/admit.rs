@@ -12,7 +12,7 @@ use crate::limits::{RequestBelowLimit, growing};
 use crate::pod::{Pod, Variable, VariablesFrom, Volume};
 use crate::refusal::Refusal;
 use crate::strict::Bounds;
-use crate::{config_map, devices, frozen, names, request, strict, wishes};
+use crate::{config_map, counted, devices, frozen, names, request, strict, wishes};
 
 /// How a container will get its card.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct Settings {
     pub runtime_class: Option<String>,
     /// The bounds of the strict mode, if it is on.
     pub strict: Option<Bounds>,
+    /// Whether containers with a share request it as a resource that others count.
+    pub count_shares: bool,
     /// What is done with limits above the request.
     pub request_below_limit: RequestBelowLimit,
 }
@@ -63,6 +65,9 @@ pub fn mutate(pod: &mut Pod, settings: &Settings, entropy: u64) -> Result<(), Re
                 }
             }
         }
+    }
+    if settings.count_shares {
+        counted::fill(pod);
     }
     if settings.block_visible_devices {
         devices::block(pod)?;
@@ -163,6 +168,7 @@ pub fn validate(pod: &Pod, settings: &Settings) -> Result<(), Refusal> {
     }
     request::check(pod)?;
     wishes::check(pod)?;
+    counted::check(pod)?;
     match (settings.request_below_limit, growing(pod)) {
         (RequestBelowLimit::Refuse, Some(growing)) => {
             return Err(Refusal::Growing(Box::new(growing)));

@@ -12,6 +12,7 @@ mod admit;
 pub mod amounts;
 pub mod config_map;
 mod containers;
+mod counted;
 pub mod devices;
 pub mod frozen;
 pub mod ignored;

@@ -192,6 +192,20 @@ pub enum Refusal {
         /// The container that gets it.
         target: String,
     },
+    /// A container requests another amount of a resource that counts shares than its share.
+    #[error(
+        "container {container} requests {asked} of {resource}, but its share counts {is}; leave the resource out of the pod, or request {is}"
+    )]
+    Counted {
+        /// Its name.
+        container: String,
+        /// The resource.
+        resource: &'static str,
+        /// What it requests.
+        asked: String,
+        /// What it would have to.
+        is: u64,
+    },
     /// A limit above the request, where these are refused.
     #[error(transparent)]
     Growing(Box<Growing>),

@@ -67,6 +67,7 @@ fuzz_target!(|data: &[u8]| {
         block_visible_devices: flags & 8 != 0,
         runtime_class: Some("nvidia".to_owned()),
         strict: None,
+        count_shares: flags & 32 != 0,
         request_below_limit: match flags & 16 {
             0 => RequestBelowLimit::Refuse,
             _ => RequestBelowLimit::ChargeLimit,

@@ -32,6 +32,7 @@ fn rules(flags: u8) -> Rules {
         block_visible_devices: flags & 4 != 0,
         runtime_class: Some("nvidia".to_owned()),
         strict: (flags & 8 != 0).then(Bounds::default),
+        count_shares: false,
         request_below_limit: RequestBelowLimit::default(),
     };
     Rules {

@@ -102,6 +102,55 @@ fn a_guarded_namespace_refuses_what_would_go_around_a_limit_and_others_do_not() 
     }
 }
 
+/// The policy about resources that show or count memory.
+const READING: &str = "apportion-agent-for-reading";
+
+#[test]
+fn only_a_container_with_a_share_can_request_what_counts_shares() {
+    let cluster = Cluster::bare();
+    cluster.install_policy(READING);
+    let requesting = |resources: Value| {
+        move |pod: &mut Value| {
+            pod["spec"]["containers"][0]["resources"] = json!({"limits": resources});
+        }
+    };
+    let shown = "apportion.dev/gpu-memory-mib";
+    eventually(PATIENCE, "the policy is in force", || {
+        cluster
+            .would_refuse(requesting(json!({ shown: "1" })))
+            .is_some()
+    });
+    let slot = "apportion.dev/gpu-slot";
+    for counted in [
+        "apportion.dev/gpu-share-mib",
+        "apportion.dev/gpu-share-milli",
+    ] {
+        let whole = json!({(slot): "1", (counted): "500"});
+        assert_eq!(cluster.would_refuse(requesting(whole.clone())), None);
+        let refused = [
+            // No container that the webhook has seen has no slot.
+            cluster.would_refuse(requesting(json!({ counted: "500" }))),
+            cluster.would_refuse(|pod| {
+                requesting(whole.clone())(pod);
+                pod["spec"]["schedulerName"] = json!("default-scheduler");
+            }),
+            cluster.would_refuse(|pod| {
+                requesting(whole.clone())(pod);
+                pod["metadata"]["annotations"] = json!({});
+            }),
+            cluster.would_refuse(|pod| {
+                requesting(whole.clone())(pod);
+                pod["spec"]["initContainers"] = json!([{"name": "first", "image": "none",
+                    "resources": {"limits": {(counted): "500"}}}]);
+            }),
+        ];
+        for said in refused {
+            let said = said.expect("it is refused");
+            assert!(said.contains("count the share of a container"), "{said}");
+        }
+    }
+}
+
 /// The policy that warns, in a cluster without anything else of the chart.
 const ADVICE: &str = "apportion-scheduler-advice";
 

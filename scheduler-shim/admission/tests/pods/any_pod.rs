@@ -59,6 +59,8 @@ fn pods() -> impl Strategy<Value = Pod> {
     let limits = prop_oneof![
         Just(json!({})),
         Just(json!({"nvidia.com/gpu": "1"})),
+        Just(json!({"apportion.dev/gpu-share-mib": "2000"})),
+        Just(json!({"apportion.dev/gpu-share-milli": 500})),
         Just(json!({"cpu": "1"}))
     ];
     (annotations(), limits).prop_map(|(annotations, limits)| limited(annotations, limits))
@@ -69,11 +71,14 @@ fn deliveries() -> impl Strategy<Value = Settings> {
         Just(Delivery::Slot("example.com/slot".to_owned())),
         any::<bool>().prop_map(|with_memory_limit| Delivery::ConfigMaps { with_memory_limit }),
     ];
-    (delivery, any::<bool>()).prop_map(|(delivery, block_visible_devices)| Settings {
-        delivery,
-        block_visible_devices,
-        runtime_class: Some("nvidia".to_owned()),
-        ..settings()
+    (delivery, any::<[bool; 2]>()).prop_map(|(delivery, [block_visible_devices, count_shares])| {
+        Settings {
+            delivery,
+            block_visible_devices,
+            count_shares,
+            runtime_class: Some("nvidia".to_owned()),
+            ..settings()
+        }
     })
 }
 

@@ -10,6 +10,7 @@ pub(crate) fn settings() -> Settings {
         block_visible_devices: false,
         runtime_class: None,
         strict: None,
+        count_shares: false,
         request_below_limit: RequestBelowLimit::default(),
     }
 }
