@@ -171,7 +171,7 @@ fn a_port_that_another_pod_has_just_got_is_named() {
     let port = json!({"ports": [{"containerPort": 80, "hostPort": 8080, "protocol": "UDP"}]});
     let mut objects = vec![with_cards(4), queue()];
     for name in ["first", "second"] {
-        let [_, mut pod] = group(&[port.clone()])
+        let [_, mut pod] = group(std::slice::from_ref(&port))
             .try_into()
             .expect("a group and a pod");
         pod["metadata"]["name"] = name.into();
