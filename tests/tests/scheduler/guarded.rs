@@ -95,6 +95,17 @@ fn a_guarded_namespace_refuses_what_would_go_around_a_limit_and_others_do_not() 
     ] {
         assert_eq!(cluster.would_refuse(capabilities(value)), None, "{value}");
     }
+    // The pod of ZenML's stack, as its terraform/main.tf writes it.
+    let zenml = cluster.would_refuse(|pod| {
+        pod["spec"]["tolerations"] = json!([{"key": "nvidia.com/gpu", "operator": "Equal",
+            "value": "present", "effect": "NoSchedule"}]);
+        pod["spec"]["nodeSelector"] =
+            json!({"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"});
+        pod["spec"]["containers"][0]["env"] = json!([
+            {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
+            {"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=11.0"}]);
+    });
+    assert_eq!(zenml, None);
     for value in ["all", "compute,utility,graphics", "video", "Compute"] {
         let said = cluster.would_refuse(capabilities(value));
         let said = said.unwrap_or_else(|| panic!("{value} is allowed"));
