@@ -219,7 +219,7 @@ pub(crate) struct Webhook {
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Let containers with a share request apportion.dev/gpu-share-mib or apportion.dev/gpu-share-milli, for Kueue,
+    /// Let containers with a share request apportion.dev/gpu-share-mib or apportion.dev/gpu-share-micro, for Kueue,
     /// autoscalers and quotas of namespaces
     #[arg(long)]
     pub(crate) count_shares: bool,

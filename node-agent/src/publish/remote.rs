@@ -7,7 +7,7 @@
 
 use apportion_abi::SHARE_UNIT;
 use apportion_abi::names::{
-    RESOURCE_MEMORY, RESOURCE_MEMORY_FREE, RESOURCE_SHARE_MIB, RESOURCE_SHARE_MILLI,
+    RESOURCE_MEMORY, RESOURCE_MEMORY_FREE, RESOURCE_SHARE_MIB, RESOURCE_SHARE_MICRO,
 };
 use apportion_crds::{GpuNode, GpuNodeStatus};
 use k8s_openapi::api::core::v1::Node;
@@ -20,6 +20,9 @@ use serde_json::{Value, json};
 /// Under which name the agent applies.
 const FIELD_MANAGER: &str = "apportion-agent";
 const MIB: i64 = 1 << 20;
+const MILLION: u64 = 1_000_000;
+/// How many millionths fewer the webhook lets a share request than it is.
+const ROUNDING: u64 = 125;
 /// For how many shares on a node rounding is made up for: as many as there are slots unless told otherwise.
 const SHARES: u64 = 128;
 
@@ -123,22 +126,24 @@ fn numbers(status: &GpuNodeStatus) -> Value {
     });
     // Whatever pods request that run must still be there when the kubelet starts anew and admits them again: a card
     // that is in nobody's use, or out of order for now, counts, and what is known is never taken back to nothing.
-    if let Some(milli) = milli(status) {
+    if let Some(micro) = micro(status) {
         numbers[RESOURCE_SHARE_MIB] = numbers[RESOURCE_MEMORY].clone();
-        numbers[RESOURCE_SHARE_MILLI] = milli.to_string().into();
+        numbers[RESOURCE_SHARE_MICRO] = micro.to_string().into();
     }
     json!({ "status": { "capacity": numbers, "allocatable": numbers } })
 }
 
-/// The thousandths of its cards that pods of a node can request: 1000 for each card, and what all of them together may
-/// get more because a share is rounded down to a whole number of units. So the kubelet takes every pod that the ledger
-/// has room for.
-fn milli(status: &GpuNodeStatus) -> Option<u64> {
+/// The millionths of its cards that pods of a node can request: a million for each card. A share may lose some because it
+/// is rounded down to a whole number of units, so that more shares fit. Each request is smaller by [`ROUNDING`] for
+/// that; where a card is so small that a share can lose more, the node offers the rest. So the kubelet takes every pod
+/// that the ledger has room for.
+fn micro(status: &GpuNodeStatus) -> Option<u64> {
     let of_card = |card: &apportion_crds::GpuCard| u64::try_from(card.allocatable_bytes).ok();
     let sizes = status.cards.iter().filter_map(of_card);
     let smallest = sizes.filter(|bytes| *bytes > 0).min()?;
     let cards = u64::try_from(status.cards.len()).ok()?;
-    Some(cards * 1000 + (SHARES * SHARE_UNIT * 1000).div_ceil(smallest))
+    let lost = (SHARE_UNIT * MILLION).div_ceil(smallest);
+    Some(cards * MILLION + SHARES * lost.saturating_sub(ROUNDING))
 }
 
 #[cfg(test)]
@@ -165,10 +170,10 @@ mod tests {
         let capacity = &nothing["status"]["capacity"];
         assert_eq!(capacity[RESOURCE_MEMORY], "0");
         assert!(capacity.get(RESOURCE_SHARE_MIB).is_none(), "{capacity}");
-        assert!(capacity.get(RESOURCE_SHARE_MILLI).is_none(), "{capacity}");
+        assert!(capacity.get(RESOURCE_SHARE_MICRO).is_none(), "{capacity}");
         let two = numbers(&status(&[81_152, 81_152]));
         assert_eq!(two["status"]["capacity"][RESOURCE_SHARE_MIB], "162304");
-        assert_eq!(two["status"]["capacity"][RESOURCE_SHARE_MILLI], "2004");
+        assert_eq!(two["status"]["capacity"][RESOURCE_SHARE_MICRO], "2000000");
     }
 
     #[test]
@@ -189,20 +194,22 @@ mod tests {
                 total: Bytes::from_mib(size),
                 reserved: Bytes::ZERO,
             };
-            let (mut free, mut requested) = (capacity.total.0, 0);
+            let (mut free, mut requested, mut sum) = (capacity.total.0, 0, 0);
             for _ in 0..SHARES {
                 let part = (alike + any(1 + spread)) * 1_000_000;
                 let fraction: Fraction = format!("0.{part:09}").parse().unwrap();
                 let bytes = Share::Fraction(fraction).bytes_of(capacity).0;
                 if bytes > 0 && bytes <= free {
                     free -= bytes;
-                    requested += u64::from(fraction.parts_per_billion() / 1_000_000);
+                    let millionths = u64::from(fraction.parts_per_billion() / 1000);
+                    requested += millionths.saturating_sub(ROUNDING);
+                    sum += millionths;
                 }
             }
             let size = i64::try_from(size).unwrap();
-            assert!(requested <= milli(&status(&[size])).unwrap(), "{size}");
-            most = most.max(requested);
+            assert!(requested <= micro(&status(&[size])).unwrap(), "{size}");
+            most = most.max(sum);
         }
-        assert!(most > 1000, "rounding gave nobody more: {most}");
+        assert!(most > MILLION, "rounding gave nobody more: {most}");
     }
 }

@@ -90,7 +90,7 @@ async fn the_object_is_made_once_and_owned_by_its_node() {
                 let of = &node["status"][kind];
                 let counted = &of["apportion.dev/gpu-share-mib"];
                 assert_eq!(counted, &of["apportion.dev/gpu-memory-mib"]);
-                assert!(of["apportion.dev/gpu-share-milli"].is_string(), "{of}");
+                assert!(of["apportion.dev/gpu-share-micro"].is_string(), "{of}");
             }
         }
     };

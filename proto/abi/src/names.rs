@@ -206,10 +206,10 @@ names! {
         RESOURCE_SHARE_MIB "apportion.dev/gpu-share-mib" "resource of a container and of a node", value: "MiB",
             written_by: "webhook, with `--count-shares`; agent on its node", read_by: "Kueue, autoscalers, ResourceQuota",
             "GPU memory that `gpu-memory` or the annotation of a container asks for; on a node, what its GPUs can give";
-        RESOURCE_SHARE_MILLI "apportion.dev/gpu-share-milli" "resource of a container and of a node",
-            value: "thousandths of a GPU",
+        RESOURCE_SHARE_MICRO "apportion.dev/gpu-share-micro" "resource of a container and of a node",
+            value: "millionths of a GPU",
             written_by: "webhook, with `--count-shares`; agent on its node", read_by: "Kueue, autoscalers, ResourceQuota",
-            "What `gpu-fraction` asks for; on a node, 1000 for each GPU and a little more for rounding";
+            "What `gpu-fraction` asks for, less what rounding can lose; on a node, 1000000 for each GPU";
         RESOURCE_MEMORY "apportion.dev/gpu-memory-mib" "resource of a node", value: "MiB",
             written_by: "agent", read_by: "people",
             "GPU memory that the node can give. No pod may ask for it; an admission policy refuses that";

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use apportion_abi::names::{RESOURCE_SHARE_MIB as MIB, RESOURCE_SHARE_MILLI as MILLI};
+use apportion_abi::names::{RESOURCE_SHARE_MIB as MIB, RESOURCE_SHARE_MICRO as MICRO};
 use apportion_abi::{SHARE_UNIT, Share};
 use serde_json::{Value, json};
 
@@ -16,8 +16,11 @@ use crate::quantity::Quantity;
 use crate::refusal::Refusal;
 use crate::request::{self, Asked};
 
-/// Parts per billion in a thousandth.
-const THOUSANDTH: u32 = 1_000_000;
+/// Parts per billion in a millionth.
+const MILLIONTH: u32 = 1000;
+/// How many millionths of a GPU of 16000 MiB a share can lose when it is rounded down to 2 MiB. So many fewer are
+/// requested, because so many more pods can share a GPU. On smaller GPUs it is more, and the agents offer more.
+const ROUNDING: u64 = 125;
 
 /// The resource that counts a share, with its amount; nothing of less than it can count.
 ///
@@ -27,8 +30,8 @@ fn counted(asked: &Asked) -> Option<(&'static str, u64)> {
     let (resource, each) = match asked.request.share {
         Share::Memory(bytes) => (MIB, (bytes.0 / SHARE_UNIT * SHARE_UNIT) >> 20),
         Share::Fraction(fraction) => {
-            let thousandths = fraction.parts_per_billion() / THOUSANDTH;
-            (MILLI, u64::from(thousandths))
+            let millionths = u64::from(fraction.parts_per_billion() / MILLIONTH);
+            (MICRO, millionths.saturating_sub(ROUNDING))
         }
         Share::Whole => return None,
     };
@@ -71,7 +74,7 @@ pub(crate) fn check(pod: &Pod) -> Result<(), Refusal> {
         let resources = [&container.resources.limits, &container.resources.requests];
         for (resource, amounts) in resources
             .into_iter()
-            .flat_map(|amounts| [MIB, MILLI].map(|resource| (resource, amounts)))
+            .flat_map(|amounts| [MIB, MICRO].map(|resource| (resource, amounts)))
         {
             let Some(asked) = amounts.get(resource) else {
                 continue;

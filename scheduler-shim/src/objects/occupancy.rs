@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_abi::names::{
-    RESOURCE_PARTITION as PARTITION, RESOURCE_SHARE_MIB, RESOURCE_SHARE_MILLI,
+    RESOURCE_PARTITION as PARTITION, RESOURCE_SHARE_MIB, RESOURCE_SHARE_MICRO,
 };
 use apportion_groups::Object;
 use serde_json::Value;
@@ -140,7 +140,7 @@ fn others(pod: Object<'_>) -> BTreeMap<String, f64> {
     let is_known = |name: &str| {
         matches!(
             name,
-            "cpu" | "memory" | RESOURCE_SHARE_MIB | RESOURCE_SHARE_MILLI
+            "cpu" | "memory" | RESOURCE_SHARE_MIB | RESOURCE_SHARE_MICRO
         ) || WHOLE.contains(&name)
             || name.starts_with(PARTITION)
     };
@@ -222,7 +222,7 @@ mod tests {
             let spec = json!({"containers": [{"name": "main", "resources": {"limits": limits}}]});
             pod("counted", spec)
         };
-        for resource in [RESOURCE_SHARE_MIB, RESOURCE_SHARE_MILLI] {
+        for resource in [RESOURCE_SHARE_MIB, RESOURCE_SHARE_MICRO] {
             assert_eq!(refusals(&inventory, &[], &with(resource)), [""; 0]);
         }
         assert_eq!(refusals(&inventory, &[], &with("example.com/nic")).len(), 1);

@@ -134,7 +134,7 @@ fn only_a_container_with_a_share_can_request_what_counts_shares() {
     let slot = "apportion.dev/gpu-slot";
     for counted in [
         "apportion.dev/gpu-share-mib",
-        "apportion.dev/gpu-share-milli",
+        "apportion.dev/gpu-share-micro",
     ] {
         let whole = json!({(slot): "1", (counted): "500"});
         assert_eq!(cluster.would_refuse(requesting(whole.clone())), None);

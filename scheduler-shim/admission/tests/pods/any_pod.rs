@@ -60,7 +60,7 @@ fn pods() -> impl Strategy<Value = Pod> {
         Just(json!({})),
         Just(json!({"nvidia.com/gpu": "1"})),
         Just(json!({"apportion.dev/gpu-share-mib": "2000"})),
-        Just(json!({"apportion.dev/gpu-share-milli": 500})),
+        Just(json!({"apportion.dev/gpu-share-micro": 499875})),
         Just(json!({"cpu": "1"}))
     ];
     (annotations(), limits).prop_map(|(annotations, limits)| limited(annotations, limits))

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::build::{limited, pod, said, settings};
 
 const MIB: &str = "apportion.dev/gpu-share-mib";
-const MILLI: &str = "apportion.dev/gpu-share-milli";
+const MICRO: &str = "apportion.dev/gpu-share-micro";
 
 fn counting() -> Settings {
     Settings {
@@ -18,7 +18,7 @@ fn counting() -> Settings {
 /// What the containers of a pod request after it was completed, in the order main, side, fetch.
 fn requested(annotations: Value) -> [Value; 3] {
     let mut pod = pod(annotations);
-    mutate(&mut pod, &counting(), 1).unwrap();
+    mutate(&mut pod, &counting(), 1).expect("it can be completed");
     assert_eq!(said(&pod, &counting()), "");
     let of = |container: &apportion_admission::Container| {
         let resources = &container.resources;
@@ -27,9 +27,9 @@ fn requested(annotations: Value) -> [Value; 3] {
             resources.requests.get(MIB),
             "extended resources are never overcommitted"
         );
-        let [mib, milli] = [MIB, MILLI].map(|name| resources.limits.get(name).cloned());
+        let [mib, micro] = [MIB, MICRO].map(|name| resources.limits.get(name).cloned());
         mib.map_or_else(
-            || milli.map_or(Value::Null, |milli| json!({"milli": milli})),
+            || micro.map_or(Value::Null, |micro| json!({"micro": micro})),
             |mib| json!({"mib": mib}),
         )
     };
@@ -59,14 +59,14 @@ fn a_container_requests_what_its_annotations_ask_for() {
         ),
         (
             json!({"gpu-fraction": "0.3339"}),
-            [json!({"milli": "333"}), none.clone(), none.clone()],
+            [json!({"micro": "333775"}), none.clone(), none.clone()],
         ),
         (
             json!({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"}),
-            [json!({"milli": "1000"}), none.clone(), none.clone()],
+            [json!({"micro": "999750"}), none.clone(), none.clone()],
         ),
         (
-            json!({"gpu-fraction": "0.0004"}),
+            json!({"gpu-fraction": "0.0001"}),
             [none.clone(), none.clone(), none.clone()],
         ),
         (
@@ -112,13 +112,13 @@ fn nobody_is_counted_for_another_amount_than_the_share() {
         ),
         (
             memory,
-            json!({(MILLI): 125}),
-            "container main requests 125 of apportion.dev/gpu-share-milli, but its share counts 0",
+            json!({(MICRO): 499875}),
+            "container main requests 499875 of apportion.dev/gpu-share-micro, but its share counts 0",
         ),
         (
             json!({"gpu-fraction": "0.5", "gpu-fraction-container-name": "side"}),
-            json!({(MILLI): "500"}),
-            "container main requests 500 of apportion.dev/gpu-share-milli, but its share counts 0",
+            json!({(MICRO): "499875"}),
+            "container main requests 499875 of apportion.dev/gpu-share-micro, but its share counts 0",
         ),
         (
             json!({"gpu-fraction-container-name": "main"}),

@@ -23,7 +23,7 @@ fn charging() -> Settings {
 
 /// The shares of a pod that is taken.
 fn shares(annotations: Value) -> Vec<Share> {
-    let asked = request::read(&pod(annotations)).unwrap();
+    let asked = request::read(&pod(annotations)).expect("it is a request");
     asked.iter().map(|one| one.request.share).collect()
 }
 
