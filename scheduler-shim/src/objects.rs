@@ -21,7 +21,7 @@ pub(crate) mod occupancy;
 
 mod bystanders;
 mod capacity;
-mod company;
+pub(crate) mod company;
 mod gang;
 pub(crate) mod group_objects;
 pub(crate) mod groups;

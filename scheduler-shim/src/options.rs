@@ -219,6 +219,15 @@ pub(crate) struct Webhook {
     #[arg(long)]
     pub(crate) strict: bool,
 
+    /// Let containers with a share request apportion.dev/gpu-share-mib or apportion.dev/gpu-share-micro, for Kueue,
+    /// autoscalers and quotas of namespaces
+    #[arg(long)]
+    pub(crate) count_shares: bool,
+
+    /// What to do with a pod whose GPU memory limit is above its request
+    #[arg(long, value_name = "WHAT", default_value = "refuse")]
+    pub(crate) request_below_limit: RequestBelowLimit,
+
     /// Warn if a queue's quotas do not fit its parent's, and refuse queues whose parent does not exist
     #[arg(long)]
     pub(crate) compare_quotas: bool,
@@ -233,6 +242,15 @@ pub(crate) enum Delivery {
     ConfigMaps,
     /// By KAI's binder, with a limit for the HAMi library
     ConfigMapsWithLimit,
+}
+
+/// What is done with a limit above the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RequestBelowLimit {
+    /// Refuse the pod
+    Refuse,
+    /// Schedule and charge the limit, and warn whoever creates the pod
+    ChargeLimit,
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use apportion_admission::{Delivery, Settings, strict};
+use apportion_admission::{Delivery, RequestBelowLimit, Settings, strict};
 use apportion_webhook::{Certificates, Rules};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -91,5 +91,10 @@ fn settings(asked: &Webhook) -> Settings {
             .clone()
             .filter(|class| !class.is_empty()),
         strict: asked.strict.then(strict::Bounds::default),
+        count_shares: asked.count_shares,
+        request_below_limit: match asked.request_below_limit {
+            options::RequestBelowLimit::Refuse => RequestBelowLimit::Refuse,
+            options::RequestBelowLimit::ChargeLimit => RequestBelowLimit::ChargeLimit,
+        },
     }
 }

@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 use clap::Parser;
 
+mod autoscaler;
 mod cases;
 mod chart;
 mod clients;
@@ -158,6 +159,8 @@ enum Task {
     Oracles(Options),
     /// Ask KAI's own pod grouper and ours the same random questions, and compare the answers.
     KaiGroups(kai_groups::Options),
+    /// Ask an unmodified Cluster Autoscaler how many nodes waiting shares need, from none, and whether they go again.
+    Autoscaler(autoscaler::Options),
     /// Build with optimisation and install the programs and libraries.
     Install {
         /// Folder for `bin` and `lib/apportion`.
@@ -219,6 +222,14 @@ fn perform(task: Task) -> Result<ExitCode> {
         Task::Scenarios(options) => return ask(&workspace, &scenarios::SUITE, &options),
         Task::KaiGroups(options) => {
             let is_fine = kai_groups::run(&workspace, &options)?;
+            return Ok(if is_fine {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            });
+        }
+        Task::Autoscaler(options) => {
+            let is_fine = autoscaler::run(&workspace, &options)?;
             return Ok(if is_fine {
                 ExitCode::SUCCESS
             } else {

@@ -25,6 +25,9 @@ use choice::Choice;
 use facts::{Described, Facts, Selinux, Support};
 use host::Host;
 
+/// The finding about what could not be read.
+const UNREAD: &str = "files";
+
 /// Everything that is printed.
 #[derive(Serialize)]
 struct Report {
@@ -35,7 +38,9 @@ struct Report {
 
 /// Looks at the node below `root` and prints it; that a limit cannot be delivered is a failure.
 pub(super) fn doctor(json: bool, root: &Path) -> Result<(), Failure> {
-    let report = report(root);
+    let host = Host::at(root);
+    host.check()?;
+    let report = report(&host);
     if json {
         output::json(&report)?
     } else {
@@ -52,10 +57,11 @@ pub(super) fn doctor(json: bool, root: &Path) -> Result<(), Failure> {
     }
 }
 
-fn report(root: &Path) -> Report {
-    let facts = facts::look(&Host::at(root));
+fn report(host: &Host) -> Report {
+    let facts = facts::look(host);
     let choice = choice::choose(&facts);
     let mut findings = findings(&facts);
+    findings.extend(unread(&host.unreadable()));
     findings.push(Finding::good(
         "mode",
         format!("{}: {}", choice.mode, choice.reason),
@@ -69,6 +75,14 @@ fn text(report: &Report) -> String {
         if let Some(todo) = &finding.todo {
             text.push_str(&format!("{}: {todo}\n", finding.check));
         }
+    }
+    if report
+        .findings
+        .iter()
+        .any(|finding| finding.check == UNREAD)
+    {
+        text.push_str("chart: unknown, because a part of the node could not be read\n");
+        return text;
     }
     let values: &BTreeMap<_, _> = &report.choice.values;
     match (&report.choice.preset, values.is_empty()) {
@@ -140,6 +154,20 @@ fn findings(facts: &Facts) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// That a part of the node could not be read, so that what is said of it is a guess.
+fn unread(unreadable: &[String]) -> Option<Finding> {
+    let first = unreadable.first()?;
+    let more = match unreadable.len() {
+        1 => String::new(),
+        many => format!(" and {} more", many - 1),
+    };
+    Some(Finding::missing(
+        UNREAD,
+        format!("cannot read {first}{more}"),
+        "what needs these files is reported as if they were not there; run this as root",
+    ))
 }
 
 fn runtime(facts: &Facts) -> Finding {

@@ -86,6 +86,12 @@ async fn the_object_is_made_once_and_owned_by_its_node() {
             let node = expect(&mut server, (Method::PATCH, NODE_STATUS), node()).await;
             let free = &node["status"]["capacity"]["apportion.dev/gpu-memory-free-mib"];
             assert_eq!(free, "6");
+            for kind in ["capacity", "allocatable"] {
+                let of = &node["status"][kind];
+                let counted = &of["apportion.dev/gpu-share-mib"];
+                assert_eq!(counted, &of["apportion.dev/gpu-memory-mib"]);
+                assert!(of["apportion.dev/gpu-share-micro"].is_string(), "{of}");
+            }
         }
     };
     let write = async {

@@ -65,9 +65,30 @@ names! {
             written_by: "user", read_by: "webhook, scheduler",
             "Share of the container NAME, in the words of KAI 0.18; several containers of a pod may have one";
         ANNOTATION_CONTAINER_REQUEST "nvidia.com/container.NAME.gpu-memory.request" "annotation of a pod",
-            value: "Kubernetes quantity in bytes, not above the limit",
+            value: "Kubernetes quantity in bytes, the same as the limit if both are given",
             written_by: "user", read_by: "webhook, scheduler",
-            "The same; where a limit is given too, the share is the limit";
+            "The same; a request below the limit is refused, or the limit is the share (`--request-below-limit`)";
+        ANNOTATION_PORTION_LIMIT "kai.scheduler/container.NAME.gpu-memory.portion.limit" "annotation of a pod",
+            value: "above `gpu-fraction` and below 1", written_by: "user", read_by: "webhook, scheduler",
+            "KAI's limit above `gpu-fraction`: refused, or it is the share (`--request-below-limit`)";
+        ANNOTATION_FRACTION_LIMIT "gpu-fraction.limit" "annotation of a pod",
+            value: "above `gpu-fraction` and below 1", written_by: "user", read_by: "webhook, scheduler",
+            "The same, in one word";
+        ANNOTATION_MEMORY_LIMIT "gpu-memory.limit" "annotation of a pod",
+            value: "Kubernetes quantity with a unit, such as `4Gi`",
+            written_by: "user", read_by: "webhook, scheduler",
+            "KAI's limit for `gpu-memory`: if above it, refused, or it is the share (`--request-below-limit`)";
+        ANNOTATION_COMPUTE_MODE "kai.scheduler/gpu-compute-sharing-mode" "annotation of a pod",
+            value: "`time-slicing`", written_by: "user", read_by: "webhook",
+            "How pods share the time of a GPU: as the driver divides it. The webhook refuses `sm-sharing`";
+        ANNOTATION_CONTAINER_MODE "nvidia.com/container.NAME.gpu-compute.mode" "annotation of a pod",
+            value: "`time-slicing`", written_by: "user", read_by: "webhook", "The same, for one container";
+        ANNOTATION_CONTAINER_DEVICES "nvidia.com/container.NAME.gpus.devices" "annotation of a pod",
+            value: "GPUs", written_by: "KAI's binder", read_by: "webhook",
+            "GPUs that KAI's binder gave; the webhook refuses a new pod with it";
+        ANNOTATION_CONTAINER_COMPUTE "nvidia.com/container.NAME.gpu-compute.portion" "annotation of a pod",
+            value: "part of a GPU", written_by: "KAI's binder", read_by: "webhook",
+            "Compute that KAI's binder gave; the webhook refuses a new pod with it";
         ANNOTATION_MPS "mps" "annotation of a pod", value: "`true`", written_by: "user", read_by: "webhook",
             "KAI's wish for NVIDIA's Multi-Process Service; the webhook refuses it for a pod without a share";
     }
@@ -182,6 +203,13 @@ names! {
             read_by: "webhook, scheduler", "Whole AMD GPUs; they are placed, and no share of them is given";
         RESOURCE_PARTITION "nvidia.com/mig-" "resource of a container; the profile follows", value: "number",
             written_by: "user", read_by: "webhook, scheduler", "MIG partitions that NVIDIA's device plugin offers";
+        RESOURCE_SHARE_MIB "apportion.dev/gpu-share-mib" "resource of a container and of a node", value: "MiB",
+            written_by: "webhook, with `--count-shares`; agent on its node", read_by: "Kueue, autoscalers, ResourceQuota",
+            "GPU memory that `gpu-memory` or the annotation of a container asks for; on a node, what its GPUs can give";
+        RESOURCE_SHARE_MICRO "apportion.dev/gpu-share-micro" "resource of a container and of a node",
+            value: "millionths of a GPU",
+            written_by: "webhook, with `--count-shares`; agent on its node", read_by: "Kueue, autoscalers, ResourceQuota",
+            "What `gpu-fraction` asks for, less what rounding can lose; on a node, 1000000 for each GPU";
         RESOURCE_MEMORY "apportion.dev/gpu-memory-mib" "resource of a node", value: "MiB",
             written_by: "agent", read_by: "people",
             "GPU memory that the node can give. No pod may ask for it; an admission policy refuses that";

@@ -8,10 +8,11 @@ use serde_json::json;
 
 use crate::containers::{Place, is_shared, shared_containers};
 use crate::frozen::says_what_is_asked;
+use crate::limits::{RequestBelowLimit, growing};
 use crate::pod::{Pod, Variable, VariablesFrom, Volume};
 use crate::refusal::Refusal;
 use crate::strict::Bounds;
-use crate::{config_map, devices, frozen, names, request, strict};
+use crate::{config_map, counted, devices, frozen, names, request, strict, wishes};
 
 /// How a container will get its card.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +39,10 @@ pub struct Settings {
     pub runtime_class: Option<String>,
     /// The bounds of the strict mode, if it is on.
     pub strict: Option<Bounds>,
+    /// Whether containers with a share request it as a resource that others count.
+    pub count_shares: bool,
+    /// What is done with limits above the request.
+    pub request_below_limit: RequestBelowLimit,
 }
 
 /// Completes a pod.
@@ -60,6 +65,9 @@ pub fn mutate(pod: &mut Pod, settings: &Settings, entropy: u64) -> Result<(), Re
                 }
             }
         }
+    }
+    if settings.count_shares {
+        counted::fill(pod);
     }
     if settings.block_visible_devices {
         devices::block(pod)?;
@@ -159,6 +167,14 @@ pub fn validate(pod: &Pod, settings: &Settings) -> Result<(), Refusal> {
         });
     }
     request::check(pod)?;
+    wishes::check(pod)?;
+    counted::check(pod)?;
+    match (settings.request_below_limit, growing(pod)) {
+        (RequestBelowLimit::Refuse, Some(growing)) => {
+            return Err(Refusal::Growing(Box::new(growing)));
+        }
+        (RequestBelowLimit::ChargeLimit, _) | (_, None) => {}
+    }
     if settings.block_visible_devices {
         devices::check(pod)?;
     }
@@ -166,6 +182,13 @@ pub fn validate(pod: &Pod, settings: &Settings) -> Result<(), Refusal> {
         Some(bounds) => strict::check(pod, bounds),
         None => Ok(()),
     }
+}
+
+/// What whoever creates a pod is told that is taken.
+#[must_use]
+pub fn warnings(pod: &Pod) -> Vec<String> {
+    let grows = growing(pod).map(|growing| growing.warning());
+    grows.into_iter().chain(wishes::warnings(pod)).collect()
 }
 
 /// Judges what a pod is to become.

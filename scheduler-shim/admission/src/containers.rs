@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::keys::{self, About};
 use crate::names;
 use crate::pod::{Container, Pod};
 use crate::refusal::Refusal;
@@ -92,15 +93,10 @@ pub(crate) fn has_pod_share(pod: &Pod) -> bool {
         .any(|key| pod.annotation(key).is_some())
 }
 
-/// The containers that KAI 0.18's annotations name.
+/// The containers that KAI 0.18's annotations give memory to.
 pub(crate) fn named_in_keys(pod: &Pod) -> BTreeSet<&str> {
-    let keys = pod.metadata.annotations.keys();
-    keys.filter_map(|key| {
-        let key = key.strip_prefix(names::PER_CONTAINER)?;
-        let request = key.strip_suffix(names::PER_CONTAINER_REQUEST);
-        request.or_else(|| key.strip_suffix(names::PER_CONTAINER_LIMIT))
-    })
-    .collect()
+    let keys = keys::all(pod).filter(|key| matches!(key.about, About::Request | About::Limit));
+    keys.map(|key| key.container).collect()
 }
 
 /// Whether a pod's share would reach no container for lack of this resource: the name of the container that a key
@@ -126,10 +122,12 @@ pub fn without_resource<'p>(pod: &'p Pod, resource: &str) -> Option<&'p str> {
 /// [`Refusal::Container`] for the first that isn't there.
 pub fn shared_containers(pod: &Pod) -> Result<Vec<Place>, Refusal> {
     let mut found = Vec::new();
-    if has_pod_share(pod) {
+    let in_keys = named_in_keys(pod);
+    // Where both are there, KAI wrote the annotation of the container for the one of its pod.
+    if has_pod_share(pod) && in_keys.is_empty() {
         found.push(fraction_container(pod)?);
     }
-    for name in named_in_keys(pod) {
+    for name in in_keys {
         found.push(named(pod, name)?);
     }
     found.sort_unstable();

@@ -73,9 +73,9 @@ pub fn check(old: &Pod, new: &Pod) -> Result<(), Refusal> {
 /// Whether an annotation is part of a pod's request.
 #[must_use]
 pub fn says_what_is_asked(key: &str) -> bool {
-    let names_container = key.strip_prefix(names::PER_CONTAINER).is_some_and(|key| {
-        key.ends_with(names::PER_CONTAINER_REQUEST) || key.ends_with(names::PER_CONTAINER_LIMIT)
-    });
+    let names_container = names::REQUEST_OF_CONTAINER
+        .iter()
+        .any(|start| key.starts_with(start));
     names::REQUEST.contains(&key) || key == names::CONFIG_MAP || names_container
 }
 

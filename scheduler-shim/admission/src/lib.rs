@@ -12,9 +12,12 @@ mod admit;
 pub mod amounts;
 pub mod config_map;
 mod containers;
+mod counted;
 pub mod devices;
 pub mod frozen;
 pub mod ignored;
+mod keys;
+pub mod limits;
 pub mod names;
 mod number;
 mod pod;
@@ -25,13 +28,16 @@ mod refusal;
 pub mod request;
 pub mod strict;
 pub mod topology;
+mod wishes;
 
 pub use admit::{
     Delivery, Settings, limit_memory, mutate, refer, set_runtime_class, validate, validate_update,
+    warnings,
 };
 pub use containers::{
     List, Place, fraction_container, is_shared, shared_containers, without_resource,
 };
+pub use limits::RequestBelowLimit;
 pub use pod::{
     Amounts, Container, Metadata, Owner, Pod, Resources, Spec, Status, Variable, VariablesFrom,
     Volume,
@@ -39,3 +45,4 @@ pub use pod::{
 pub use quantity::{NotAQuantity, Quantity};
 pub use refusal::Refusal;
 pub use request::Asked;
+pub use wishes::{Wish, unmet};

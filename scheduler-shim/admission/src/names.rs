@@ -4,9 +4,11 @@
 //! needs stays with that rule.
 
 pub use apportion_abi::names::{
-    ANNOTATION_CONFIG_MAP as CONFIG_MAP, ANNOTATION_CONTAINER as CONTAINER,
-    ANNOTATION_DEVICES as DEVICES, ANNOTATION_FRACTION as FRACTION, ANNOTATION_MEMORY as MEMORY,
-    ANNOTATION_MPS as MPS, ANNOTATION_RECEIVED as RECEIVED, ENV_MEMORY_LIMIT as MEMORY_LIMIT,
+    ANNOTATION_COMPUTE_MODE as COMPUTE_MODE, ANNOTATION_CONFIG_MAP as CONFIG_MAP,
+    ANNOTATION_CONTAINER as CONTAINER, ANNOTATION_DEVICES as DEVICES,
+    ANNOTATION_FRACTION as FRACTION, ANNOTATION_FRACTION_LIMIT as FRACTION_LIMIT,
+    ANNOTATION_MEMORY as MEMORY, ANNOTATION_MEMORY_LIMIT as MEMORY_UP_TO, ANNOTATION_MPS as MPS,
+    ANNOTATION_RECEIVED as RECEIVED, ENV_MEMORY_LIMIT as MEMORY_LIMIT,
     ENV_NUM_OF_GPUS as NUM_OF_GPUS, ENV_PORTION as PORTION, ENV_VISIBLE as VISIBLE_DEVICES,
     LABEL_GPU_GROUP as GROUP, RESOURCE_PARTITION as PARTITION, RESOURCE_WHOLE as WHOLE,
     RESOURCE_WHOLE_AMD as WHOLE_AMD,
@@ -18,9 +20,30 @@ pub const PER_CONTAINER: &str = "nvidia.com/container.";
 pub const PER_CONTAINER_REQUEST: &str = ".gpu-memory.request";
 /// How such a name ends when it says what a container's share is at most.
 pub const PER_CONTAINER_LIMIT: &str = ".gpu-memory.limit";
+/// How such a name ends when it says how the container shares a card's time.
+pub const PER_CONTAINER_MODE: &str = ".gpu-compute.mode";
+/// How such a name ends when KAI's binder says which cards the container has.
+pub const PER_CONTAINER_DEVICES: &str = ".gpus.devices";
+/// How such a name ends when KAI's binder says how much of a card's time the container has.
+pub const PER_CONTAINER_COMPUTE: &str = ".gpu-compute.portion";
+/// What the name of KAI's annotation begins with that says up to which part of a card a container may grow.
+pub const KAI_CONTAINER: &str = "kai.scheduler/container.";
+/// How it ends.
+pub const PORTION_LIMIT: &str = ".gpu-memory.portion.limit";
 
 /// Memory of shared cards, in KAI's statuses.
 pub const STATUS_MEMORY: &str = "run.ai/gpu.memory";
 
 /// The annotations that say what a pod asks for, but those that name a container.
-pub const REQUEST: [&str; 5] = [FRACTION, MEMORY, DEVICES, CONTAINER, MPS];
+pub const REQUEST: [&str; 8] = [
+    FRACTION,
+    MEMORY,
+    DEVICES,
+    CONTAINER,
+    MPS,
+    FRACTION_LIMIT,
+    MEMORY_UP_TO,
+    COMPUTE_MODE,
+];
+/// What the names of those begin with that name one.
+pub const REQUEST_OF_CONTAINER: [&str; 2] = [PER_CONTAINER, KAI_CONTAINER];

@@ -4,7 +4,9 @@
 //! them, slips included.
 
 use crate::frozen::Change;
+use crate::limits::Growing;
 use crate::strict::Strictness;
+use crate::wishes::Wish;
 
 /// Why a pod is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,6 +120,98 @@ pub enum Refusal {
         /// The annotation for a container.
         key: String,
     },
+    /// Annotations for the pod's share and for that of another container.
+    #[error(
+        "gpu-fraction-container-name annotation value {pods} does not match container name {named}"
+    )]
+    ContainerMismatch {
+        /// The container that the pod's annotation names.
+        pods: String,
+        /// The container in a key.
+        named: String,
+    },
+    /// Annotations for the pod's memory and for a container's, and they differ.
+    #[error(
+        "NvFractions memory request ({named}) does not match gpu-memory annotation value ({pods} MiB)"
+    )]
+    MemoryMismatch {
+        /// What the container's says.
+        named: String,
+        /// What the pod's says.
+        pods: String,
+    },
+    /// A limit of a container beside a share of the pod that has none.
+    #[error(
+        "cannot combine nvidia.com/container. limit annotation with gpu-fraction or gpu-memory annotation"
+    )]
+    LimitBeside,
+    /// Two limits that differ.
+    #[error("{of} annotation conflicts with {key} annotation")]
+    LimitConflict {
+        /// The pod's.
+        of: &'static str,
+        /// The container's.
+        key: String,
+    },
+    /// A limit without the request that it belongs to.
+    #[error("{key} annotation can only be used together with the {of} annotation")]
+    LimitAlone {
+        /// The limit.
+        key: String,
+        /// The request.
+        of: &'static str,
+    },
+    /// A limit with more decimals than KAI reads.
+    #[error("{0} annotation value must have at most 5 digits after the decimal point")]
+    LimitDecimals(String),
+    /// A limit that is no part of a card.
+    #[error("{0} annotation value must be a positive number smaller than 1.0")]
+    LimitForm(String),
+    /// A limit that is no amount of memory.
+    #[error("{0} annotation value must be a positive Kubernetes memory quantity with a unit")]
+    LimitQuantity(&'static str),
+    /// A limit that is not above its request.
+    #[error("{key} annotation value ({value}) must {least} {of} annotation value ({request})")]
+    LimitTooSmall {
+        /// The limit.
+        key: String,
+        /// What it says.
+        value: String,
+        /// What it must.
+        least: &'static str,
+        /// The request.
+        of: &'static str,
+        /// What it says.
+        request: String,
+    },
+    /// A limit for a container that does not get the share.
+    #[error("{key} annotation is for a container that does not get the share: {target} gets it")]
+    OtherContainer {
+        /// The limit.
+        key: String,
+        /// The container that gets it.
+        target: String,
+    },
+    /// A container requests another amount of a resource that counts shares than its share.
+    #[error(
+        "container {container} requests {asked} of {resource}, but its share counts {is}; leave the resource out of the pod, or request {is}"
+    )]
+    Counted {
+        /// Its name.
+        container: String,
+        /// The resource.
+        resource: &'static str,
+        /// What it requests.
+        asked: String,
+        /// What it would have to.
+        is: u64,
+    },
+    /// A limit above the request, where these are refused.
+    #[error(transparent)]
+    Growing(Box<Growing>),
+    /// Something that Apportion cannot do.
+    #[error(transparent)]
+    Wish(Box<Wish>),
     /// A request that changes although the pod has its place.
     #[error(transparent)]
     Frozen(Box<Change>),

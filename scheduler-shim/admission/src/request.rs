@@ -1,14 +1,14 @@
 //! What a pod asks for, and whether it may: KAI's checks, in KAI's order, the first mistake first.
 //!
-//! KAI's words and those of KAI 0.18 become the same [`GpuRequest`]. Where the latter say both what a container
-//! has at least and what it has at most, the share is the most: the container never gets less than its limit
-//! promises, and the card never holds more than what was promised.
+//! KAI's words and those of KAI 0.18 become the same [`GpuRequest`]. Where they say both what a container has at least
+//! and what it has at most, the share is the most: the container never gets less than its limit promises, and the
+//! card never holds more than what was promised. Whether such a pod may come in at all is asked in
+//! [`limits`](crate::limits).
 
 use apportion_abi::{Bytes, Fraction, GpuRequest, Share};
 
-use crate::containers::{
-    Place, fraction_container, has_pod_share, is_shared, named_in_keys, shared_containers,
-};
+use crate::containers::{Place, has_pod_share, is_shared, named_in_keys, shared_containers};
+use crate::limits::{self, Said, said};
 use crate::names;
 use crate::number;
 use crate::pod::Pod;
@@ -55,24 +55,63 @@ pub fn check(pod: &Pod) -> Result<(), Refusal> {
 
 /// Holds KAI 0.18's annotations against their rules.
 fn check_named(pod: &Pod) -> Result<(), Refusal> {
+    limits::check(pod)?;
+    if has_pod_share(pod) {
+        check_both(pod)?;
+    }
     for name in named_in_keys(pod) {
-        let key = |end| format!("{}{name}{end}", names::PER_CONTAINER);
-        if has_pod_share(pod) {
-            let [request, limit] =
-                [names::PER_CONTAINER_REQUEST, names::PER_CONTAINER_LIMIT].map(key);
+        named_range(pod, name)?;
+    }
+    // A pod without containers is the API server's to refuse, not ours.
+    let names_one = pod.annotation(names::CONTAINER).is_some()
+        || !has_pod_share(pod)
+        || !named_in_keys(pod).is_empty();
+    if names_one {
+        shared_containers(pod)?;
+    }
+    Ok(())
+}
+
+/// Holds annotations of a container against those of its pod. KAI's webhook and binder write the former beside the
+/// latter, so that both stand in what people copy from a cluster with KAI.
+fn check_both(pod: &Pod) -> Result<(), Refusal> {
+    let named: Vec<&str> = named_in_keys(pod).into_iter().collect();
+    let name = match named.as_slice() {
+        [] => return Ok(()),
+        [name] => *name,
+        [name, ..] => {
+            let [request, limit] = [names::PER_CONTAINER_REQUEST, names::PER_CONTAINER_LIMIT]
+                .map(|end| key(name, end));
             let there = pod.annotation(&request).map(|_| request);
             return Err(Refusal::TwoWays {
                 key: there.unwrap_or(limit),
             });
         }
-        named_share(pod, name)?;
+    };
+    if let Some(container) = pod
+        .annotation(names::CONTAINER)
+        .filter(|other| *other != name)
+    {
+        return Err(Refusal::ContainerMismatch {
+            pods: container.to_owned(),
+            named: name.to_owned(),
+        });
     }
-    // A pod without containers is the API server's to refuse, not ours.
-    let names_one = pod.annotation(names::CONTAINER).is_some() || !has_pod_share(pod);
-    if names_one {
-        shared_containers(pod)?;
+    if let Some(limit) = amount(pod, name, names::PER_CONTAINER_LIMIT)? {
+        limits::check_written(pod, &limit.said.key, limit.share)?;
     }
-    Ok(())
+    let Some(request) = amount(pod, name, names::PER_CONTAINER_REQUEST)? else {
+        return Ok(());
+    };
+    match (pod.annotation(names::MEMORY), pod_request(pod)?) {
+        (Some(memory), Some(of_pod)) if of_pod.share != request.share => {
+            Err(Refusal::MemoryMismatch {
+                named: request.said.value,
+                pods: memory.to_owned(),
+            })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn is_no_count(text: &str) -> bool {
@@ -99,6 +138,28 @@ pub struct Asked {
     pub request: GpuRequest,
 }
 
+/// An amount and the annotation that says it.
+#[derive(Clone, Debug)]
+pub(crate) struct Amount {
+    pub(crate) share: Share,
+    pub(crate) said: Said,
+}
+
+/// What a container has at least, and at most.
+#[derive(Clone, Debug)]
+pub(crate) struct Range {
+    pub(crate) request: Amount,
+    /// Nothing where only one amount is given.
+    pub(crate) limit: Option<Amount>,
+}
+
+impl Range {
+    /// What is scheduled and charged.
+    fn share(&self) -> Share {
+        self.limit.as_ref().unwrap_or(&self.request).share
+    }
+}
+
 /// What the containers of a pod ask for; nothing if it shares no card.
 ///
 /// # Errors
@@ -108,67 +169,121 @@ pub fn read(pod: &Pod) -> Result<Vec<Asked>, Refusal> {
     check(pod)?;
     let devices = pod.annotation(names::DEVICES).and_then(number::positive);
     let devices = u32::try_from(devices.unwrap_or(1)).map_err(|_| Refusal::Devices)?;
-    let asked = |container, share| Asked {
+    let shared = shared_containers_of(pod)?;
+    let asked = shared.into_iter().zip(ranges(pod)?);
+    let asked = asked.map(|(container, range)| Asked {
         container,
-        request: GpuRequest { share, devices },
-    };
-    if let Some(share) = pod_share(pod)? {
-        return Ok(vec![asked(fraction_container(pod)?, share)]);
-    }
-    let mut found = Vec::new();
-    for place in shared_containers(pod)? {
-        let name = place.of(pod).map_or("", |container| &container.name);
-        found.push(asked(place, Share::Memory(named_share(pod, name)?)));
-    }
-    Ok(found)
+        request: GpuRequest {
+            share: range.share(),
+            devices,
+        },
+    });
+    Ok(asked.collect())
 }
 
-fn pod_share(pod: &Pod) -> Result<Option<Share>, Refusal> {
+/// The containers that share, where any does.
+fn shared_containers_of(pod: &Pod) -> Result<Vec<Place>, Refusal> {
+    match is_shared(pod) {
+        true => shared_containers(pod),
+        false => Ok(Vec::new()),
+    }
+}
+
+/// What each of the containers asks for that share, in their order.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn ranges(pod: &Pod) -> Result<Vec<Range>, Refusal> {
+    let named = named_in_keys(pod);
+    if let (true, Some(request)) = (named.is_empty(), pod_request(pod)?) {
+        return Ok(vec![Range {
+            request,
+            limit: pod_limit(pod),
+        }]);
+    }
+    let places = shared_containers_of(pod)?;
+    let ranges = places.into_iter().map(|place| {
+        let name = place.of(pod).map_or("", |container| &container.name);
+        named_range(pod, name)
+    });
+    ranges.collect()
+}
+
+/// What `gpu-fraction` or `gpu-memory` asks for.
+fn pod_request(pod: &Pod) -> Result<Option<Amount>, Refusal> {
     if let Some(text) = pod.annotation(names::FRACTION) {
         let fraction: Fraction = text.parse().map_err(|_| Refusal::Fraction)?;
-        return Ok(Some(Share::Fraction(fraction)));
+        return Ok(Some(Amount {
+            share: Share::Fraction(fraction),
+            said: said(names::FRACTION, text),
+        }));
     }
     let Some(text) = pod.annotation(names::MEMORY) else {
         return Ok(None);
     };
     let mib = number::positive(text).ok_or(Refusal::Memory)?;
     let bytes = mib.checked_mul(1 << 20).ok_or(Refusal::Memory)?;
-    Ok(Some(Share::Memory(Bytes(bytes))))
+    Ok(Some(Amount {
+        share: Share::Memory(Bytes(bytes)),
+        said: said(names::MEMORY, &format!("{text} MiB")),
+    }))
 }
 
-/// What KAI 0.18's annotations give one container.
-fn named_share(pod: &Pod, name: &str) -> Result<Bytes, Refusal> {
-    let amount = |end| {
-        let key = format!("{}{name}{end}", names::PER_CONTAINER);
-        let text = pod.annotation(&key).map(str::to_owned);
-        text.map(|value| match bytes(&value) {
-            Some(bytes) => Ok((bytes, value)),
-            None => Err(Refusal::ContainerMemory { key, value }),
-        })
-        .transpose()
+fn pod_limit(pod: &Pod) -> Option<Amount> {
+    let limit = limits::of_memory(pod).or_else(|| limits::of_fraction(pod));
+    limit.map(|(share, said)| Amount { share, said })
+}
+
+/// What the annotations that name a container give it.
+fn named_range(pod: &Pod, name: &str) -> Result<Range, Refusal> {
+    let least = amount(pod, name, names::PER_CONTAINER_REQUEST)?;
+    let most = amount(pod, name, names::PER_CONTAINER_LIMIT)?;
+    if let (Some(least), Some(most)) = (&least, &most)
+        && memory(least) > memory(most)
+    {
+        return Err(Refusal::RequestOverLimit {
+            request: least.said.key.clone(),
+            at_least: least.said.value.clone(),
+            at_most: most.said.value.clone(),
+        });
+    }
+    let limit = most.clone().or_else(|| pod_limit(pod));
+    match least.or(most) {
+        Some(request) => Ok(Range { request, limit }),
+        None => Err(Refusal::Container(name.to_owned())),
+    }
+}
+
+fn memory(amount: &Amount) -> Bytes {
+    match amount.share {
+        Share::Memory(bytes) => bytes,
+        Share::Fraction(_) | Share::Whole => Bytes::ZERO,
+    }
+}
+
+fn key(name: &str, end: &str) -> String {
+    format!("{}{name}{end}", names::PER_CONTAINER)
+}
+
+fn amount(pod: &Pod, name: &str, end: &str) -> Result<Option<Amount>, Refusal> {
+    let key = key(name, end);
+    let Some(value) = pod.annotation(&key) else {
+        return Ok(None);
     };
-    match (
-        amount(names::PER_CONTAINER_REQUEST)?,
-        amount(names::PER_CONTAINER_LIMIT)?,
-    ) {
-        (Some((least, at_least)), Some((most, at_most))) if least > most => {
-            Err(Refusal::RequestOverLimit {
-                request: format!(
-                    "{}{name}{}",
-                    names::PER_CONTAINER,
-                    names::PER_CONTAINER_REQUEST
-                ),
-                at_least,
-                at_most,
-            })
-        }
-        (_, Some((bytes, _))) | (Some((bytes, _)), None) => Ok(bytes),
-        (None, None) => Err(Refusal::Container(name.to_owned())),
+    match bytes(value) {
+        Some(bytes) => Ok(Some(Amount {
+            share: Share::Memory(bytes),
+            said: said(&key, value),
+        })),
+        None => Err(Refusal::ContainerMemory {
+            value: value.to_owned(),
+            key,
+        }),
     }
 }
 
 /// A positive quantity of whole bytes.
-fn bytes(text: &str) -> Option<Bytes> {
+pub(crate) fn bytes(text: &str) -> Option<Bytes> {
     let whole = text.parse::<Quantity>().ok()?.whole()?;
     u64::try_from(whole)
         .ok()

@@ -5,7 +5,7 @@
 
 use apportion_policy::cluster::{Bystander, Job, Task, Wish};
 
-use super::company::is_port;
+use super::company::port;
 use super::namespaces::Namespaces;
 use super::reads::PodRead;
 use super::remark::Remarks;
@@ -43,7 +43,7 @@ fn asks(task: &Task) -> bool {
     let wishes = |wish: &Wish| matches!(wish, Wish::Near(_) | Wish::Even(_));
     !task.near.is_empty()
         || !task.even.is_empty()
-        || task.apart.iter().any(|one| !is_port(one))
+        || task.apart.iter().any(|one| port(one).is_none())
         || task.prefers.iter().any(|one| wishes(&one.wish))
 }
 

@@ -49,10 +49,10 @@ pub(crate) fn enter(pod: Object<'_>, task: &mut Task, remarks: &mut Remarks) {
     }
 }
 
-/// Whether what is asked of other pods is only that they leave a port of the host.
-pub(crate) fn is_port(neighbours: &Neighbours) -> bool {
+/// The port of the host that other pods are to leave, if that is what is asked of them.
+pub(crate) fn port(neighbours: &Neighbours) -> Option<&str> {
     let mut labels = neighbours.labels.iter();
-    labels.any(|(label, _)| label.starts_with(PORT))
+    labels.find_map(|(label, _)| label.strip_prefix(PORT))
 }
 
 /// Reads the terms of one pod.

@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apportion_abi::names::RESOURCE_PARTITION as PARTITION;
+use apportion_abi::names::{
+    RESOURCE_PARTITION as PARTITION, RESOURCE_SHARE_MIB, RESOURCE_SHARE_MICRO,
+};
 use apportion_groups::Object;
 use serde_json::Value;
 
@@ -134,8 +136,13 @@ fn others(pod: Object<'_>) -> BTreeMap<String, f64> {
                 .flatten()
         })
     });
+    // The ledger knows what fits; who evicts for a share frees what it counts.
     let is_known = |name: &str| {
-        matches!(name, "cpu" | "memory") || WHOLE.contains(&name) || name.starts_with(PARTITION)
+        matches!(
+            name,
+            "cpu" | "memory" | RESOURCE_SHARE_MIB | RESOURCE_SHARE_MICRO
+        ) || WHOLE.contains(&name)
+            || name.starts_with(PARTITION)
     };
     names
         .map(|(name, _)| name.clone())
@@ -205,5 +212,19 @@ mod tests {
             refusals(&inventory, &[(&two, "a")], &two),
             ["asked for 2 of example.com/nic; 0 free of 2"]
         );
+    }
+
+    #[test]
+    fn what_only_counts_shares_keeps_nobody_from_a_node() {
+        let inventory = cluster(&[("n1", "a")]);
+        let with = |resource: &str| {
+            let limits = json!({ resource: "2000" });
+            let spec = json!({"containers": [{"name": "main", "resources": {"limits": limits}}]});
+            pod("counted", spec)
+        };
+        for resource in [RESOURCE_SHARE_MIB, RESOURCE_SHARE_MICRO] {
+            assert_eq!(refusals(&inventory, &[], &with(resource)), [""; 0]);
+        }
+        assert_eq!(refusals(&inventory, &[], &with("example.com/nic")).len(), 1);
     }
 }

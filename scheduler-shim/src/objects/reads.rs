@@ -123,7 +123,8 @@ impl PodRead {
     pub(crate) fn of(pod: Object<'_>) -> Self {
         let cards = cards::kept(pod, requests::cards(pod));
         let mut remarks = Remarks::default();
-        for message in ignored::durations(pod.json()) {
+        let said = ignored::durations(pod.json()).into_iter();
+        for message in said.chain(requests::growth(pod)) {
             let object = called("Pod", pod.namespace(), pod.name());
             remarks.note(object, format!("its {message}"));
         }

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 
 use apportion_abi::names::{RESOURCE_PARTITION as PARTITION, RESOURCE_WHOLE, RESOURCE_WHOLE_AMD};
 use apportion_abi::{Bytes, GpuRequest, SHARE_UNIT, Share};
-use apportion_admission::{Pod, request as admission, without_resource};
+use apportion_admission::limits::growing;
+use apportion_admission::{Pod, request as admission, unmet, without_resource};
 use apportion_groups::Object;
 use apportion_policy::cluster::Cards;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::quantity;
+use super::{pods, quantity};
 
 /// Whole cards, by resource name.
 pub(crate) const WHOLE: [&str; 2] = [RESOURCE_WHOLE, RESOURCE_WHOLE_AMD];
@@ -23,6 +24,11 @@ pub(crate) const WHOLE: [&str; 2] = [RESOURCE_WHOLE, RESOURCE_WHOLE_AMD];
 pub(crate) fn cards(pod: Object<'_>) -> Result<Cards, String> {
     let read = Pod::deserialize(pod.json()).map_err(|error| error.to_string())?;
     let asked = admission::read(&read).map_err(|refusal| refusal.to_string())?;
+    if pods::node(pod).is_none()
+        && let Some(why) = unmet(&read)
+    {
+        return Err(why);
+    }
     if let Some(request) = asked.iter().map(|asked| asked.request).reduce(together) {
         if let Share::Memory(asked) = request.share
             && asked.0 < SHARE_UNIT
@@ -41,6 +47,16 @@ pub(crate) fn cards(pod: Object<'_>) -> Result<Cards, String> {
         0 => Cards::Partitions(partitions),
         count => Cards::Whole(count),
     })
+}
+
+/// What is said of a pod whose limit is above its request: the limit is what it gets.
+pub(crate) fn growth(pod: Object<'_>) -> Option<String> {
+    let annotations = pod.json()["metadata"]["annotations"].as_object()?;
+    if !annotations.keys().any(|key| key.ends_with(".limit")) {
+        return None;
+    }
+    let read = Pod::deserialize(pod.json()).ok()?;
+    growing(&read).map(|growing| growing.warning())
 }
 
 /// Why a pod with a share would run without its GPU: the agent of a node gives a GPU to a container that holds one of
@@ -171,6 +187,35 @@ mod tests {
             ask(json!({"gpu-memory": "8Gi"}), json!({})),
             Err("gpu-memory annotation value must be a positive integer greater than 0".to_owned())
         );
+    }
+
+    #[test]
+    fn what_a_share_cannot_do_is_no_request_of_a_pod_that_waits() {
+        let mut pod = json!({"metadata": {"annotations": {"gpu-memory": "2000",
+            "nvidia.com/container.main.gpu-compute.mode": "sm-sharing"}}, "spec": {"containers": [{"name": "main"}]}});
+        let why = cards(Object::new(&pod)).unwrap_err();
+        assert!(
+            why.contains("sm-sharing needs NVIDIA's Multi-Process"),
+            "{why}"
+        );
+        pod["spec"]["nodeName"] = "n1".into();
+        assert!(cards(Object::new(&pod)).is_ok(), "KAI's pod runs");
+    }
+
+    #[test]
+    fn a_limit_above_the_request_is_said() {
+        let pod = json!({"metadata": {"annotations": {"gpu-memory": "2000", "gpu-memory.limit": "3Gi"}},
+            "spec": {"containers": [{"name": "main"}]}});
+        let said = growth(Object::new(&pod)).unwrap();
+        assert!(
+            said.starts_with("gpu-memory.limit (3Gi) is scheduled and charged"),
+            "{said}"
+        );
+        let shared = Cards::Shared {
+            share: Share::Memory(Bytes::from_mib(3072)),
+            devices: 1,
+        };
+        assert_eq!(cards(Object::new(&pod)), Ok(shared));
     }
 
     #[test]

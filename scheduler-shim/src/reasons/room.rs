@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::books::Books;
 use super::words;
+use crate::objects;
 use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
 use crate::objects::shards::kinds;
 use crate::objects::snapshot::Snapshot;
@@ -121,6 +122,9 @@ pub(crate) fn without_company(
 /// What keeps a pod from a node with room: the pods around it.
 pub(crate) fn company(books: &Books<'_>, task: &Task, node: &str) -> Option<(Lack, String)> {
     let refusal = books.session.company_refusal(&task.name, node)?;
+    if let Some(port) = taken_port(books, task, node) {
+        return Some((Lack::Admission, format!("has host port {port} in use")));
+    }
     let lack = match refusal {
         CompanyRefusal::Lonely { .. } => Lack::Affinity,
         CompanyRefusal::Crowded { .. } => Lack::AntiAffinity,
@@ -128,6 +132,22 @@ pub(crate) fn company(books: &Books<'_>, task: &Task, node: &str) -> Option<(Lac
         CompanyRefusal::Uneven { .. } => Lack::Evenness,
     };
     Some((lack, words::company(&refusal)))
+}
+
+/// The port of the host that the pod asks for and a pod with a place there has, if that keeps it away.
+fn taken_port<'t>(books: &Books<'_>, task: &'t Task, node: &str) -> Option<&'t str> {
+    let terms = task.apart.iter();
+    let mut ports = terms.filter_map(|term| Some((term, objects::company::port(term)?)));
+    let is_there = |other: &Task| {
+        let outcome = books.outcomes.get(other.name.as_str());
+        let outcome = outcome.filter(|outcome| outcome.status.is_active());
+        let place = outcome.and_then(|outcome| outcome.place.as_ref());
+        other.name != task.name && place.is_some_and(|place| place.node == node)
+    };
+    let tasks = || books.cluster.jobs.iter().flat_map(|job| &job.tasks);
+    let found = ports
+        .find(|(term, _)| tasks().any(|other| term.are_like(&other.labels) && is_there(other)));
+    found.map(|(_, port)| port)
 }
 
 fn view(snapshot: &Snapshot<'_>, books: &Books<'_>, task: &Task, node: &Node) -> NodeView {

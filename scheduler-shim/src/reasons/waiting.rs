@@ -14,6 +14,7 @@ use super::room::{self, Lack, NodeView};
 use super::words;
 use crate::objects::snapshot::Snapshot;
 
+mod apart;
 mod together;
 
 use together::Together;
@@ -128,7 +129,7 @@ impl Inquiry<'_, '_> {
             None => {
                 let books = self.books;
                 let company = |node: &str| room::company(books, task, node);
-                let mut message = no_room(self.views(task), company, next.len());
+                let mut message = no_room(books, self.views(task), company, &next);
                 if let Some(held_back) = self.held_back.iter().find(|held| held.job == job.name) {
                     message.push_str(&in_vain(held_back));
                 }
@@ -265,23 +266,30 @@ fn in_vain(held_back: &HeldBack) -> String {
 
 /// What all nodes together lack, and which of them came closest. Those that have room may lack `company`.
 fn no_room(
+    books: &Books<'_>,
     views: &[NodeView],
     company: impl Fn(&str) -> Option<(Lack, String)>,
-    together: usize,
+    together: &[&Task],
 ) -> String {
     if views.is_empty() {
         return "there are no nodes".to_owned();
     }
     let mut lacking: Vec<(Lack, &NodeView, Cow<'_, str>)> = Vec::new();
+    let mut open: Vec<&NodeView> = Vec::new();
     for view in views {
         let found = match view.lacks {
             Some(lack) => Some((lack, Cow::Borrowed(view.message.as_str()))),
             None => company(&view.node).map(|(lack, message)| (lack, Cow::Owned(message))),
         };
-        let Some((lack, message)) = found else {
-            return room_for_one(&view.node, together);
-        };
-        lacking.push((lack, view, message));
+        match found {
+            Some((lack, message)) => lacking.push((lack, view, message)),
+            // Where it would start alone, one such node says all.
+            None if together.len() == 1 => return room_for_one(books, view, together, &open),
+            None => open.push(view),
+        }
+    }
+    if let Some(first) = open.first() {
+        return room_for_one(books, first, together, &open);
     }
     let mut counts: BTreeMap<Lack, usize> = BTreeMap::new();
     for (lack, ..) in &lacking {
@@ -306,13 +314,24 @@ fn no_room(
 }
 
 /// What is said where a node has room for one pod, and it waits all the same.
-fn room_for_one(node: &str, together: usize) -> String {
-    match together {
-        1 => format!(
+fn room_for_one(
+    books: &Books<'_>,
+    first: &NodeView,
+    together: &[&Task],
+    open: &[&NodeView],
+) -> String {
+    let node = &first.node;
+    let many = together.len();
+    if many == 1 {
+        return format!(
             "{node} has room for it, but topology, NUMA zones or the order of jobs make it wait"
-        ),
-        many => format!(
-            "the {many} pods that must start together do not fit; one alone would fit on {node}"
-        ),
+        );
+    }
+    let message = format!(
+        "the {many} pods that must start together do not fit; one alone would fit on {node}"
+    );
+    match apart::too_few_domains(books, together, open) {
+        Some(why) => format!("{message}: {why}"),
+        None => message,
     }
 }

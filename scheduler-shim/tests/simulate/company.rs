@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::{field, file, run};
 
 /// Decides on objects.
-fn decide(objects: &[Value]) -> Value {
+pub(crate) fn decide(objects: &[Value]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("all.json");
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
@@ -17,13 +17,13 @@ fn decide(objects: &[Value]) -> Value {
 }
 
 /// A node in a zone of its own, with four cards.
-fn node(name: &str, zone: &str) -> Value {
+pub(crate) fn node(name: &str, zone: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": name, "labels": {"zone": zone, "nvidia.com/gpu.memory": "15360"}},
         "status": {"allocatable": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "4"}}})
 }
 
-fn queue() -> Value {
+pub(crate) fn queue() -> Value {
     let bound = json!({"quota": -1, "limit": -1});
     json!({"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "team"},
         "spec": {"resources": {"gpu": bound, "cpu": bound, "memory": bound}}})

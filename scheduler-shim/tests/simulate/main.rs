@@ -8,6 +8,7 @@ use serde_json::Value;
 
 mod choices;
 mod company;
+mod gangs;
 mod hostile;
 
 fn file(name: &str) -> PathBuf {

@@ -59,6 +59,29 @@ fn a_refusal_has_kais_words() {
 }
 
 #[test]
+fn a_limit_above_the_request_is_refused_or_charged_with_a_warning() {
+    let growing = pod(
+        "kai-scheduler",
+        json!({"nvidia.com/container.main.gpu-memory.request": "10Gi",
+            "nvidia.com/container.main.gpu-memory.limit": "40Gi"}),
+    );
+    let (webhook, _folder) = start(&[]);
+    let judged = webhook.review("/validate--v1-pod", "CREATE", &growing, &Value::Null);
+    assert_eq!(judged["allowed"], false);
+    let message = judged["status"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("a share does not grow here"), "{message}");
+
+    let (webhook, _folder) = start(&["--request-below-limit", "charge-limit"]);
+    let judged = webhook.review("/validate--v1-pod", "CREATE", &growing, &Value::Null);
+    assert_eq!(judged["allowed"], true);
+    let warning = judged["warnings"][0].as_str().unwrap_or_default();
+    let words = "nvidia.com/container.main.gpu-memory.limit (40Gi) is scheduled and charged, not nvidia.com";
+    assert!(warning.starts_with(words), "{warning}");
+    let relabelled = webhook.review("/validate--v1-pod", "UPDATE", &growing, &growing);
+    assert_eq!(relabelled, json!({"uid": "42", "allowed": true}));
+}
+
+#[test]
 fn the_pods_of_other_schedulers_are_nobodys_business() {
     let (webhook, _folder) = start(&["--block-visible-devices", "--no-sharing"]);
     let other = pod(

@@ -3,7 +3,9 @@
 use apportion_admission::pod_group::{self, PodGroup};
 use apportion_admission::queue::{self, Queue, Queues};
 use apportion_admission::topology::{self, Topology};
-use apportion_admission::{Pod, Refusal, Settings, ignored, mutate, validate, validate_update};
+use apportion_admission::{
+    Pod, Refusal, Settings, ignored, mutate, validate, validate_update, warnings,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -142,9 +144,12 @@ fn judge_pod(request: &Request, rules: &Rules) -> Read<Answer> {
         "UPDATE" => validate_update(&Pod::read(&request.old_object)?, &pod, &rules.settings),
         _ => validate(&pod, &rules.settings),
     };
-    let warnings = ignored::durations(&request.object);
+    let mut said = ignored::durations(&request.object);
+    if request.operation == "CREATE" {
+        said.extend(warnings(&pod));
+    }
     let taken = || Answer {
-        warnings,
+        warnings: said,
         ..Answer::default()
     };
     Ok(judged.err().map_or_else(taken, Answer::refused))

@@ -37,7 +37,7 @@ fn a_pod_is_asked_about_by_every_word_of_a_request() {
             .as_str()
             .unwrap_or_default()
             .to_owned();
-        for name in names::REQUEST.iter().chain([&names::PER_CONTAINER]) {
+        for name in names::REQUEST.iter().chain(&names::REQUEST_OF_CONTAINER) {
             assert!(
                 condition.contains(&format!("'{name}'")),
                 "{name} in {condition}"

@@ -2,11 +2,13 @@
 #![no_main]
 
 use apportion_admission::strict::Bounds;
-use apportion_admission::{Delivery, Pod, Settings, amounts, is_shared, mutate, request, validate};
+use apportion_admission::{
+    Delivery, Pod, RequestBelowLimit, Settings, amounts, is_shared, mutate, request, validate, warnings,
+};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 15] = [
     "gpu-fraction",
     "gpu-memory",
     "gpu-fraction-num-devices",
@@ -17,6 +19,11 @@ const KEYS: [&str; 10] = [
     "nvidia.com/container.fetch.gpu-memory.limit",
     "runai/shared-gpu-configmap",
     "received-resource-type",
+    "nvidia.com/container.main.gpu-memory.request",
+    "nvidia.com/container.main.gpu-compute.mode",
+    "kai.scheduler/container.main.gpu-memory.portion.limit",
+    "gpu-fraction.limit",
+    "gpu-memory.limit",
 ];
 
 fn pod(annotations: Value, limits: Value) -> Option<Pod> {
@@ -60,11 +67,17 @@ fuzz_target!(|data: &[u8]| {
         block_visible_devices: flags & 8 != 0,
         runtime_class: Some("nvidia".to_owned()),
         strict: None,
+        count_shares: flags & 32 != 0,
+        request_below_limit: match flags & 16 {
+            0 => RequestBelowLimit::Refuse,
+            _ => RequestBelowLimit::ChargeLimit,
+        },
     };
     let strict = Settings {
         strict: Some(Bounds::default()),
         ..settings.clone()
     };
+    let _ = warnings(&pod);
     let judged = validate(&pod, &settings);
     match &judged {
         Ok(()) => match request::read(&pod) {

@@ -3,7 +3,7 @@
 
 use apportion_admission::queue::Queue;
 use apportion_admission::strict::Bounds;
-use apportion_admission::{Delivery, Settings};
+use apportion_admission::{Delivery, RequestBelowLimit, Settings};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -32,6 +32,8 @@ fn rules(flags: u8) -> Rules {
         block_visible_devices: flags & 4 != 0,
         runtime_class: Some("nvidia".to_owned()),
         strict: (flags & 8 != 0).then(Bounds::default),
+        count_shares: false,
+        request_below_limit: RequestBelowLimit::default(),
     };
     Rules {
         schedulers: vec!["kai-scheduler".to_owned()],

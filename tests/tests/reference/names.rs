@@ -5,8 +5,14 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use apportion_abi::names::{ANNOTATION_CONTAINER_LIMIT, ANNOTATION_CONTAINER_REQUEST, NAMES};
-use apportion_admission::names::{PER_CONTAINER, PER_CONTAINER_LIMIT, PER_CONTAINER_REQUEST};
+use apportion_abi::names::{
+    ANNOTATION_CONTAINER_COMPUTE, ANNOTATION_CONTAINER_DEVICES, ANNOTATION_CONTAINER_LIMIT,
+    ANNOTATION_CONTAINER_MODE, ANNOTATION_CONTAINER_REQUEST, ANNOTATION_PORTION_LIMIT, NAMES,
+};
+use apportion_admission::names::{
+    KAI_CONTAINER, PER_CONTAINER, PER_CONTAINER_COMPUTE, PER_CONTAINER_DEVICES,
+    PER_CONTAINER_LIMIT, PER_CONTAINER_MODE, PER_CONTAINER_REQUEST, PORTION_LIMIT,
+};
 use apportion_reference::{cell, code, hold, table};
 
 #[test]
@@ -30,9 +36,16 @@ fn names_with_a_container_in_them_are_what_the_webhook_reads() {
     for (name, end) in [
         (ANNOTATION_CONTAINER_REQUEST, PER_CONTAINER_REQUEST),
         (ANNOTATION_CONTAINER_LIMIT, PER_CONTAINER_LIMIT),
+        (ANNOTATION_CONTAINER_MODE, PER_CONTAINER_MODE),
+        (ANNOTATION_CONTAINER_DEVICES, PER_CONTAINER_DEVICES),
+        (ANNOTATION_CONTAINER_COMPUTE, PER_CONTAINER_COMPUTE),
     ] {
         assert_eq!(name, format!("{PER_CONTAINER}NAME{end}"));
     }
+    assert_eq!(
+        ANNOTATION_PORTION_LIMIT,
+        format!("{KAI_CONTAINER}NAME{PORTION_LIMIT}")
+    );
 }
 
 /// Beginnings of the names that are ours, KAI's or NVIDIA's.
@@ -46,13 +59,14 @@ const BEGINNINGS: [&str; 7] = [
     "amd.com/",
 ];
 /// What begins so and stands for something else.
-const ELSE: [&str; 6] = [
+const ELSE: [&str; 7] = [
     // The signer of agents' certificates, and a version of our API.
     "apportion.dev/agent",
     "apportion.dev/v1alpha1",
     // What the names of several resources begin with.
     "nvidia.com/",
     "nvidia.com/container.",
+    "kai.scheduler/container.",
     // A part of KAI's statuses that the oracles ask for.
     "run.ai/gpu.memory",
     // Annotations of others by which a container asks the runtime for devices.

@@ -95,10 +95,70 @@ fn a_guarded_namespace_refuses_what_would_go_around_a_limit_and_others_do_not() 
     ] {
         assert_eq!(cluster.would_refuse(capabilities(value)), None, "{value}");
     }
+    // The pod of ZenML's stack, as its terraform/main.tf writes it.
+    let zenml = cluster.would_refuse(|pod| {
+        pod["spec"]["tolerations"] = json!([{"key": "nvidia.com/gpu", "operator": "Equal",
+            "value": "present", "effect": "NoSchedule"}]);
+        pod["spec"]["nodeSelector"] =
+            json!({"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"});
+        pod["spec"]["containers"][0]["env"] = json!([
+            {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
+            {"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=11.0"}]);
+    });
+    assert_eq!(zenml, None);
     for value in ["all", "compute,utility,graphics", "video", "Compute"] {
         let said = cluster.would_refuse(capabilities(value));
         let said = said.unwrap_or_else(|| panic!("{value} is allowed"));
         assert!(said.contains("to compute,utility only"), "{value}: {said}");
+    }
+}
+
+/// The policy about resources that show or count memory.
+const READING: &str = "apportion-agent-for-reading";
+
+#[test]
+fn only_a_container_with_a_share_can_request_what_counts_shares() {
+    let cluster = Cluster::bare();
+    cluster.install_policy(READING);
+    let requesting = |resources: Value| {
+        move |pod: &mut Value| {
+            pod["spec"]["containers"][0]["resources"] = json!({"limits": resources});
+        }
+    };
+    let shown = "apportion.dev/gpu-memory-mib";
+    eventually(PATIENCE, "the policy is in force", || {
+        cluster
+            .would_refuse(requesting(json!({ shown: "1" })))
+            .is_some()
+    });
+    let slot = "apportion.dev/gpu-slot";
+    for counted in [
+        "apportion.dev/gpu-share-mib",
+        "apportion.dev/gpu-share-micro",
+    ] {
+        let whole = json!({(slot): "1", (counted): "500"});
+        assert_eq!(cluster.would_refuse(requesting(whole.clone())), None);
+        let refused = [
+            // No container that the webhook has seen has no slot.
+            cluster.would_refuse(requesting(json!({ counted: "500" }))),
+            cluster.would_refuse(|pod| {
+                requesting(whole.clone())(pod);
+                pod["spec"]["schedulerName"] = json!("default-scheduler");
+            }),
+            cluster.would_refuse(|pod| {
+                requesting(whole.clone())(pod);
+                pod["metadata"]["annotations"] = json!({});
+            }),
+            cluster.would_refuse(|pod| {
+                requesting(whole.clone())(pod);
+                pod["spec"]["initContainers"] = json!([{"name": "first", "image": "none",
+                    "resources": {"limits": {(counted): "500"}}}]);
+            }),
+        ];
+        for said in refused {
+            let said = said.expect("it is refused");
+            assert!(said.contains("count the share of a container"), "{said}");
+        }
     }
 }
 
@@ -200,11 +260,53 @@ fn whoever_writes_a_share_that_gives_no_gpu_is_warned() {
         ("gpu-fraction", "0.001"),
         ("gpu-fraction", ".0049"),
         ("nvidia.com/container.main.gpu-memory.limit", "300Mi"),
+        ("nvidia.com/container.main.gpu-memory.request", "300Mi"),
     ] {
         warned(fine(json!({key: small})), "less than a CUDA context takes");
     }
+    let (request, limit) = (
+        "nvidia.com/container.main.gpu-memory.request",
+        "nvidia.com/container.main.gpu-memory.limit",
+    );
+    let portion = "kai.scheduler/container.main.gpu-memory.portion.limit";
+    for (annotations, about) in [
+        (json!({(request): "1Gi", (limit): "2Gi"}), limit),
+        (json!({"gpu-fraction": "0.5", (portion): "0.7"}), portion),
+        (
+            json!({"gpu-fraction": "0.5", "gpu-fraction.limit": "0.7"}),
+            "gpu-fraction.limit",
+        ),
+        (
+            json!({"gpu-memory": "1000", "gpu-memory.limit": "1Gi"}),
+            "gpu-memory.limit",
+        ),
+    ] {
+        let [_, job, often] = fine(annotations);
+        for object in [job, often] {
+            let said = cluster.warnings(&object);
+            let words = format!("annotation {about} is above the request");
+            assert!(said.contains(&words), "{said}");
+        }
+    }
+    for key in [
+        "kai.scheduler/gpu-compute-sharing-mode",
+        "nvidia.com/container.main.gpu-compute.mode",
+    ] {
+        let [_, job, _] = fine(json!({"gpu-fraction": "0.5", key: "sm-sharing"}));
+        let said = cluster.warnings(&job);
+        assert!(said.contains("Multi-Process Service"), "{said}");
+    }
     for (annotations, labels) in [
         (json!({"gpu-fraction": "0.5"}), json!({})),
+        (json!({(request): "1Gi", (limit): "1024Mi"}), json!({})),
+        (
+            json!({"gpu-memory": "1024", "gpu-memory.limit": "1Gi"}),
+            json!({}),
+        ),
+        (
+            json!({"gpu-fraction": "0.5", "kai.scheduler/gpu-compute-sharing-mode": "time-slicing"}),
+            json!({}),
+        ),
         (
             json!({"gpu-fraction": "0.005", "gpu-fraction-num-devices": "2"}),
             json!({}),

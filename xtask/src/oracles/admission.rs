@@ -117,6 +117,8 @@ fn switched(settings: &Value) -> apportion_admission::Settings {
         block_visible_devices: false,
         runtime_class: None,
         strict: None,
+        count_shares: false,
+        request_below_limit: apportion_admission::RequestBelowLimit::default(),
     }
 }
 

@@ -1,19 +1,81 @@
 //! A node's file system, seen from a root that may not be ours.
+//!
+//! What is not there is a fact of the node; what can't be read is none, and is kept apart.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use crate::failure::Failure;
+
+/// Folders of which every node has one.
+const OF_A_NODE: [&str; 4] = ["etc", "usr", "var", "proc"];
 
 /// The node's file system.
 pub(super) struct Host {
     root: PathBuf,
+    /// What could not be read, and why.
+    unreadable: RefCell<BTreeSet<String>>,
 }
 
 impl Host {
     pub(super) fn at(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
+            unreadable: RefCell::default(),
         }
+    }
+
+    /// Whether the root is one of a node's file system that can be read.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let root = self.root.display();
+        let what = format!("failed to read {root}, the root of the node's file system");
+        match fs::read_dir(&self.root) {
+            Ok(_) => {}
+            Err(error) if is_absent(&error) => {
+                return Err(Failure::usage(what)
+                    .because(error)
+                    .hint("name it with --root; a pod with hostPID sees it as /proc/1/root"));
+            }
+            Err(error) => {
+                return Err(Failure::new(what).because(error).hint(
+                    "run this as root; a pod also needs hostPID and the capability SYS_PTRACE for /proc/1/root, as the agent's pod has",
+                ));
+            }
+        }
+        if OF_A_NODE.iter().any(|folder| self.has(folder)) {
+            return Ok(());
+        }
+        let what = format!(
+            "{root} holds no file system of a node: it has none of {}",
+            OF_A_NODE.join(", ")
+        );
+        Err(Failure::usage(what).hint("name the root of one with --root"))
+    }
+
+    /// What could not be read so far, each with the reason.
+    pub(super) fn unreadable(&self) -> Vec<String> {
+        self.unreadable.borrow().iter().cloned().collect()
+    }
+
+    /// What was read; a file or folder that is there and can't be read is remembered.
+    fn read<T>(&self, path: &str, read: io::Result<T>) -> Option<T> {
+        let error = match read {
+            Ok(read) => return Some(read),
+            Err(error) => error,
+        };
+        let is_other = matches!(
+            error.kind(),
+            ErrorKind::IsADirectory | ErrorKind::InvalidData
+        );
+        if !is_absent(&error) && !is_other {
+            let said = format!("{path}: {error}");
+            self.unreadable.borrow_mut().insert(said);
+        }
+        None
     }
 
     /// Where `path` of the node is for us.
@@ -23,11 +85,12 @@ impl Host {
 
     /// Whether there is something; a link that leads nowhere from here is there for the node.
     pub(super) fn has(&self, path: &str) -> bool {
-        fs::symlink_metadata(self.find(path)).is_ok()
+        let found = fs::symlink_metadata(self.find(path));
+        self.read(path, found).is_some()
     }
 
     pub(super) fn text(&self, path: &str) -> Option<String> {
-        fs::read_to_string(self.find(path)).ok()
+        self.read(path, fs::read_to_string(self.find(path)))
     }
 
     /// The first of `paths` that is there.
@@ -37,7 +100,8 @@ impl Host {
 
     /// The names in a folder, in order.
     pub(super) fn names(&self, folder: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.find(folder)).into_iter().flatten();
+        let entries = self.read(folder, fs::read_dir(self.find(folder)));
+        let entries = entries.into_iter().flatten();
         let mut names: Vec<_> = entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .collect();
@@ -54,6 +118,11 @@ impl Host {
         let said = String::from_utf8(output.stdout).ok()?;
         said.split_whitespace().find_map(number)
     }
+}
+
+/// Whether there is nothing of that name.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// A word that is a version, without its `v`: `v1.33.2+k3s1` is `1.33.2+k3s1`.

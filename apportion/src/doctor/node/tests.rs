@@ -115,7 +115,7 @@ const HOSTS: &[Expected] = &[
 fn every_usual_host_is_told_what_to_set() {
     for expected in HOSTS {
         let root = host(expected.tree);
-        let report = report(root.path());
+        let report = report(&Host::at(root.path()));
         let system = &report.findings[0].found;
         let found = |check: &str| {
             let of = report
@@ -149,7 +149,7 @@ fn every_usual_host_is_told_what_to_set() {
 #[test]
 fn the_text_ends_with_what_to_type() {
     let debian = host(HOSTS[6].tree);
-    let text = text(&report(debian.path()));
+    let text = text(&report(&Host::at(debian.path())));
     assert!(
         text.ends_with("chart: --set runtime.cdi=on --set runtimeClassName=nvidia\n"),
         "{text}"
@@ -164,7 +164,7 @@ fn the_text_ends_with_what_to_type() {
 fn nvidias_description_of_the_cards_is_found_and_read() {
     let with = |text: &str| {
         let tree = format!("{}== /etc/cdi/nvidia.yaml\n{text}", HOSTS[3].tree);
-        report(host(&tree).path())
+        report(&Host::at(host(&tree).path()))
     };
     let said = |report: &Report| {
         let mut findings = report.findings.iter();
@@ -191,7 +191,7 @@ fn a_runtime_that_looks_for_cdi_files_elsewhere_is_given_them_there() {
              cdi_spec_dirs = {dirs}\n",
             HOSTS[4].tree
         );
-        let choice = report(host(&tree).path()).choice;
+        let choice = report(&Host::at(host(&tree).path())).choice;
         choice.values.get("cdiDir").cloned()
     };
     assert_eq!(
@@ -211,7 +211,7 @@ fn nvidias_plugin_is_found_by_what_the_kubelet_has_of_it() {
              {{\"Data\":{{\"PodDeviceEntries\":null,\"RegisteredDevices\":{registered}}},\"Checksum\":1}}",
             HOSTS[4].tree
         );
-        let report = report(host(&tree).path());
+        let report = report(&Host::at(host(&tree).path()));
         let mut findings = report.findings.into_iter();
         let finding = findings.find(|finding| finding.check == "device plugin");
         finding.map(|finding| finding.found)
@@ -226,13 +226,57 @@ fn nvidias_plugin_is_found_by_what_the_kubelet_has_of_it() {
 #[test]
 fn a_machine_that_is_no_node_is_told_so() {
     let root = tempfile::tempdir().unwrap();
-    let report = report(root.path());
+    let report = report(&Host::at(root.path()));
     let missing = report
         .findings
         .iter()
         .filter(|of| of.state == State::Missing);
     assert_eq!(missing.count(), 2);
     assert_eq!(report.choice.mode, "mounts");
+}
+
+#[test]
+fn a_root_that_is_none_is_named_and_nothing_is_said_of_the_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let gone = folder.path().join("gone");
+    let looped = folder.path().join("looped");
+    std::os::unix::fs::symlink(&looped, &looped).unwrap();
+    for (root, why) in [
+        (gone.as_path(), "No such file or directory"),
+        (&file, "Not a directory"),
+        (&looped, "Too many levels of symbolic links"),
+        (folder.path(), "holds no file system of a node"),
+    ] {
+        let said = doctor(false, root).unwrap_err().to_string();
+        assert!(said.contains(why), "{said}");
+        assert!(said.contains(&root.display().to_string()), "{said}");
+        assert!(!said.contains("kubelet"), "{said}");
+    }
+}
+
+#[test]
+fn what_of_a_node_cannot_be_read_is_said_and_no_value_is_recommended() {
+    let root = host(HOSTS[6].tree);
+    let kubelet = root.path().join("var/lib/kubelet");
+    fs::remove_dir_all(&kubelet).unwrap();
+    // As unreadable as a folder of another user is, also to root.
+    std::os::unix::fs::symlink(&kubelet, &kubelet).unwrap();
+    let report = report(&Host::at(root.path()));
+    let finding = report.findings.iter().find(|of| of.check == UNREAD);
+    let finding = finding.expect("it is said");
+    assert_eq!(finding.state, State::Missing);
+    assert!(
+        finding.found.starts_with("cannot read /var/lib/kubelet/"),
+        "{}",
+        finding.found
+    );
+    let text = text(&report);
+    assert!(
+        text.ends_with("chart: unknown, because a part of the node could not be read\n"),
+        "{text}"
+    );
 }
 
 /// What is known here of the chart's presets is what they set.

@@ -1,13 +1,15 @@
 //! What holds for any pod.
 
+use apportion_admission::limits::growing;
 use apportion_admission::strict::Bounds;
 use apportion_admission::{
-    Delivery, Pod, Settings, is_shared, mutate, request, validate, validate_update,
+    Delivery, Pod, Refusal, RequestBelowLimit, Settings, is_shared, mutate, request, validate,
+    validate_update,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::build::{limited, settings};
+use crate::build::{limited, pod, settings};
 
 fn annotations() -> impl Strategy<Value = Value> {
     let keys = prop::sample::select(vec![
@@ -18,11 +20,32 @@ fn annotations() -> impl Strategy<Value = Value> {
         "mps",
         "nvidia.com/container.main.gpu-memory.limit",
         "nvidia.com/container.side.gpu-memory.request",
+        "nvidia.com/container.main.gpu-memory.request",
+        "nvidia.com/container.main.gpu-compute.mode",
+        "nvidia.com/container.main.gpus.devices",
+        "kai.scheduler/container.main.gpu-memory.portion.limit",
+        "kai.scheduler/gpu-compute-sharing-mode",
+        "gpu-fraction.limit",
+        "gpu-memory.limit",
         "other",
     ]);
     let values = prop_oneof![
         prop::sample::select(vec![
-            "0.5", "1", "2", "2000", "1Gi", "true", "main", "fetch", "NaN", "0x1p-1", ""
+            "0.5",
+            "0.7",
+            "1",
+            "2",
+            "2000",
+            "2000Mi",
+            "1Gi",
+            "2Gi",
+            "sm-sharing",
+            "true",
+            "main",
+            "fetch",
+            "NaN",
+            "0x1p-1",
+            ""
         ])
         .prop_map(str::to_owned),
         "[0-9.eE+_-]{0,8}",
@@ -36,6 +59,8 @@ fn pods() -> impl Strategy<Value = Pod> {
     let limits = prop_oneof![
         Just(json!({})),
         Just(json!({"nvidia.com/gpu": "1"})),
+        Just(json!({"apportion.dev/gpu-share-mib": "2000"})),
+        Just(json!({"apportion.dev/gpu-share-micro": 499875})),
         Just(json!({"cpu": "1"}))
     ];
     (annotations(), limits).prop_map(|(annotations, limits)| limited(annotations, limits))
@@ -46,11 +71,14 @@ fn deliveries() -> impl Strategy<Value = Settings> {
         Just(Delivery::Slot("example.com/slot".to_owned())),
         any::<bool>().prop_map(|with_memory_limit| Delivery::ConfigMaps { with_memory_limit }),
     ];
-    (delivery, any::<bool>()).prop_map(|(delivery, block_visible_devices)| Settings {
-        delivery,
-        block_visible_devices,
-        runtime_class: Some("nvidia".to_owned()),
-        ..settings()
+    (delivery, any::<[bool; 2]>()).prop_map(|(delivery, [block_visible_devices, count_shares])| {
+        Settings {
+            delivery,
+            block_visible_devices,
+            count_shares,
+            runtime_class: Some("nvidia".to_owned()),
+            ..settings()
+        }
     })
 }
 
@@ -101,6 +129,34 @@ proptest! {
         if let Err(why) = validate(&pod, &settings()) {
             prop_assert_eq!(validate(&pod, &strict), Err(why));
         }
+    }
+
+    #[test]
+    fn charging_limits_only_lets_in_pods_whose_limit_is_above_the_request(pod in pods()) {
+        let charging = Settings { request_below_limit: RequestBelowLimit::ChargeLimit, ..settings() };
+        let (refusing, charged) = (validate(&pod, &settings()), validate(&pod, &charging));
+        match growing(&pod) {
+            Some(growing) if charged.is_ok() => prop_assert_eq!(refusing, Err(Refusal::Growing(Box::new(growing)))),
+            _ => prop_assert_eq!(refusing, charged),
+        }
+    }
+
+    #[test]
+    fn what_kai_has_written_beside_a_request_does_not_change_it(mib in 1_u32..100_000, more in 0_u32..1000, bound: bool) {
+        let asked = |annotations: Value| {
+            let asked = request::read(&pod(annotations)).unwrap();
+            asked.iter().map(|one| (one.container, one.request)).collect::<Vec<_>>()
+        };
+        let limit = mib + more;
+        let own = json!({"gpu-memory": mib.to_string(), "gpu-memory.limit": format!("{limit}Mi")});
+        let mut written = own.clone();
+        written["nvidia.com/container.main.gpu-memory.request"] = format!("{mib}Mi").into();
+        written["nvidia.com/container.main.gpu-memory.limit"] = format!("{limit}Mi").into();
+        if bound {
+            written["nvidia.com/container.main.gpus.devices"] = "GPU-0".into();
+            written["nvidia.com/container.main.gpu-compute.portion"] = "0.5".into();
+        }
+        prop_assert_eq!(asked(written), asked(own));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The pod that the other files make variants of.
 
-use apportion_admission::{Delivery, Pod, Settings, validate};
+use apportion_admission::{Delivery, Pod, RequestBelowLimit, Settings, validate};
 use serde_json::{Value, json};
 
 pub(crate) fn settings() -> Settings {
@@ -10,6 +10,8 @@ pub(crate) fn settings() -> Settings {
         block_visible_devices: false,
         runtime_class: None,
         strict: None,
+        count_shares: false,
+        request_below_limit: RequestBelowLimit::default(),
     }
 }
 

@@ -2,5 +2,7 @@
 
 mod any_pod;
 mod build;
+mod counted;
+mod limits;
 mod rules;
 mod updates;

@@ -124,7 +124,7 @@ fn numbers_are_judged_by_two_readers() {
 #[test]
 fn a_container_may_be_named_in_the_key() {
     let two = pod(json!({
-        "nvidia.com/container.main.gpu-memory.request": "1Gi",
+        "nvidia.com/container.main.gpu-memory.request": "2048Mi",
         "nvidia.com/container.main.gpu-memory.limit": "2Gi",
         "nvidia.com/container.fetch.gpu-memory.request": "500Mi",
     }));
@@ -152,6 +152,10 @@ fn a_container_may_be_named_in_the_key() {
         ),
         (
             json!({"nvidia.com/container.main.gpu-memory.limit": "1Gi", "gpu-memory": "5"}),
+            "cannot combine nvidia.com/container. limit annotation with gpu-fraction or gpu-memory annotation",
+        ),
+        (
+            json!({"nvidia.com/container.main.gpu-memory.limit": "1Gi", "nvidia.com/container.side.gpu-memory.limit": "1Gi", "gpu-memory": "5"}),
             "cannot have both nvidia.com/container.main.gpu-memory.limit and gpu-fraction or gpu-memory; a container's share is given in one way",
         ),
         (

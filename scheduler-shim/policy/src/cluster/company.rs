@@ -52,7 +52,8 @@ impl Neighbours {
     }
 
     /// Whether a pod with these labels is one of them.
-    pub(crate) fn are_like(&self, labels: &BTreeMap<String, String>) -> bool {
+    #[must_use]
+    pub fn are_like(&self, labels: &BTreeMap<String, String>) -> bool {
         let mut asked = self.labels.iter();
         asked.all(|(label, wanted)| wanted.holds(labels.get(label).map(String::as_str)))
     }

@@ -217,5 +217,5 @@ fn pods_that_take_one_port_of_their_host_are_kept_apart() {
     let label = &task.apart[0].labels[0].0;
     assert_eq!(task.labels.get(label).map(String::as_str), Some(""));
     assert_eq!(task.apart[0].domain, HOSTNAME);
-    assert!(is_port(&task.apart[0]));
+    assert_eq!(port(&task.apart[0]), Some("80/TCP"));
 }

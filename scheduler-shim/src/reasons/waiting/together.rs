@@ -1,4 +1,7 @@
 //! Which pods of a job have to start together, and whether they are all there.
+//!
+//! A group may need some of its members only, as many as it says, and so may each group in it. What it lacks is counted
+//! as the policy does: the pods without which too few members would be satisfied.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +14,14 @@ const WHOLE: &str = "default";
 
 /// A job's gang.
 pub(crate) struct Together<'a> {
+    job: &'a Job,
     sets: Vec<&'a PodSet>,
     /// Why it can't be tried at all: pods of it do not exist.
     pub(crate) unready: Option<String>,
+    /// The waiting pods by set.
+    waits: BTreeMap<&'a str, Vec<&'a Task>>,
+    /// How many have a place, by set.
+    placed: BTreeMap<&'a str, usize>,
     /// The waiting pods that it lacks to its minimum.
     next: Vec<&'a Task>,
 }
@@ -22,11 +30,25 @@ impl<'a> Together<'a> {
     /// Of all pods of a job.
     pub(crate) fn of(books: &Books<'_>, job: &'a Job) -> Self {
         let sets = sets(&job.root);
-        Self {
-            unready: unready(job, &sets),
-            next: next(books, job, &sets),
-            sets,
+        let mut waits: BTreeMap<&str, Vec<&Task>> = BTreeMap::new();
+        let mut placed: BTreeMap<&str, usize> = BTreeMap::new();
+        for one in &job.tasks {
+            match books.status(one) {
+                Status::Pending => waits.entry(&one.set).or_default().push(one),
+                status if status.is_active_allocated() => *placed.entry(&one.set).or_default() += 1,
+                _ => {}
+            }
         }
+        let mut together = Self {
+            job,
+            unready: unready(job, &sets),
+            sets,
+            waits,
+            placed,
+            next: Vec::new(),
+        };
+        together.next = together.lacking(&job.root).unwrap_or_default();
+        together
     }
 
     /// The sets of which none is the task's, if so.
@@ -35,12 +57,51 @@ impl<'a> Together<'a> {
         (!names.contains(&task.set.as_str())).then(|| names.join(", "))
     }
 
-    /// The pods that have to start together with this one: what its gang lacks, or itself alone.
+    /// The pods that have to start together with this one: what its gang lacks, or its part of it, or itself alone.
     pub(crate) fn with(&self, task: &'a Task) -> Vec<&'a Task> {
-        if self.next.is_empty() {
-            return vec![task];
+        if !self.next.is_empty() {
+            return self.next.clone();
         }
-        self.next.clone()
+        let of_part = self.lacking_around(&self.job.root, &task.set);
+        match of_part.is_empty() {
+            true => vec![task],
+            false => of_part,
+        }
+    }
+
+    /// What the outermost part around a set lacks that lacks anything.
+    fn lacking_around(&self, group: &Group, set: &str) -> Vec<&'a Task> {
+        let of_group = self.lacking(group).unwrap_or_default();
+        if !of_group.is_empty() {
+            return of_group;
+        }
+        if let Some(own) = group.sets.iter().find(|one| one.name == set) {
+            return self.lacking_of_set(own).unwrap_or_default();
+        }
+        let around = |inner: &&Group| sets(inner).iter().any(|one| one.name == set);
+        let inner = group.groups.iter().find(around);
+        inner.map_or_else(Vec::new, |inner| self.lacking_around(inner, set))
+    }
+
+    /// The waiting pods that a group lacks; none if too few exist.
+    fn lacking(&self, group: &Group) -> Option<Vec<&'a Task>> {
+        let inner = group.groups.iter().map(|inner| self.lacking(inner));
+        let own = group.sets.iter().map(|set| self.lacking_of_set(set));
+        let mut members: Vec<Option<Vec<&Task>>> = inner.chain(own).collect();
+        let wanted = wanted(group);
+        if wanted > members.len() {
+            return None;
+        }
+        members.sort_by_key(|lacking| lacking.as_ref().map_or(usize::MAX, Vec::len));
+        let first: Option<Vec<Vec<&Task>>> = members.into_iter().take(wanted).collect();
+        Some(first?.concat())
+    }
+
+    fn lacking_of_set(&self, set: &PodSet) -> Option<Vec<&'a Task>> {
+        let placed = self.placed.get(set.name.as_str()).copied().unwrap_or(0);
+        let lacks = set.min_available.saturating_sub(placed);
+        let waiting = self.waits.get(set.name.as_str()).map_or(&[][..], |all| all);
+        waiting.get(..lacks).map(<[&Task]>::to_vec)
     }
 }
 
@@ -50,23 +111,39 @@ fn sets(group: &Group) -> Vec<&PodSet> {
     group.sets.iter().chain(inner).collect()
 }
 
-/// Whether all members of all groups have to be satisfied.
-fn needs_all(group: &Group) -> bool {
-    group.min_members.is_none() && group.groups.iter().all(needs_all)
+/// How many members of a group have to be satisfied.
+fn wanted(group: &Group) -> usize {
+    let all = group.groups.len() + group.sets.len();
+    group.min_members.unwrap_or(all)
+}
+
+/// How many pods of a set exist, and how many of those wait for their gates.
+fn counts(job: &Job, set: &PodSet) -> (usize, usize) {
+    let tasks = || job.tasks.iter().filter(|task| task.set == set.name);
+    let exist = tasks().filter(|task| task.status.is_alive()).count();
+    let gated = tasks().filter(|task| task.status == Status::Gated).count();
+    (exist, gated)
+}
+
+/// Whether as many pods exist as a group needs.
+fn is_ready(job: &Job, group: &Group) -> bool {
+    let inner = group.groups.iter().filter(|inner| is_ready(job, inner));
+    let own = group.sets.iter().filter(|set| !is_short(job, set));
+    inner.count() + own.count() >= wanted(group)
+}
+
+fn is_short(job: &Job, set: &PodSet) -> bool {
+    let (exist, gated) = counts(job, set);
+    exist.saturating_sub(gated) < set.min_available
 }
 
 fn unready(job: &Job, sets: &[&PodSet]) -> Option<String> {
-    let in_set = |set: &PodSet, status: fn(Status) -> bool| {
-        let tasks = job.tasks.iter().filter(|task| task.set == set.name);
-        tasks.filter(|task| status(task.status)).count()
-    };
-    let short = sets.iter().filter(|set| {
-        let ready = in_set(set, |status| status.is_alive() && status != Status::Gated);
-        ready < set.min_available && needs_all(&job.root)
-    });
+    if is_ready(job, &job.root) {
+        return None;
+    }
+    let short = sets.iter().filter(|set| is_short(job, set));
     let sentences = short.map(|set| {
-        let exist = in_set(set, Status::is_alive);
-        let gated = in_set(set, |status| status == Status::Gated);
+        let (exist, gated) = counts(job, set);
         let (wanted, name) = (set.min_available, set.name.as_str());
         match name {
             WHOLE => format!(
@@ -78,26 +155,5 @@ fn unready(job: &Job, sets: &[&PodSet]) -> Option<String> {
         }
     });
     let sentences: String = sentences.collect();
-    (!sentences.is_empty()).then(|| format!("Job is not ready for scheduling.{sentences}"))
-}
-
-/// The waiting pods that a gang lacks to its minimum.
-fn next<'a>(books: &Books<'_>, job: &'a Job, sets: &[&PodSet]) -> Vec<&'a Task> {
-    let mut waits: BTreeMap<&str, Vec<&Task>> = BTreeMap::new();
-    let mut placed: BTreeMap<&str, usize> = BTreeMap::new();
-    for one in &job.tasks {
-        match books.status(one) {
-            Status::Pending => waits.entry(&one.set).or_default().push(one),
-            status if status.is_active_allocated() => *placed.entry(&one.set).or_default() += 1,
-            _ => {}
-        }
-    }
-    let mut next = Vec::new();
-    for set in sets.iter().filter(|_| needs_all(&job.root)) {
-        let placed = placed.get(set.name.as_str()).copied().unwrap_or(0);
-        let lacks = set.min_available.saturating_sub(placed);
-        let waiting = waits.get(set.name.as_str()).into_iter().flatten();
-        next.extend(waiting.take(lacks).copied());
-    }
-    next
+    Some(format!("Job is not ready for scheduling.{sentences}"))
 }

@@ -1,0 +1,212 @@
+//! Limits above the request: KAI lets a container grow beyond what it is scheduled with, if its card has room.
+//!
+//! Apportion promises the limit and nothing that could be taken back, so such a pod is either refused, or its limit is
+//! what is scheduled and charged. The form of a limit is held against KAI's rules in any case.
+
+use apportion_abi::{Fraction, Share};
+
+use crate::containers::fraction_container;
+use crate::keys;
+use crate::names;
+use crate::number;
+use crate::pod::Pod;
+use crate::refusal::Refusal;
+use crate::request;
+
+/// How many decimals KAI reads of a part of a card that is a limit.
+const DECIMALS: usize = 5;
+
+/// What is done with a pod whose limit is above its request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestBelowLimit {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// Its limit is what is scheduled and charged, and whoever creates it is warned.
+    ChargeLimit,
+}
+
+/// An annotation with its value, as people read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// The annotation.
+    pub key: String,
+    /// What it says.
+    pub value: String,
+}
+
+impl std::fmt::Display for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.key, self.value)
+    }
+}
+
+/// A share that may grow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{request} is below {limit}: a share does not grow here, its limit is scheduled, charged and kept; set both to the same amount, or let an administrator have limits charged (webhook.requestBelowLimit=charge-limit)"
+)]
+pub struct Growing {
+    /// What it has at least.
+    pub request: Said,
+    /// What it has at most.
+    pub limit: Said,
+}
+
+impl Growing {
+    /// What whoever creates the pod is told where it is taken.
+    #[must_use]
+    pub fn warning(&self) -> String {
+        let Self { request, limit } = self;
+        format!(
+            "{limit} is scheduled and charged, not {request}: a share does not grow here, so the pod waits for a GPU with room for its limit"
+        )
+    }
+}
+
+/// The first share of a pod that may grow.
+#[must_use]
+pub fn growing(pod: &Pod) -> Option<Growing> {
+    let ranges = request::ranges(pod).ok()?;
+    let mut growing = ranges.into_iter().filter_map(|range| {
+        let limit = range
+            .limit
+            .filter(|limit| limit.share != range.request.share)?;
+        Some(Growing {
+            request: range.request.said,
+            limit: limit.said,
+        })
+    });
+    growing.next()
+}
+
+/// Holds the limits of `gpu-fraction` and `gpu-memory` against KAI's rules.
+///
+/// # Errors
+/// The first rule that one breaks.
+pub(crate) fn check(pod: &Pod) -> Result<(), Refusal> {
+    if let Some(text) = pod.annotation(names::FRACTION_LIMIT) {
+        check_fraction(pod, names::FRACTION_LIMIT, text)?;
+    }
+    check_memory(pod)?;
+    let Some(limit) = keys::portion_limit(pod) else {
+        return Ok(());
+    };
+    check_fraction(pod, limit.key, limit.value)?;
+    let place = fraction_container(pod)?;
+    let target = place.of(pod).map_or("", |container| &container.name);
+    if target != limit.container {
+        return Err(Refusal::OtherContainer {
+            key: limit.key.to_owned(),
+            target: target.to_owned(),
+        });
+    }
+    match pod.annotation(names::FRACTION_LIMIT) {
+        Some(text) if text != limit.value => Err(conflict(names::FRACTION_LIMIT, limit.key)),
+        _ => Ok(()),
+    }
+}
+
+fn check_fraction(pod: &Pod, key: &str, text: &str) -> Result<(), Refusal> {
+    let Some(request) = pod.annotation(names::FRACTION) else {
+        return Err(Refusal::LimitAlone {
+            key: key.to_owned(),
+            of: names::FRACTION,
+        });
+    };
+    let decimals = text.split_once('.').map_or(0, |(_, after)| after.len());
+    if decimals > DECIMALS {
+        return Err(Refusal::LimitDecimals(key.to_owned()));
+    }
+    let is_fraction = |limit: &f64| *limit > 0.0 && *limit < 1.0;
+    let Some(limit) = number::float(text).filter(is_fraction) else {
+        return Err(Refusal::LimitForm(key.to_owned()));
+    };
+    if text.parse::<Fraction>().is_err() {
+        return Err(Refusal::LimitForm(key.to_owned()));
+    }
+    if number::float(request).is_none_or(|request| limit <= request) {
+        return Err(Refusal::LimitTooSmall {
+            key: key.to_owned(),
+            value: text.to_owned(),
+            least: "be greater than",
+            of: names::FRACTION,
+            request: request.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+fn check_memory(pod: &Pod) -> Result<(), Refusal> {
+    let key = names::MEMORY_UP_TO;
+    let Some(text) = pod.annotation(key) else {
+        return Ok(());
+    };
+    let Some(request) = pod.annotation(names::MEMORY) else {
+        return Err(Refusal::LimitAlone {
+            key: key.to_owned(),
+            of: names::MEMORY,
+        });
+    };
+    let has_unit = number::float(text).is_none();
+    let Some(limit) = request::bytes(text).filter(|_| has_unit) else {
+        return Err(Refusal::LimitQuantity(key));
+    };
+    if number::positive(request).is_some_and(|mib| limit.0 >> 20 < mib) {
+        return Err(Refusal::LimitTooSmall {
+            key: key.to_owned(),
+            value: text.to_owned(),
+            least: "not be smaller than",
+            of: names::MEMORY,
+            request: format!("{request} MiB"),
+        });
+    }
+    Ok(())
+}
+
+/// The limit of a pod's `gpu-fraction`, with the annotation that says it.
+pub(crate) fn of_fraction(pod: &Pod) -> Option<(Share, Said)> {
+    let short = pod
+        .annotation(names::FRACTION_LIMIT)
+        .map(|text| (names::FRACTION_LIMIT, text));
+    let (key, text) =
+        short.or_else(|| keys::portion_limit(pod).map(|limit| (limit.key, limit.value)))?;
+    Some((Share::Fraction(text.parse().ok()?), said(key, text)))
+}
+
+/// The limit of a pod's `gpu-memory`.
+pub(crate) fn of_memory(pod: &Pod) -> Option<(Share, Said)> {
+    let text = pod.annotation(names::MEMORY_UP_TO)?;
+    Some((
+        Share::Memory(request::bytes(text)?),
+        said(names::MEMORY_UP_TO, text),
+    ))
+}
+
+/// Holds a limit of a container against the pod's own, for which KAI writes it.
+///
+/// # Errors
+/// The pod has none, or another one.
+pub(crate) fn check_written(pod: &Pod, key: &str, limit: Share) -> Result<(), Refusal> {
+    match of_memory(pod) {
+        Some((share, _)) if share == limit => Ok(()),
+        Some(_) => Err(conflict(names::MEMORY_UP_TO, key)),
+        None if of_fraction(pod).is_some() => Ok(()),
+        None => Err(Refusal::LimitBeside),
+    }
+}
+
+fn conflict(of: &'static str, key: &str) -> Refusal {
+    Refusal::LimitConflict {
+        of,
+        key: key.to_owned(),
+    }
+}
+
+/// An annotation and its value.
+pub(crate) fn said(key: &str, value: &str) -> Said {
+    Said {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    }
+}

@@ -1,0 +1,188 @@
+//! Why gangs wait: what is said is what keeps all of their pods, not one of them alone.
+
+use serde_json::{Value, json};
+
+use crate::company::{decide, node as usual, queue};
+use crate::field;
+
+/// A node with slots for containers with a share.
+fn node(name: &str, zone: &str) -> Value {
+    let mut node = usual(name, zone);
+    node["status"]["allocatable"]["apportion.dev/gpu-slot"] = "128".into();
+    node
+}
+
+/// A node with a number of GPUs.
+fn with_cards(count: usize) -> Value {
+    let mut node = node("n1", "a");
+    node["status"]["allocatable"]["nvidia.com/gpu"] = count.to_string().into();
+    node
+}
+
+/// A JobSet of replicated jobs, each of some replicas of some pods with a share.
+fn job_set(jobs: &[(usize, usize)], fraction: &str, minimum: Option<usize>) -> Value {
+    let job = |(index, (replicas, pods)): (usize, &(usize, usize))| {
+        json!({"name": format!("part{index}"), "replicas": replicas, "template": {"spec": {
+            "parallelism": pods, "completions": pods, "template": {
+                "metadata": {"annotations": {"gpu-fraction": fraction}},
+                "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main"}]}}}}})
+    };
+    let jobs: Vec<Value> = jobs.iter().enumerate().map(job).collect();
+    let mut set = json!({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+        "metadata": {"name": "set", "namespace": "ml", "labels": {"kai.scheduler/queue": "team"}},
+        "spec": {"replicatedJobs": jobs}});
+    if let Some(minimum) = minimum {
+        set["metadata"]["annotations"] =
+            json!({"kai.scheduler/batch-min-member": minimum.to_string()});
+    }
+    set
+}
+
+/// A group of pods that start together, each of them with a share and with more of a spec.
+fn group(pods: &[Value]) -> Vec<Value> {
+    let group = json!({"apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
+        "metadata": {"name": "gang", "namespace": "ml"},
+        "spec": {"minMember": pods.len(), "queue": "team"}});
+    let member = |(number, more): (usize, &Value)| {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "ml",
+            "name": format!("gang-{number}"), "labels": {"app": "gang"},
+            "annotations": {"gpu-fraction": "0.3", "pod-group-name": "gang"}},
+            "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main",
+                "resources": {"limits": {"apportion.dev/gpu-slot": "1"}}}]}});
+        for (field, value) in more.as_object().into_iter().flatten() {
+            match field.as_str() {
+                "ports" => pod["spec"]["containers"][0]["ports"] = value.clone(),
+                field => pod["spec"][field] = value.clone(),
+            }
+        }
+        pod
+    };
+    std::iter::once(group)
+        .chain(pods.iter().enumerate().map(member))
+        .collect()
+}
+
+fn messages(objects: &[Value]) -> Vec<String> {
+    let report = decide(objects);
+    let messages = field(&report["waiting"], "message");
+    messages.into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn whatever_the_shape_of_a_job_set_all_pods_that_start_together_are_meant() {
+    for cards in 1..=2 {
+        for jobs in [
+            vec![(1, 4)],
+            vec![(4, 1)],
+            vec![(2, 2)],
+            vec![(1, 2), (1, 2)],
+            vec![(1, 1), (3, 1)],
+            vec![(1, 3)],
+            vec![(3, 1)],
+            vec![(1, 1), (1, 2)],
+        ] {
+            let objects = [with_cards(cards), queue(), job_set(&jobs, "0.6", None)];
+            let pods: usize = jobs.iter().map(|(replicas, pods)| replicas * pods).sum();
+            let said = messages(&objects);
+            assert_eq!(said.len(), pods, "{jobs:?}");
+            for message in said {
+                let words = format!("the {pods} pods that must start together");
+                assert!(message.starts_with(&words), "{jobs:?}: {message}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_job_set_that_needs_some_of_its_jobs_waits_for_the_pods_of_these() {
+    let set = job_set(&[(1, 3), (1, 2)], "0.9", Some(1));
+    let said = messages(&[with_cards(1), queue(), set.clone()]);
+    assert_eq!(said.len(), 5);
+    for message in said {
+        assert!(
+            message.starts_with("the 2 pods that must start together"),
+            "{message}"
+        );
+    }
+    // With room for the smaller job the other one waits, for all of its own pods.
+    let said = messages(&[with_cards(3), queue(), set]);
+    assert!(!said.is_empty());
+    for message in said {
+        assert!(!message.contains("topology"), "{message}");
+    }
+}
+
+#[test]
+fn a_gang_on_one_port_of_the_host_is_told_so() {
+    let by_port = json!({"ports": [{"containerPort": 8000, "hostPort": 8000}]});
+    let by_network = json!({"hostNetwork": true, "ports": [{"containerPort": 8000}]});
+    for spec in [&by_port, &by_network] {
+        let objects = [
+            vec![with_cards(4), queue()],
+            group(&[spec.clone(), spec.clone()]),
+        ]
+        .concat();
+        let said = messages(&objects);
+        assert_eq!(said.len(), 2);
+        for message in said {
+            assert_eq!(
+                message,
+                "the 2 pods that must start together do not fit; one alone would fit on n1: 2 of them take host \
+                 port 8000/TCP, so each of these needs a node of its own, and 1 has room for one"
+            );
+        }
+    }
+    let other = json!({"ports": [{"containerPort": 8001, "hostPort": 8001}]});
+    let apart = group(&[by_port.clone(), other]);
+    assert_eq!(
+        messages(&[vec![with_cards(4), queue()], apart].concat()),
+        [""; 0]
+    );
+    let two_nodes = vec![node("n1", "a"), node("n2", "b"), queue()];
+    let both = group(&[by_port.clone(), by_port]);
+    assert_eq!(messages(&[two_nodes, both].concat()), [""; 0]);
+}
+
+#[test]
+fn a_gang_that_keeps_apart_is_told_so() {
+    let apart = |domain: &str| {
+        let term =
+            json!({"labelSelector": {"matchLabels": {"app": "gang"}}, "topologyKey": domain});
+        json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
+    };
+    let nodes = vec![node("n1", "a"), node("n2", "a"), queue()];
+    let spec = apart("zone");
+    let said = messages(&[nodes.clone(), group(&[spec.clone(), spec])].concat());
+    assert_eq!(said.len(), 2);
+    for message in said {
+        let words =
+            "2 of them keep apart by their anti-affinity, so each of these needs a zone of its own";
+        assert!(message.contains(words), "{message}");
+    }
+    let spec = apart("kubernetes.io/hostname");
+    assert_eq!(
+        messages(&[nodes, group(&[spec.clone(), spec])].concat()),
+        [""; 0]
+    );
+}
+
+#[test]
+fn a_port_that_another_pod_has_just_got_is_named() {
+    let port = json!({"ports": [{"containerPort": 80, "hostPort": 8080, "protocol": "UDP"}]});
+    let mut objects = vec![with_cards(4), queue()];
+    for name in ["first", "second"] {
+        let [_, mut pod] = group(std::slice::from_ref(&port))
+            .try_into()
+            .expect("a group and a pod");
+        pod["metadata"]["name"] = name.into();
+        pod["metadata"]["labels"] = json!({"kai.scheduler/queue": "team"});
+        pod["metadata"]["annotations"] = json!({"gpu-fraction": "0.3"});
+        objects.push(pod);
+    }
+    let said = messages(&objects);
+    assert_eq!(said.len(), 1);
+    assert!(
+        said[0].contains("n1: has host port 8080/UDP in use"),
+        "{said:?}"
+    );
+}
