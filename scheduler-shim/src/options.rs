@@ -223,6 +223,11 @@ pub(crate) struct Webhook {
     #[arg(long)]
     pub(crate) compare_quotas: bool,
 
+    /// Read HAMi's resources nvidia.com/gpumem and nvidia.com/gpumem-percentage as requests for shares, and refuse
+    /// nvidia.com/gpucores
+    #[arg(long)]
+    pub(crate) hami_resources: bool,
+
     #[command(flatten)]
     pub(crate) log: Log,
 }

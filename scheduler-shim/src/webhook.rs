@@ -53,6 +53,7 @@ fn options(asked: &Webhook) -> apportion_webhook::Options {
             schedulers: asked.schedulers.clone(),
             settings: settings(asked),
             compare_quotas: asked.compare_quotas,
+            hami: asked.hami_resources,
         },
     }
 }

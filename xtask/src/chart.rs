@@ -52,7 +52,7 @@ const WRONG: &[&str] = &[
 const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,\
                         metrics.dashboards.enabled=true,openshift.enabled=true,hostNetwork=true,\
                         tcp.enabled=true,cardMemory.GB10=98304,policyOverrides.team=kill,\
-                        webhook.clientCaConfigMap=api-server,\
+                        webhook.clientCaConfigMap=api-server,webhook.hamiResources=true,\
                         webhook.url=https://admission.example.org:9443,webhook.hostNetwork=true,\
                         scheduler.queueDepth.reclaim=10,scheduler.usageParams.windowSize=1w,\
                         scheduler.usageParams.halfLifePeriod=1d,scheduler.kValue=0.5,\

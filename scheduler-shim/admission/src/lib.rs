@@ -14,6 +14,7 @@ pub mod config_map;
 mod containers;
 pub mod devices;
 pub mod frozen;
+pub mod hami;
 pub mod ignored;
 pub mod names;
 mod number;

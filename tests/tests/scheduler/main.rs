@@ -8,6 +8,7 @@ mod crashes;
 mod gangs;
 mod grouping;
 mod guarded;
+mod hami;
 mod kubectl;
 mod objects;
 mod over_time;
