@@ -12,7 +12,7 @@ use clap::error::ErrorKind;
 
 /// A command that failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     what: String,
     source: Option<Box<dyn Error + Send + Sync>>,
     hint: Option<String>,
@@ -22,7 +22,8 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// Something that was being done did not work.
-    pub(crate) fn new(what: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn new(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
             source: None,
@@ -33,7 +34,8 @@ impl Failure {
     }
 
     /// What was typed can't be right.
-    pub(crate) fn usage(what: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn usage(what: impl Into<String>) -> Self {
         Self {
             code: exit::USAGE,
             ..Self::new(what)
@@ -41,7 +43,8 @@ impl Failure {
     }
 
     /// Names the cause.
-    pub(crate) fn because(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    #[must_use]
+    pub fn because(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
             source: Some(source.into()),
             ..self
@@ -49,7 +52,8 @@ impl Failure {
     }
 
     /// Says what to do.
-    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn hint(self, hint: impl Into<String>) -> Self {
         Self {
             hint: Some(hint.into()),
             ..self
@@ -57,17 +61,20 @@ impl Failure {
     }
 
     /// Marks a request that was lost with its connection: it may be made again.
-    pub(crate) fn lost(self, is_lost: bool) -> Self {
+    #[must_use]
+    pub fn lost(self, is_lost: bool) -> Self {
         Self { is_lost, ..self }
     }
 
     /// Whether the request was lost with its connection.
-    pub(crate) fn is_lost(&self) -> bool {
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
         self.is_lost
     }
 
     /// What happened and why, without what to do about it.
-    pub(crate) fn chain(&self) -> String {
+    #[must_use]
+    pub fn chain(&self) -> String {
         let mut said = self.what.clone();
         let mut chain = said.clone();
         let mut cause = self.source.as_deref().map(|source| source as &dyn Error);
@@ -84,12 +91,14 @@ impl Failure {
     }
 
     /// What to do about it.
-    pub(crate) fn todo(&self) -> Option<&str> {
+    #[must_use]
+    pub fn todo(&self) -> Option<&str> {
         self.hint.as_deref()
     }
 
     /// The code that the program ends with.
-    pub(crate) fn code(&self) -> ExitCode {
+    #[must_use]
+    pub fn code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }
 }

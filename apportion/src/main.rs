@@ -6,6 +6,7 @@
 
 use std::process::ExitCode;
 
+use apportion::{failure, output, table};
 use clap::{CommandFactory, Parser};
 
 mod agent;
@@ -15,13 +16,11 @@ mod cards;
 mod demo;
 mod detach;
 mod doctor;
-mod failure;
 mod gpus;
 mod hooks;
 mod instance;
 mod metrics;
 mod options;
-mod output;
 mod probe;
 mod program;
 mod report;
@@ -29,7 +28,6 @@ mod resize;
 mod run;
 mod simulate;
 mod simulation;
-mod table;
 mod top;
 mod view;
 

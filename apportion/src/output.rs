@@ -7,19 +7,28 @@ use serde::Serialize;
 use crate::failure::Failure;
 
 /// Prints one line.
-pub(crate) fn line(text: &str) -> Result<(), Failure> {
+///
+/// # Errors
+/// If standard output is full.
+pub fn line(text: &str) -> Result<(), Failure> {
     all(&format!("{text}\n"))
 }
 
 /// Prints `value` as indented JSON.
-pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
+///
+/// # Errors
+/// If standard output is full.
+pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Failure::new("failed to write JSON").because(e))?;
     line(&text)
 }
 
 /// Prints `text` as it is.
-pub(crate) fn all(text: &str) -> Result<(), Failure> {
+///
+/// # Errors
+/// If standard output is full.
+pub fn all(text: &str) -> Result<(), Failure> {
     let mut out = stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

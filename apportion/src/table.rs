@@ -4,18 +4,19 @@
 use apportion_abi::Plain;
 
 /// One column over rows of `T`.
-pub(crate) struct Column<T> {
+#[derive(Debug)]
+pub struct Column<T> {
     /// What stands above it.
-    pub(crate) title: &'static str,
+    pub title: &'static str,
     /// The text of a cell.
-    pub(crate) cell: fn(&T) -> String,
+    pub cell: fn(&T) -> String,
     /// Where the text stands in the cell.
-    pub(crate) side: Side,
+    pub side: Side,
 }
 
 /// Where text stands in a cell that is wider.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
     /// Words.
     Left,
     /// Amounts.
@@ -23,7 +24,8 @@ pub(crate) enum Side {
 }
 
 /// Lays `rows` out; every line ends with a line feed.
-pub(crate) fn lay_out<T>(columns: &[Column<T>], rows: &[T]) -> String {
+#[must_use]
+pub fn lay_out<T>(columns: &[Column<T>], rows: &[T]) -> String {
     let titles = columns
         .iter()
         .map(|column| column.title.to_owned())

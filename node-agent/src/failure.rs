@@ -35,6 +35,17 @@ impl Failure {
         }
     }
 
+    /// Logs all lines, where a machine reads the log. Nothing is left for [`Self::report`] to say.
+    pub(crate) fn logged(self) -> Self {
+        for line in &self.lines {
+            tracing::error!(problem = %line, "Program failed");
+        }
+        Self {
+            lines: Vec::new(),
+            ..self
+        }
+    }
+
     /// Says all lines on standard error. A closed one is no reason to panic.
     pub(crate) fn report(self) -> ExitCode {
         for line in self.lines {

@@ -93,6 +93,14 @@ fn main() -> ExitCode {
 
 fn serve(options: Options) -> Result<(), Failure> {
     log::start(&options);
+    let is_json = options.is_json;
+    start(options).map_err(|failure| match is_json {
+        true => failure.logged(),
+        false => failure,
+    })
+}
+
+fn start(options: Options) -> Result<(), Failure> {
     // Before there is another thread: capabilities are a thread's.
     if rustix::process::geteuid().is_root() {
         privilege::drop_most().map_err(|error| Failure::running(&error, "see capabilities(7)"))?;

@@ -13,6 +13,7 @@ pub(crate) struct Failure {
     what: String,
     hint: Option<String>,
     code: u8,
+    is_told: bool,
 }
 
 impl Failure {
@@ -22,6 +23,7 @@ impl Failure {
             what: what.into(),
             hint: None,
             code: exit::FAILED,
+            is_told: false,
         }
     }
 
@@ -39,6 +41,19 @@ impl Failure {
             hint: Some(hint.into()),
             ..self
         }
+    }
+
+    /// Marks a failure whose line is in the log.
+    pub(crate) fn told(self) -> Self {
+        Self {
+            is_told: true,
+            ..self
+        }
+    }
+
+    /// Whether its line is in the log, and need not be written once more.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told
     }
 
     /// The code to exit with.

@@ -81,7 +81,10 @@ const PAUSED: Duration = Duration::from_millis(100);
 
 /// Runs until the lease is lost or somebody ends it.
 pub(crate) fn run(asked: &Run) -> Result<(), Failure> {
-    start_log(asked)?;
+    asked.log.around(|| start(asked))
+}
+
+fn start(asked: &Run) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -93,16 +96,6 @@ pub(crate) fn run(asked: &Run) -> Result<(), Failure> {
 /// Asks the running scheduler about a pod.
 pub(crate) fn explain(asked: &options::Explain) -> Result<(), Failure> {
     print!("{}", ask::explain(asked)?);
-    Ok(())
-}
-
-fn start_log(asked: &Run) -> Result<(), Failure> {
-    let filter = asked.log.parse::<tracing_subscriber::EnvFilter>();
-    let filter = filter.map_err(|error| Failure::usage(format!("--log: {error}")))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
     Ok(())
 }
 

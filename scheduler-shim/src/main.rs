@@ -14,6 +14,7 @@ mod chart;
 mod choices;
 mod failure;
 mod live;
+mod log;
 mod objects;
 mod options;
 mod over_time;
@@ -33,7 +34,9 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("apportion-scheduler: {failure}");
+            if !failure.is_told() {
+                eprintln!("apportion-scheduler: {failure}");
+            }
             failure.code()
         }
     }

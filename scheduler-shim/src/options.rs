@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use crate::choices::Choices;
 use crate::live::grouper::PodGroups;
+use crate::log::Log;
 use crate::over_time::OverTime;
 
 /// Where the running scheduler answers.
@@ -90,9 +91,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "WHOSE", default_value = "auto")]
     pub(crate) pod_groups: PodGroups,
 
-    /// Log filter, such as info or apportion_scheduler=debug
-    #[arg(long, value_name = "FILTER", default_value = "info")]
-    pub(crate) log: String,
+    #[command(flatten)]
+    pub(crate) log: Log,
 }
 
 /// What to ask.
@@ -231,6 +231,14 @@ pub(crate) struct Webhook {
     /// Warn if a queue's quotas do not fit its parent's, and refuse queues whose parent does not exist
     #[arg(long)]
     pub(crate) compare_quotas: bool,
+
+    /// Read HAMi's resources nvidia.com/gpumem and nvidia.com/gpumem-percentage as requests for shares, and refuse
+    /// nvidia.com/gpucores
+    #[arg(long)]
+    pub(crate) hami_resources: bool,
+
+    #[command(flatten)]
+    pub(crate) log: Log,
 }
 
 /// How a container gets its card.

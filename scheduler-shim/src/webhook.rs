@@ -1,23 +1,20 @@
 //! `apportion-scheduler webhook`: options become rules and addresses, signals become the end.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use apportion_admission::{Delivery, RequestBelowLimit, Settings, strict};
 use apportion_webhook::{Certificates, Rules};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 use crate::failure::Failure;
 use crate::options::{self, Webhook};
 
 /// Answers until a signal comes.
 pub(crate) fn run(asked: &Webhook) -> Result<(), Failure> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    asked.log.around(|| serve(asked))
+}
+
+fn serve(asked: &Webhook) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -56,6 +53,7 @@ fn options(asked: &Webhook) -> apportion_webhook::Options {
             schedulers: asked.schedulers.clone(),
             settings: settings(asked),
             compare_quotas: asked.compare_quotas,
+            hami: asked.hami_resources,
         },
     }
 }

@@ -325,8 +325,12 @@ fn logged(program: Command, log: &Path) -> Child {
     child.unwrap_or_else(|error| panic!("{}: {error}", Path::new(&name).display()))
 }
 
-/// Where a program of Kubernetes is.
-fn program(name: &str) -> PathBuf {
+/// Where a program of Kubernetes is, or a tool such as helm.
+///
+/// # Panics
+/// If it is nowhere.
+#[must_use]
+pub fn program(name: &str) -> PathBuf {
     let named = env::var_os(ASSETS).map(PathBuf::from).into_iter();
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")));

@@ -110,6 +110,8 @@ const MAP: &[Crate] = &[
         name: "apportion",
         knows: &[
             "apportion-abi",
+            "apportion-admission",
+            "apportion-crds",
             "apportion-intercept",
             "apportion-policy",
             "apportion-proto",

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::steps::{run, succeeds, typed};
 use crate::workspace::Workspace;
@@ -53,7 +53,8 @@ const WRONG: &[&str] = &[
 const OPTIONAL: &str = "metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,\
                         metrics.dashboards.enabled=true,openshift.enabled=true,hostNetwork=true,\
                         tcp.enabled=true,cardMemory.GB10=98304,policyOverrides.team=kill,\
-                        webhook.clientCaConfigMap=api-server,webhook.requestBelowLimit=charge-limit,webhook.countShares=true,\
+                         webhook.clientCaConfigMap=api-server,webhook.requestBelowLimit=charge-limit,\
+                         webhook.countShares=true,webhook.hamiResources=true,\
                         webhook.url=https://admission.example.org:9443,webhook.hostNetwork=true,\
                         scheduler.queueDepth.reclaim=10,scheduler.usageParams.windowSize=1w,\
                         scheduler.usageParams.halfLifePeriod=1d,scheduler.kValue=0.5,\
@@ -109,6 +110,7 @@ pub(crate) fn check(workspace: &Workspace, is_update: bool) -> Result<()> {
         }
     }
     check_rules(&chart.join("rules"))?;
+    check_dashboards(&chart.join("dashboards"), &workspace.target)?;
     println!(
         "chart: {} manifests, {} wrong values refused",
         presets.len(),
@@ -185,8 +187,30 @@ fn check_rules(rules: &Path) -> Result<()> {
         promtool.current_dir(rules);
         promtool
     };
-    run(promtool().args(["check", "rules", "apportion.yaml"]))?;
-    run(promtool().args(["test", "rules", "apportion.test.yaml"]))
+    run(promtool().args(["check", "rules", "apportion.yaml", "scheduler.yaml"]))?;
+    let tests = ["apportion.test.yaml", "scheduler.test.yaml"];
+    run(promtool().args(["test", "rules"]).args(tests))
+}
+
+/// Whether Prometheus understands every query of the dashboards: as rules, which promtool reads.
+fn check_dashboards(dashboards: &Path, target: &Path) -> Result<()> {
+    let entries = fs::read_dir(dashboards).context("failed to list the dashboards")?;
+    let mut rules = Vec::new();
+    for entry in entries {
+        let text = fs::read_to_string(entry?.path())?;
+        let board: Value = serde_json::from_str(&text).context("a dashboard is not JSON")?;
+        let panels = board["panels"].as_array().into_iter().flatten();
+        let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+        for query in targets.map(|target| &target["expr"]) {
+            let name = format!("query:{}", rules.len());
+            rules.push(json!({"record": name, "expr": query}));
+        }
+    }
+    let path = target.join("dashboard-queries.yaml");
+    let groups = json!({"groups": [{"name": "dashboards", "rules": rules}]});
+    fs::write(&path, groups.to_string()).context("failed to write the queries")?;
+    let mut promtool = Command::new(named("PROMTOOL", "promtool"));
+    run(promtool.args(["check", "rules"]).arg(path))
 }
 
 fn helm(workspace: &Workspace) -> Result<OsString> {

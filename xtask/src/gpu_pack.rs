@@ -20,7 +20,7 @@ use crate::workspace::Workspace;
 /// The most that a pack may hold.
 const MOST: u64 = 60 << 20;
 /// What is staged and of no use there.
-const LEFT_BEHIND: &[&str] = &["bin/apportion-scheduler"];
+const LEFT_BEHIND: &[&str] = &["bin/apportion-scheduler", "bin/kubectl-apportion"];
 /// What is packed beside the staged tree, and the packages that make it.
 const PROGRAMS: &[&str] = &[
     "apportion-conformance",

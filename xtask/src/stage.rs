@@ -32,6 +32,11 @@ const ROWS: &[Row] = &[
         placed: "bin/apportion",
     },
     Row {
+        package: "apportion",
+        made: "kubectl-apportion",
+        placed: "bin/kubectl-apportion",
+    },
+    Row {
         package: "apportion-agent",
         made: "apportion-agent",
         placed: "bin/apportion-agent",

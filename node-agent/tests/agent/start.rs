@@ -51,6 +51,28 @@ fn without_a_driver_one_line_says_so_and_names_the_simulated_cards() {
 }
 
 #[test]
+fn a_log_for_machines_has_nothing_but_objects_to_its_last_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_apportion-agent"));
+    command.env_remove("APPORTION_SIM_SOCKET");
+    command.env("APPORTION_LOG_FORMAT", "json");
+    command
+        .args(["--nvml-library", "/nowhere/libnvidia-ml.so.1", "--dir"])
+        .arg(dir.path().join("i"));
+    let output = output(command);
+    assert_eq!(output.status.code(), Some(1));
+    let lines = said(&output);
+    let objects: Vec<serde_json::Value> = lines
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}")))
+        .collect();
+    let last = &objects.last().unwrap();
+    assert_eq!(last["level"], "ERROR", "{last}");
+    let problem = last["fields"]["problem"].as_str().unwrap();
+    assert!(problem.contains("/nowhere/libnvidia-ml.so.1"), "{problem}");
+}
+
+#[test]
 fn the_help_goes_to_standard_output_and_names_the_exit_statuses() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_apportion-agent"));
     command.arg("--help");

@@ -92,6 +92,27 @@ names! {
         ANNOTATION_MPS "mps" "annotation of a pod", value: "`true`", written_by: "user", read_by: "webhook",
             "KAI's wish for NVIDIA's Multi-Process Service; the webhook refuses it for a pod without a share";
     }
+    "What a pod asks for in HAMi's words" {
+        HAMI_MEMORY "nvidia.com/gpumem" "resource of a container", value: "MiB", written_by: "user", read_by: "webhook",
+            "Memory of each GPU. With `--hami-resources`, the webhook writes KAI's annotations in its place";
+        HAMI_PERCENTAGE "nvidia.com/gpumem-percentage" "resource of a container", value: "1 to 100",
+            written_by: "user", read_by: "webhook", "The same, as a part of each GPU";
+        HAMI_CORES "nvidia.com/gpucores" "resource of a container", value: "0 to 100",
+            written_by: "user", read_by: "webhook",
+            "Compute of each GPU in percent: refused, but for 0 and for all of a whole GPU";
+        HAMI_USE_TYPE "nvidia.com/use-gputype" "annotation of a pod", value: "models",
+            written_by: "user", read_by: "webhook", "Models to use: ignored with a warning";
+        HAMI_USE_NO_TYPE "nvidia.com/nouse-gputype" "annotation of a pod", value: "models",
+            written_by: "user", read_by: "webhook", "Models not to use: ignored with a warning";
+        HAMI_USE_UUID "nvidia.com/use-gpuuuid" "annotation of a pod", value: "UUIDs",
+            written_by: "user", read_by: "webhook", "GPUs to use: ignored with a warning";
+        HAMI_USE_NO_UUID "nvidia.com/nouse-gpuuuid" "annotation of a pod", value: "UUIDs",
+            written_by: "user", read_by: "webhook", "GPUs not to use: ignored with a warning";
+        HAMI_MODE "nvidia.com/vgpu-mode" "annotation of a pod", value: "`hami-core`, `mig` or `mps`",
+            written_by: "user", read_by: "webhook", "How HAMi divides a GPU: ignored with a warning";
+        HAMI_POLICY "hami.io/gpu-scheduler-policy" "annotation of a pod", value: "`binpack` or `spread`",
+            written_by: "user", read_by: "webhook", "How HAMi chooses a GPU: ignored with a warning";
+    }
     "What a pod was given" {
         ANNOTATION_CARDS "apportion.dev/cards" "annotation of a pod", value: "`UUID=BYTES`, separated by commas",
             written_by: "scheduler", read_by: "scheduler", "GPUs of the pod, with the bytes of each";

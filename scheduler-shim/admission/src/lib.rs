@@ -15,6 +15,7 @@ mod containers;
 mod counted;
 pub mod devices;
 pub mod frozen;
+pub mod hami;
 pub mod ignored;
 mod keys;
 pub mod limits;

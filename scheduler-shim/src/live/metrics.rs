@@ -273,18 +273,29 @@ mod tests {
     }
 
     #[test]
-    fn the_alerts_of_the_chart_ask_for_what_is_served() {
-        let rules = "../runtime-class/chart/apportion/rules/apportion.yaml";
-        let rules = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(rules);
-        let rules = std::fs::read_to_string(rules).unwrap();
-        let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let asked: Vec<&str> = words
-            .filter(|word| word.starts_with("apportion_scheduler_"))
-            .collect();
-        assert!(!asked.is_empty());
-        let text = Metrics::new(Answers::within(Duration::ZERO)).text();
-        for name in asked {
-            assert!(text.contains(&format!("# TYPE {name} ")), "{name}");
+    fn the_chart_asks_for_what_is_served() {
+        let chart = "../runtime-class/chart/apportion";
+        let chart = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(chart);
+        let metrics = Metrics::new(Answers::within(Duration::ZERO));
+        let text = metrics.text();
+        let is_served = |name: &str| {
+            let name = name.trim_end_matches("_bucket").trim_end_matches("_count");
+            let name = name.strip_suffix("_total").unwrap_or(name);
+            text.contains(&format!("# HELP {name} ")) || ROWS.iter().any(|row| row.name == name)
+        };
+        for file in ["rules/scheduler.yaml", "dashboards/queues.json"] {
+            let asking = std::fs::read_to_string(chart.join(file)).unwrap();
+            let words = asking.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let is_ours = |word: &&str| {
+                ["kai_", "apportion_scheduler_"]
+                    .iter()
+                    .any(|start| word.starts_with(start))
+            };
+            let asked: Vec<&str> = words.filter(is_ours).collect();
+            assert!(asked.len() > 10, "{file}: {asked:?}");
+            for name in asked {
+                assert!(is_served(name), "{file} asks for {name}");
+            }
         }
     }
 }

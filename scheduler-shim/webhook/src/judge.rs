@@ -4,7 +4,7 @@ use apportion_admission::pod_group::{self, PodGroup};
 use apportion_admission::queue::{self, Queue, Queues};
 use apportion_admission::topology::{self, Topology};
 use apportion_admission::{
-    Pod, Refusal, Settings, ignored, mutate, validate, validate_update, warnings,
+    Pod, Refusal, Settings, hami, ignored, mutate, validate, validate_update, warnings,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -65,6 +65,8 @@ pub struct Rules {
     pub settings: Settings,
     /// Whether quotas of queues are compared with each other.
     pub compare_quotas: bool,
+    /// Whether HAMi's resources ask for shares.
+    pub hami: bool,
 }
 
 /// Answers a question.
@@ -105,12 +107,20 @@ fn complete_pod(request: &Request, rules: &Rules, entropy: u64) -> Read<Answer> 
     if let Err(why) = set_namespace(&mut pod, &request.namespace) {
         return Ok(Answer::refused(why));
     }
+    let mut warnings = Vec::new();
+    if rules.hami {
+        match hami::translate(&mut pod) {
+            Ok(ignored) => warnings = ignored,
+            Err(why) => return Ok(Answer::refused(why)),
+        }
+    }
     if let Err(why) = mutate(&mut pod, &rules.settings, entropy) {
         return Ok(Answer::refused(why));
     }
     let patch = json_patch::diff(&before, &json!(pod));
     Ok(Answer {
         patch: (!patch.0.is_empty()).then(|| json!(patch)),
+        warnings,
         ..Answer::default()
     })
 }

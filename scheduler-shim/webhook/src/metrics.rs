@@ -112,4 +112,26 @@ mod tests {
         all.count("", "", Duration::ZERO);
         hold("metrics", "webhook", &metrics(served(&all.render())));
     }
+
+    #[test]
+    fn the_chart_asks_for_what_is_served() {
+        let chart = "../../runtime-class/chart/apportion";
+        let chart = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(chart);
+        let all = Metrics::new();
+        all.count("", "", Duration::ZERO);
+        let text = all.render();
+        for file in ["rules/scheduler.yaml", "dashboards/queues.json"] {
+            let asking = std::fs::read_to_string(chart.join(file)).unwrap();
+            let words = asking.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let asked: Vec<&str> = words
+                .filter(|word| word.starts_with("apportion_admission_"))
+                .collect();
+            assert!(asked.len() > 2, "{file}: {asked:?}");
+            for name in asked {
+                let name = name.trim_end_matches("_bucket").trim_end_matches("_total");
+                let told = format!("# HELP {name} ");
+                assert!(text.contains(&told), "{file} asks for {name}");
+            }
+        }
+    }
 }

@@ -39,6 +39,7 @@ fn rules(flags: u8) -> Rules {
         schedulers: vec!["kai-scheduler".to_owned()],
         settings,
         compare_quotas: true,
+        hami: true,
     }
 }
 

@@ -8,6 +8,8 @@ mod crashes;
 mod gangs;
 mod grouping;
 mod guarded;
+mod hami;
+mod kubectl;
 mod objects;
 mod over_time;
 mod own_fields;

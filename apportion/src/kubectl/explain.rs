@@ -1,0 +1,320 @@
+//! `explain`: one pod, from the objects that speak of it: its share, or why it waits.
+//!
+//! What is said here was written by scheduler, agent and kubelet; nothing is decided anew. The scheduler itself knows
+//! more, and [`crate::scheduler`] asks it.
+
+use std::fmt::Write;
+
+use apportion::failure::Failure;
+use apportion::output;
+use apportion_abi::Plain;
+use apportion_crds::{GpuHolder, GpuNode, PodGroup, Queue};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde::Serialize;
+
+use crate::api::Cluster;
+use crate::gpus::{age, memory, trouble};
+use crate::options::Explain;
+use crate::pod::{GROUP, asks, condition, has_share, node_of, phase, queue_of, stuck};
+use crate::queues::{self, amount};
+
+/// How many of the latest events are shown.
+const EVENTS: usize = 5;
+
+/// What the objects say.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Explanation {
+    pod: String,
+    phase: String,
+    scheduler: String,
+    /// What it asks of GPUs, in the words of its manifest.
+    asks: Vec<String>,
+    queue: Option<String>,
+    group: Option<String>,
+    node: Option<String>,
+    shares: Vec<Share>,
+    /// Sentences, the most important ones first.
+    because: Vec<String>,
+    queue_line: Option<String>,
+    events: Vec<Said>,
+}
+
+/// A part of a GPU that the pod has.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Share {
+    gpu: i64,
+    uuid: String,
+    container: String,
+    limit_bytes: i64,
+}
+
+/// An event, shortened.
+#[derive(Debug, Serialize)]
+struct Said {
+    ago: String,
+    kind: String,
+    reason: String,
+    message: String,
+    count: i32,
+}
+
+/// Prints what is known of a pod.
+pub(crate) async fn show(cluster: &Cluster, asked: &Explain) -> Result<(), Failure> {
+    let pod = find(cluster, asked).await?;
+    let known = Known::of(cluster, &pod).await?;
+    let explanation = known.explain(&pod);
+    match asked.format.json {
+        true => output::json(&explanation),
+        false => output::all(&text(&explanation)),
+    }
+}
+
+/// The pod that was asked for.
+pub(crate) async fn find(cluster: &Cluster, asked: &Explain) -> Result<Pod, Failure> {
+    let (namespace, name) = match asked.pod.split_once('/') {
+        Some((namespace, name)) => (namespace, name),
+        None => (
+            asked
+                .namespace
+                .as_deref()
+                .unwrap_or(cluster.client.default_namespace()),
+            asked.pod.as_str(),
+        ),
+    };
+    if name.is_empty() || namespace.is_empty() || name.contains('/') {
+        let what = format!("{} is no pod's name", asked.pod);
+        return Err(Failure::usage(what).hint("use NAME or NAMESPACE/NAME"));
+    }
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+    let found = cluster.one(pods, "pod", name).await?;
+    found.ok_or_else(|| {
+        Failure::new(format!(
+            "there is no pod {name} in the namespace {namespace}"
+        ))
+        .hint("name its namespace with -n NAMESPACE")
+    })
+}
+
+/// The objects that speak of a pod.
+struct Known {
+    queue: Option<Option<Queue>>,
+    group: Option<PodGroup>,
+    node: Option<GpuNode>,
+    events: Vec<Event>,
+}
+
+impl Known {
+    async fn of(cluster: &Cluster, pod: &Pod) -> Result<Self, Failure> {
+        let client = || cluster.client.clone();
+        let namespace = pod.namespace().unwrap_or_default();
+        let group = match pod.annotations().get(GROUP) {
+            Some(name) => {
+                let groups = Api::namespaced(client(), &namespace);
+                cluster.one::<PodGroup>(groups, "podgroup", name).await?
+            }
+            None => None,
+        };
+        let queue = match queue_of(pod, group.as_ref()) {
+            Some(name) => {
+                let queues = Api::all(client());
+                Some(cluster.one::<Queue>(queues, "queue", &name).await?)
+            }
+            None => None,
+        };
+        let node = match &node_of(pod) {
+            Some(name) => cluster.one(Api::all(client()), "gpunode", name).await?,
+            None => None,
+        };
+        let name = pod.name_any();
+        let wanted = format!("involvedObject.kind=Pod,involvedObject.name={name}");
+        let events = Api::namespaced(client(), &namespace);
+        let wanted = ListParams::default().fields(&wanted);
+        let mut events: Vec<Event> = cluster.listed(events, "events", wanted).await?;
+        let uid = pod.uid();
+        events.retain(|event| event.involved_object.uid == uid);
+        events.sort_by_key(|event| when(event).map(|time| time.0));
+        Ok(Self {
+            queue,
+            group,
+            node,
+            events,
+        })
+    }
+
+    fn explain(&self, pod: &Pod) -> Explanation {
+        let spec = pod.spec.clone().unwrap_or_default();
+        let queue = queue_of(pod, self.group.as_ref());
+        let latest = self.events.len().saturating_sub(EVENTS);
+        let in_use = self.queue.as_ref().and_then(Option::as_ref);
+        Explanation {
+            pod: format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()),
+            phase: phase(pod),
+            scheduler: spec.scheduler_name.unwrap_or_default(),
+            asks: asks(pod),
+            group: pod.annotations().get(GROUP).cloned(),
+            node: node_of(pod),
+            shares: self.shares(pod),
+            because: self.reasons(pod),
+            queue_line: in_use.map(queue_line),
+            queue,
+            events: self.events[latest..].iter().map(said).collect(),
+        }
+    }
+
+    /// What the pod has of its node's GPUs.
+    fn shares(&self, pod: &Pod) -> Vec<Share> {
+        let status = self.node.as_ref().and_then(|node| node.status.clone());
+        let (namespace, name) = (pod.namespace(), Some(pod.name_any()));
+        let is_its = |holder: &GpuHolder| holder.namespace == namespace && holder.pod == name;
+        let cards = status.unwrap_or_default().cards;
+        let shares = cards.into_iter().flat_map(|card| {
+            let holders = card.holders.into_iter().filter(is_its);
+            let (gpu, uuid) = (card.index, card.uuid);
+            holders.map(move |holder| Share {
+                gpu,
+                uuid: uuid.clone(),
+                container: holder.container,
+                limit_bytes: holder.limit_bytes,
+            })
+        });
+        shares.collect()
+    }
+
+    /// Why the pod is not what it should be.
+    fn reasons(&self, pod: &Pod) -> Vec<String> {
+        let mut reasons = Vec::new();
+        let scheduler = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.scheduler_name.as_deref());
+        let is_waiting = node_of(pod).is_none();
+        if !asks(pod).is_empty() && scheduler == Some("default-scheduler") && has_share(pod) {
+            reasons.push(
+                "default-scheduler ignores the annotations; set schedulerName to apportion-scheduler"
+                    .to_owned(),
+            );
+        }
+        if is_waiting {
+            match condition(pod, "PodScheduled") {
+                Some(message) => reasons.push(format!("waits: {message}")),
+                None if self.events.is_empty() => reasons.push(format!(
+                    "waits: no scheduler has looked at it; does one serve the name {}?",
+                    scheduler.unwrap_or_default()
+                )),
+                None => {}
+            }
+            let group = self.group.as_ref().and_then(|group| group.status.as_ref());
+            let group = group
+                .into_iter()
+                .flat_map(|status| &status.scheduling_conditions);
+            let said = group.map(|condition| format!("its group waits: {}", condition.message));
+            reasons.extend(said.filter(|line| !line.ends_with(": ")));
+        }
+        if let (Some(None), Some(name)) = (&self.queue, queue_of(pod, self.group.as_ref())) {
+            reasons.push(format!("the queue {name} does not exist"));
+        }
+        let in_use = self.queue.as_ref().and_then(Option::as_ref);
+        let trouble_of_queue = in_use.map(|queue| queues::view(queue, 0, 0));
+        if let Some(why) = trouble_of_queue.and_then(|view| view.trouble) {
+            reasons.push(format!("its queue cannot be used: {why}"));
+        }
+        reasons.extend(self.node.as_ref().and_then(trouble));
+        reasons.extend(stuck(pod));
+        reasons
+    }
+}
+
+fn queue_line(queue: &Queue) -> String {
+    let view = queues::view(queue, 0, 0);
+    format!(
+        "queue {}: {} GPUs allocated, {} requested; quota {}, limit {}",
+        view.queue,
+        amount(view.allocated),
+        amount(view.requested),
+        amount(view.quota),
+        amount(view.limit)
+    )
+}
+
+/// When an event was last seen. The two APIs for events fill different fields.
+fn when(event: &Event) -> Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time> {
+    let series = event
+        .series
+        .as_ref()
+        .and_then(|series| series.last_observed_time.clone());
+    let precise = series.or_else(|| event.event_time.clone());
+    let precise = precise.map(|time| k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time.0));
+    event
+        .last_timestamp
+        .clone()
+        .or(precise)
+        .or_else(|| event.metadata.creation_timestamp.clone())
+}
+
+fn said(event: &Event) -> Said {
+    let series = event.series.as_ref().and_then(|series| series.count);
+    Said {
+        ago: when(event).as_ref().map_or_else(|| "?".to_owned(), age),
+        kind: event.type_.clone().unwrap_or_default(),
+        reason: event.reason.clone().unwrap_or_default(),
+        message: event.message.clone().unwrap_or_default(),
+        count: series.or(event.count).unwrap_or(1),
+    }
+}
+
+fn text(explanation: &Explanation) -> String {
+    let mut text = String::new();
+    let mut line = |line: String| {
+        let _ = writeln!(text, "{}", Plain(&line));
+    };
+    line(format!("pod {}", explanation.pod));
+    let mut facts = vec![explanation.phase.clone()];
+    let mut fact = |name: &str, value: Option<&String>| {
+        facts.extend(value.map(|value| format!("{name} {value}")));
+    };
+    fact("node", explanation.node.as_ref());
+    fact("scheduler", Some(&explanation.scheduler));
+    fact("queue", explanation.queue.as_ref());
+    fact("group", explanation.group.as_ref());
+    line(format!("  {}", facts.join(", ")));
+    match explanation.asks.as_slice() {
+        [] => line("  asks for no GPU".to_owned()),
+        asks => line(format!("  asks for {}", asks.join(", "))),
+    }
+    for share in &explanation.shares {
+        let container = match share.container.as_str() {
+            "" => String::new(),
+            name => format!(" for container {name}"),
+        };
+        let limit = memory(share.limit_bytes);
+        line(format!(
+            "  has {limit} of GPU {} ({}){container}",
+            share.gpu, share.uuid
+        ));
+    }
+    for reason in &explanation.because {
+        line(format!("  {reason}"));
+    }
+    if let Some(queue) = &explanation.queue_line {
+        line(queue.clone());
+    }
+    for event in &explanation.events {
+        let times = match event.count {
+            ..=1 => String::new(),
+            count => format!(" (x{count})"),
+        };
+        let Said {
+            ago,
+            kind,
+            reason,
+            message,
+            ..
+        } = event;
+        line(format!("{ago} ago: {kind} {reason}{times}: {message}"));
+    }
+    text
+}

@@ -1,0 +1,56 @@
+//! `kubectl apportion`: the GPUs, shares and queues of a whole cluster, and why a pod waits.
+//!
+//! It reads what agents and scheduler write to the API server, with the rights of the kubeconfig's user, and changes
+//! nothing. It needs no agent on this machine, and no network but that to the API server.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use apportion::failure::Failure;
+use clap::Parser;
+
+mod api;
+mod explain;
+mod gpus;
+mod options;
+mod pod;
+mod queues;
+mod scheduler;
+mod top;
+
+use api::Cluster;
+use options::{Command, Options};
+
+const HINT: &str = "see `kubectl apportion --help`";
+
+fn main() -> ExitCode {
+    let result = match Options::try_parse() {
+        Ok(options) => perform(&options),
+        Err(help) if !help.use_stderr() => help.print().map_err(Failure::from),
+        Err(mistake) => Err(Failure::from(mistake).hint(HINT)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("kubectl apportion: {failure}");
+            failure.code()
+        }
+    }
+}
+
+fn perform(options: &Options) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| Failure::new("failed to start").because(error))?;
+    runtime.block_on(async {
+        let cluster = Cluster::open(&options.access).await?;
+        match &options.command {
+            Command::Top(format) => top::show(&cluster, format.json).await,
+            Command::Gpus(format) => gpus::show(&cluster, format.json).await,
+            Command::Queues(format) => queues::show(&cluster, format.json).await,
+            Command::Explain(asked) if asked.scheduler => scheduler::ask(&cluster, asked).await,
+            Command::Explain(asked) => explain::show(&cluster, asked).await,
+        }
+    })
+}

@@ -1,0 +1,257 @@
+//! `queues`: what each queue may have, what its pods have and want, and whether groups of it wait.
+//!
+//! Amounts are GPUs, as KAI counts them: two halves are 1. What a queue has includes the queues below it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apportion::failure::Failure;
+use apportion::output;
+use apportion::table::{Column, Side, lay_out};
+use apportion_crds::{Amounts, PodGroup, Queue};
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::api::Cluster;
+
+/// The resource by which queues count GPUs.
+const GPU: &str = "nvidia.com/gpu";
+
+/// A queue, and where it stands in the tree.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct View {
+    pub(crate) queue: String,
+    parent: Option<String>,
+    #[serde(skip)]
+    depth: usize,
+    /// -1 is unlimited.
+    pub(crate) quota: f64,
+    /// -1 is unlimited.
+    pub(crate) limit: f64,
+    pub(crate) allocated: f64,
+    pub(crate) requested: f64,
+    /// Pod groups that cannot be scheduled now.
+    waiting: usize,
+    /// Why its pods wait, whatever they ask for.
+    pub(crate) trouble: Option<String>,
+}
+
+const COLUMNS: &[Column<View>] = &[
+    Column {
+        title: "QUEUE",
+        cell: |view| format!("{}{}", "  ".repeat(view.depth), view.queue),
+        side: Side::Left,
+    },
+    Column {
+        title: "GPU QUOTA",
+        cell: |view| amount(view.quota),
+        side: Side::Right,
+    },
+    Column {
+        title: "LIMIT",
+        cell: |view| amount(view.limit),
+        side: Side::Right,
+    },
+    Column {
+        title: "ALLOCATED",
+        cell: |view| amount(view.allocated),
+        side: Side::Right,
+    },
+    Column {
+        title: "REQUESTED",
+        cell: |view| amount(view.requested),
+        side: Side::Right,
+    },
+    Column {
+        title: "WAITING GROUPS",
+        cell: |view| view.waiting.to_string(),
+        side: Side::Right,
+    },
+    Column {
+        title: "USABLE",
+        cell: |view| match view.trouble {
+            Some(_) => "no".to_owned(),
+            None => "yes".to_owned(),
+        },
+        side: Side::Left,
+    },
+];
+
+/// Lists the queues.
+pub(crate) async fn show(cluster: &Cluster, as_json: bool) -> Result<(), Failure> {
+    let queues: Vec<Queue> = cluster.all("queues").await?;
+    let groups: Vec<PodGroup> = cluster.all("podgroups").await?;
+    let views = views(&queues, &groups);
+    if as_json {
+        return output::json(&views);
+    }
+    if views.is_empty() {
+        return output::line("no queues: pods wait until there is one");
+    }
+    let told = views.iter().filter_map(|view| {
+        let trouble = view.trouble.as_ref()?;
+        Some(format!("queue {} cannot be used: {trouble}\n", view.queue))
+    });
+    let table = lay_out(COLUMNS, &views);
+    output::all(&told.fold(table, |text, line| text + &line))
+}
+
+/// Queues below each other, by name. Whoever has no parent in the cluster stands at the top.
+fn views(queues: &[Queue], groups: &[PodGroup]) -> Vec<View> {
+    let by_name: BTreeMap<String, &Queue> = queues
+        .iter()
+        .map(|queue| (queue.name_any(), queue))
+        .collect();
+    let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
+    for group in groups.iter().filter(|group| waits(group)) {
+        *waiting.entry(&group.spec.queue).or_default() += 1;
+    }
+    let mut below: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut tops = Vec::new();
+    for (name, queue) in &by_name {
+        let parent = queue.spec.parent_queue.as_str();
+        match by_name.contains_key(parent) && parent != name {
+            true => below.entry(parent).or_default().push(name),
+            false => tops.push(name.as_str()),
+        }
+    }
+    let mut shown = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut enter = |top: &str, shown: &mut Vec<View>| {
+        let mut open = vec![(top.to_owned(), 0)];
+        while let Some((name, depth)) = open.pop() {
+            if !seen.insert(name.clone()) {
+                continue;
+            }
+            let count = waiting.get(name.as_str()).copied().unwrap_or_default();
+            shown.push(view(by_name[&name], depth, count));
+            let children = below.get(name.as_str()).into_iter().flatten().rev();
+            open.extend(children.map(|child| ((*child).to_owned(), depth + 1)));
+        }
+    };
+    for top in tops {
+        enter(top, &mut shown);
+    }
+    // Those that are each other's parents have no top.
+    for name in by_name.keys() {
+        enter(name, &mut shown);
+    }
+    shown
+}
+
+/// One queue in numbers.
+pub(crate) fn view(queue: &Queue, depth: usize, waiting: usize) -> View {
+    let status = queue.status.clone().unwrap_or_default();
+    let gpu = queue.spec.resources.clone().unwrap_or_default().gpu;
+    let parent = queue.spec.parent_queue.clone();
+    View {
+        queue: queue.name_any(),
+        parent: Some(parent).filter(|parent| !parent.is_empty()),
+        depth,
+        quota: gpu.quota,
+        limit: gpu.limit,
+        allocated: gpus(&status.allocated),
+        requested: gpus(&status.requested),
+        waiting,
+        trouble: trouble(queue),
+    }
+}
+
+/// What makes a queue useless, in the scheduler's words.
+fn trouble(queue: &Queue) -> Option<String> {
+    let status = queue.status.as_ref()?;
+    let mut conditions = status.conditions.iter();
+    let usable = conditions.find(|condition| condition.kind == "Usable")?;
+    let is_usable = usable.status == apportion_crds::ConditionStatus::True;
+    (!is_usable).then(|| usable.message.clone())
+}
+
+/// Whether a group is said to find no place.
+fn waits(group: &PodGroup) -> bool {
+    let status = group.status.as_ref();
+    status.is_some_and(|status| !status.scheduling_conditions.is_empty())
+}
+
+/// The GPUs among these amounts: `1500m` is 1.5.
+fn gpus(amounts: &Amounts) -> f64 {
+    let Some(quantity) = amounts.get(GPU) else {
+        return 0.0;
+    };
+    let (number, part) = match quantity.0.strip_suffix('m') {
+        Some(thousandths) => (thousandths, 1000.0),
+        None => (quantity.0.as_str(), 1.0),
+    };
+    number.parse::<f64>().map_or(0.0, |number| number / part)
+}
+
+/// An amount of GPUs, to the thousandth.
+pub(crate) fn amount(gpus: f64) -> String {
+    match gpus < 0.0 {
+        true => "unlimited".to_owned(),
+        false => format!("{}", (gpus * 1000.0).round() / 1000.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apportion_crds::QueueSpec;
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+    use super::*;
+
+    fn queue(name: &str, parent: &str) -> Queue {
+        let spec = QueueSpec {
+            parent_queue: parent.to_owned(),
+            ..QueueSpec::default()
+        };
+        Queue::new(name, spec)
+    }
+
+    fn shown(queues: &[Queue]) -> Vec<(String, usize)> {
+        let views = views(queues, &[]);
+        views
+            .into_iter()
+            .map(|view| (view.queue, view.depth))
+            .collect()
+    }
+
+    #[test]
+    fn queues_stand_below_their_parents() {
+        let queues = [
+            ("b", "top"),
+            ("top", ""),
+            ("a", "top"),
+            ("c", "b"),
+            ("lost", "gone"),
+        ];
+        let found = shown(&queues.map(|(name, parent)| queue(name, parent)));
+        let expected = [("lost", 0), ("top", 0), ("a", 1), ("b", 1), ("c", 2)];
+        assert_eq!(
+            found,
+            expected.map(|(name, depth)| (name.to_owned(), depth))
+        );
+    }
+
+    #[test]
+    fn queues_that_are_each_others_parents_are_shown_all_the_same() {
+        let mut found = shown(&[queue("a", "b"), queue("b", "a"), queue("own", "own")]);
+        found.sort();
+        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "own"]);
+    }
+
+    #[test]
+    fn amounts_are_gpus() {
+        let of = |text: &str| {
+            gpus(&BTreeMap::from([(
+                GPU.to_owned(),
+                Quantity(text.to_owned()),
+            )]))
+        };
+        assert_eq!(["1500m", "2", "0", "what"].map(of), [1.5, 2.0, 0.0, 0.0]);
+        assert_eq!(
+            [-1.0, 0.3, 2.0 / 3.0, 4.0].map(amount),
+            ["unlimited", "0.3", "0.667", "4"]
+        );
+    }
+}

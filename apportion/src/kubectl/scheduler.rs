@@ -1,0 +1,104 @@
+//! `explain --scheduler`: the scheduler that leads is asked, through `kubectl exec`.
+//!
+//! It answers such questions only to who is in its own pod, because the answer has objects of all namespaces. So the
+//! API server decides who may ask.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use apportion::failure::Failure;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+
+use crate::api::Cluster;
+use crate::explain;
+use crate::options::Explain;
+
+/// What the chart writes on all that belongs to the scheduler.
+const LABEL: &str = "app.kubernetes.io/name=apportion-scheduler";
+/// The port of explanations, by its name in the chart.
+const PORT: &str = "metrics";
+
+/// Becomes the kubectl that asks. Comes back only where that fails.
+pub(crate) async fn ask(cluster: &Cluster, asked: &Explain) -> Result<(), Failure> {
+    let pod = explain::find(cluster, asked).await?;
+    let name = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
+    let leader = leader(cluster).await?;
+    let mut kubectl = Command::new("kubectl");
+    kubectl.args(&cluster.options);
+    kubectl.args([
+        "exec",
+        "--namespace",
+        &leader.namespace().unwrap_or_default(),
+    ]);
+    kubectl.args([
+        &leader.name_any(),
+        "--",
+        "apportion-scheduler",
+        "explain",
+        &name,
+    ]);
+    if let Some(port) = port(&leader) {
+        kubectl.args(["--address", &format!("127.0.0.1:{port}")]);
+    }
+    if asked.format.json {
+        kubectl.arg("--json");
+    }
+    let error = kubectl.exec();
+    Err(Failure::new("failed to start kubectl")
+        .because(error)
+        .hint("put kubectl into the PATH"))
+}
+
+/// The pod of the scheduler that has the lease.
+async fn leader(cluster: &Cluster) -> Result<Pod, Failure> {
+    let labelled = || ListParams::default().labels(LABEL);
+    let client = || cluster.client.clone();
+    let leases: Vec<Lease> = cluster
+        .listed(Api::all(client()), "leases", labelled())
+        .await?;
+    let holders = leases.iter().filter_map(|lease| {
+        let identity = lease.spec.as_ref()?.holder_identity.as_ref()?;
+        // What tells two of its processes apart follows the host's name, which has no such sign.
+        let (host, _) = identity.split_once('_').unwrap_or((identity, ""));
+        Some((lease.namespace()?, host.to_owned()))
+    });
+    let holders: Vec<(String, String)> = holders.filter(|(_, host)| !host.is_empty()).collect();
+    let [(namespace, host), ..] = holders.as_slice() else {
+        return Err(Failure::new("no scheduler leads in this cluster")
+            .hint("look at the pods with the label app.kubernetes.io/name=apportion-scheduler"));
+    };
+    let pods = Api::namespaced(client(), namespace);
+    let pods: Vec<Pod> = cluster.listed(pods, "pods", labelled()).await?;
+    // In the host's network, a pod goes by its node's name.
+    let is_it = |pod: &Pod| {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        pod.name_any() == *host || (is_on_host(pod) && node == Some(host.as_str()))
+    };
+    let alone = pods.len() == 1;
+    let mut pods = pods.into_iter().filter(|pod| alone || is_it(pod));
+    pods.next().ok_or_else(|| {
+        Failure::new(format!(
+            "the scheduler that leads, {host}, has no pod in {namespace}"
+        ))
+    })
+}
+
+fn is_on_host(pod: &Pod) -> bool {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.host_network)
+        .unwrap_or_default()
+}
+
+fn port(pod: &Pod) -> Option<i32> {
+    let containers = pod.spec.as_ref().map(|spec| &spec.containers);
+    let mut ports = containers
+        .into_iter()
+        .flatten()
+        .flat_map(|one| one.ports.iter().flatten());
+    let found = ports.find(|port| port.name.as_deref() == Some(PORT))?;
+    Some(found.container_port)
+}

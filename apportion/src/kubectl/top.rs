@@ -1,0 +1,127 @@
+//! `top`: the GPUs of the cluster, and every share of them.
+//!
+//! A share's limit is in the objects; what the share uses is not, because it changes all the time. The metrics have it,
+//! and `apportion top` on the share's node.
+
+use apportion::failure::Failure;
+use apportion::output;
+use apportion::table::{Column, Side, lay_out};
+use serde::Serialize;
+
+use crate::api::Cluster;
+use crate::gpus::{self, Gpu, memory};
+
+/// A share and the GPU that it is of.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Share {
+    /// None for a program outside a pod.
+    namespace: Option<String>,
+    pod: Option<String>,
+    container: String,
+    node: String,
+    gpu: i64,
+    uuid: String,
+    limit_bytes: i64,
+    /// The part of what the GPU can give, in percent.
+    percent: i64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    gpus: &'a [Gpu],
+    shares: &'a [Share],
+}
+
+const COLUMNS: &[Column<Share>] = &[
+    Column {
+        title: "NAMESPACE",
+        cell: |share| share.namespace.clone().unwrap_or_else(|| "-".to_owned()),
+        side: Side::Left,
+    },
+    Column {
+        title: "POD",
+        cell: |share| share.pod.clone().unwrap_or_else(|| "-".to_owned()),
+        side: Side::Left,
+    },
+    Column {
+        title: "CONTAINER",
+        cell: |share| match share.container.as_str() {
+            "" => "-".to_owned(),
+            name => name.to_owned(),
+        },
+        side: Side::Left,
+    },
+    Column {
+        title: "NODE",
+        cell: |share| share.node.clone(),
+        side: Side::Left,
+    },
+    Column {
+        title: "GPU",
+        cell: |share| share.gpu.to_string(),
+        side: Side::Right,
+    },
+    Column {
+        title: "LIMIT",
+        cell: |share| memory(share.limit_bytes),
+        side: Side::Right,
+    },
+    Column {
+        title: "OF GPU",
+        cell: |share| format!("{}%", share.percent),
+        side: Side::Right,
+    },
+];
+
+/// Lists GPUs and shares.
+pub(crate) async fn show(cluster: &Cluster, as_json: bool) -> Result<(), Failure> {
+    let nodes = gpus::nodes(cluster).await?;
+    let gpus = gpus::of(&nodes);
+    let shares: Vec<Share> = gpus.iter().flat_map(shares).collect();
+    if as_json {
+        return output::json(&Report {
+            gpus: &gpus,
+            shares: &shares,
+        });
+    }
+    let shares = match shares.as_slice() {
+        [] => "no shares\n".to_owned(),
+        shares => lay_out(COLUMNS, shares),
+    };
+    output::all(&format!("{}\n{shares}", gpus::text(&nodes, &gpus)))
+}
+
+fn shares(gpu: &Gpu) -> impl Iterator<Item = Share> + '_ {
+    gpu.card.holders.iter().map(|holder| Share {
+        namespace: holder.namespace.clone(),
+        pod: holder.pod.clone(),
+        container: holder.container.clone(),
+        node: gpu.node.clone(),
+        gpu: gpu.card.index,
+        uuid: gpu.card.uuid.clone(),
+        limit_bytes: holder.limit_bytes,
+        percent: percent(holder.limit_bytes, gpu.card.allocatable_bytes),
+    })
+}
+
+/// Rounded to the nearest whole number; nothing of a GPU that has nothing to give.
+fn percent(part: i64, whole: i64) -> i64 {
+    let doubled = i128::from(part) * 200 + i128::from(whole);
+    let rounded = doubled.checked_div(i128::from(whole) * 2);
+    rounded
+        .and_then(|part| i64::try_from(part).ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percent;
+
+    #[test]
+    fn a_part_is_rounded_to_the_nearest_percent() {
+        let parts = [(1, 2), (1, 3), (2, 3), (0, 5), (5, 5), (1, 0)];
+        let parts = parts.map(|(part, whole)| percent(part, whole));
+        assert_eq!(parts, [50, 33, 67, 0, 100, 0]);
+    }
+}

@@ -1,0 +1,6 @@
+//! What the commands of this package have in common: failures as one line, output, tables.
+#![forbid(unsafe_code)]
+
+pub mod failure;
+pub mod output;
+pub mod table;

@@ -1,0 +1,49 @@
+//! The manifest of the kubectl plugin has what krew asks for, and names what the release attaches.
+
+use serde_json::Value;
+
+const MANIFEST: &str = include_str!("../kubectl/krew.yaml");
+const RELEASE: &str = include_str!("../../.github/workflows/release.yml");
+
+#[test]
+fn the_manifest_of_the_plugin_is_one_that_krew_takes() {
+    let sum = "0".repeat(64);
+    let filled = MANIFEST
+        .replace("OWNER/apportion", "someone/fork")
+        .replace("VERSION", "1.2.3")
+        .replace("SHA256", &sum);
+    let manifest: Value = serde_norway::from_str(&filled).unwrap();
+    assert_eq!(
+        manifest["apiVersion"],
+        "krew.googlecontainertools.github.com/v1alpha2"
+    );
+    assert_eq!(manifest["kind"], "Plugin");
+    // kubectl finds the plugin by its program's name, krew by this one.
+    let name = manifest["metadata"]["name"].as_str().unwrap();
+    let spec = &manifest["spec"];
+    assert_eq!(spec["version"], "v1.2.3");
+    assert_eq!(spec["homepage"], "https://github.com/someone/fork");
+    let short = spec["shortDescription"].as_str().unwrap();
+    assert!(short.len() <= 50 && !short.ends_with('.'), "{short}");
+    let platforms = spec["platforms"].as_array().unwrap();
+    assert_eq!(platforms.len(), 1);
+    let platform = &platforms[0];
+    assert_eq!(platform["bin"], format!("kubectl-{name}"));
+    assert_eq!(platform["sha256"], sum);
+    let uri = platform["uri"].as_str().unwrap();
+    let (folder, file) = uri.rsplit_once('/').unwrap();
+    assert_eq!(
+        folder,
+        "https://github.com/someone/fork/releases/download/v1.2.3"
+    );
+    assert!(
+        RELEASE.contains(&file.replace("1.2.3", "$version")),
+        "{file}"
+    );
+    let files = platform["files"].as_array().unwrap();
+    let from: Vec<&str> = files
+        .iter()
+        .map(|one| one["from"].as_str().unwrap())
+        .collect();
+    assert_eq!(from, ["kubectl-apportion", "LICENSE"]);
+}

@@ -1,0 +1,280 @@
+//! HAMi's resources as KAI's annotations, for clusters whose manifests were written for
+//! [HAMi](https://github.com/Project-HAMi/HAMi).
+//!
+//! HAMi asks in the limits of a container: `nvidia.com/gpumem` is MiB of each of its GPUs, `nvidia.com/gpumem-percentage`
+//! a part of each, `nvidia.com/gpu` their number, which is 1 where it is left out. Here they become `gpu-memory` or
+//! `gpu-fraction` with `gpu-fraction-num-devices`, and leave the container, because no node has such resources. Where
+//! several containers ask, they become the annotations of KAI 0.18, one for each.
+//!
+//! A share that Apportion would not hold is refused: `nvidia.com/gpucores` asks for a part of the compute time.
+
+use apportion_abi::names as abi;
+pub use apportion_abi::names::{
+    HAMI_CORES as CORES, HAMI_MEMORY as MEMORY, HAMI_PERCENTAGE as PERCENTAGE,
+};
+use serde_json::Value;
+
+use crate::containers::{List, Place, is_shared, places};
+use crate::names;
+use crate::pod::{Container, Pod};
+use crate::quantity::Quantity;
+
+/// What containers ask for.
+pub const RESOURCES: [&str; 3] = [MEMORY, PERCENTAGE, CORES];
+/// The annotations by which HAMi chooses GPUs.
+const CHOICES: [&str; 6] = [
+    abi::HAMI_USE_TYPE,
+    abi::HAMI_USE_NO_TYPE,
+    abi::HAMI_USE_UUID,
+    abi::HAMI_USE_NO_UUID,
+    abi::HAMI_MODE,
+    abi::HAMI_POLICY,
+];
+
+/// Why a pod cannot be taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HamiRefusal {
+    /// It asks for compute time.
+    #[error(
+        "container {container} asks for {CORES}: {value}, and Apportion does not limit compute; leave {CORES} out"
+    )]
+    Cores {
+        /// Which container.
+        container: String,
+        /// What it asks for.
+        value: String,
+    },
+    /// An amount makes no sense.
+    #[error("container {container} asks for {resource}: {value}, which is not {expected}")]
+    Amount {
+        /// Which container.
+        container: String,
+        /// Of which resource.
+        resource: &'static str,
+        /// What it asks for.
+        value: String,
+        /// What would be right.
+        expected: &'static str,
+    },
+    /// It asks for memory twice.
+    #[error("container {0} asks for both {MEMORY} and {PERCENTAGE}; keep one")]
+    MemoryTwice(String),
+    /// It asks in KAI's words, too.
+    #[error(
+        "container {container} asks for {resource}, and the pod has KAI's annotations for a share; keep one"
+    )]
+    TwoWays {
+        /// Which container.
+        container: String,
+        /// For what.
+        resource: &'static str,
+    },
+    /// There is no annotation for that.
+    #[error(
+        "{0} containers ask for shares, so each can only ask for {MEMORY} of one GPU; container {1} asks for {2}"
+    )]
+    Several(usize, String, &'static str),
+}
+
+/// What one container asks for.
+struct Ask {
+    place: Place,
+    container: String,
+    amount: Amount,
+    devices: u64,
+}
+
+/// How much of each GPU.
+#[derive(Clone, Copy)]
+enum Amount {
+    Mib(u64),
+    /// From 1 to 99.
+    Percent(u64),
+}
+
+/// Gives a pod that asks in HAMi's words those of KAI; returns what of its words is ignored, in sentences.
+///
+/// # Errors
+/// The first thing that Apportion does not do. The pod is unchanged then.
+pub fn translate(pod: &mut Pod) -> Result<Vec<String>, HamiRefusal> {
+    let mut asks = Vec::new();
+    for place in places(pod) {
+        if let Some(container) = place.of(pod) {
+            asks.extend(read(pod, place, container)?);
+        }
+    }
+    check(&asks)?;
+    let has_words = places(pod).iter().any(|place| {
+        let container = place.of(pod);
+        container.is_some_and(|container| RESOURCES.iter().any(|name| asks_for(container, name)))
+    });
+    if !has_words {
+        return Ok(Vec::new());
+    }
+    for place in places(pod) {
+        let is_share = asks.iter().any(|ask| ask.place == place);
+        if let Some(container) = place.of_mut(pod) {
+            strip(container, is_share);
+        }
+    }
+    let annotations = &mut pod.metadata.annotations;
+    match asks.as_slice() {
+        [] => {}
+        [ask] => {
+            let (name, value) = match ask.amount {
+                Amount::Mib(mib) => (names::MEMORY, mib.to_string()),
+                Amount::Percent(percent) => (names::FRACTION, format!("0.{percent:02}")),
+            };
+            annotations.insert(name.to_owned(), value);
+            if ask.devices > 1 {
+                annotations.insert(names::DEVICES.to_owned(), ask.devices.to_string());
+            }
+            let first = Place {
+                list: List::Regular,
+                index: 0,
+            };
+            if ask.place != first {
+                annotations.insert(names::CONTAINER.to_owned(), ask.container.clone());
+            }
+        }
+        several => {
+            for ask in several {
+                let key = format!(
+                    "{}{}{}",
+                    names::PER_CONTAINER,
+                    ask.container,
+                    names::PER_CONTAINER_LIMIT
+                );
+                if let Amount::Mib(mib) = ask.amount {
+                    annotations.insert(key, format!("{mib}Mi"));
+                }
+            }
+        }
+    }
+    let ignored = CHOICES.iter().filter(|name| pod.annotation(name).is_some());
+    Ok(ignored
+        .map(|name| format!("annotation {name} is ignored: Apportion does not choose GPUs by it"))
+        .collect())
+}
+
+/// What a container asks for; none where it asks for no share.
+fn read(pod: &Pod, place: Place, container: &Container) -> Result<Option<Ask>, HamiRefusal> {
+    let name = || container.name.clone();
+    let number = |resource, expected| {
+        let value = asked(container, resource).filter(|value| !is_nothing(value));
+        let value = value.map(|value| {
+            let whole = whole(&value).filter(|number| *number > 0);
+            whole.ok_or(HamiRefusal::Amount {
+                container: name(),
+                resource,
+                value,
+                expected,
+            })
+        });
+        value.transpose()
+    };
+    let memory = number(MEMORY, "a number of MiB")?;
+    let percentage = number(PERCENTAGE, "a number from 1 to 100")?;
+    // All of a whole GPU is what a whole GPU has.
+    let is_whole = memory.is_none() && matches!(percentage, None | Some(100));
+    if let Some(value) = asked(container, CORES)
+        && !is_nothing(&value)
+        && !(is_whole && whole(&value) == Some(100))
+    {
+        return Err(HamiRefusal::Cores {
+            container: name(),
+            value,
+        });
+    }
+    let (amount, resource) = match (memory, percentage) {
+        (None, None | Some(100)) => return Ok(None),
+        (Some(_), Some(_)) => return Err(HamiRefusal::MemoryTwice(name())),
+        (Some(mib), None) => (Amount::Mib(mib), MEMORY),
+        (None, Some(percent @ 1..=99)) => (Amount::Percent(percent), PERCENTAGE),
+        (None, Some(_)) => {
+            return Err(HamiRefusal::Amount {
+                container: name(),
+                resource: PERCENTAGE,
+                value: asked(container, PERCENTAGE).unwrap_or_default(),
+                expected: "a number from 1 to 100",
+            });
+        }
+    };
+    if is_shared(pod) {
+        return Err(HamiRefusal::TwoWays {
+            container: name(),
+            resource,
+        });
+    }
+    let devices = number(names::WHOLE, "a number of GPUs")?.unwrap_or(1);
+    Ok(Some(Ask {
+        place,
+        container: name(),
+        amount,
+        devices,
+    }))
+}
+
+/// Whether there are words for all of them together.
+fn check(asks: &[Ask]) -> Result<(), HamiRefusal> {
+    if asks.len() < 2 {
+        return Ok(());
+    }
+    let wrong = asks.iter().find_map(|ask| match ask.amount {
+        Amount::Percent(_) => Some((ask, PERCENTAGE)),
+        Amount::Mib(_) => (ask.devices > 1).then_some((ask, "several GPUs")),
+    });
+    match wrong {
+        Some((ask, what)) => Err(HamiRefusal::Several(
+            asks.len(),
+            ask.container.clone(),
+            what,
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Takes HAMi's words out of a container, and with a share the number of its GPUs. All of a GPU is a whole one, which
+/// HAMi gives also where none is named.
+fn strip(container: &mut Container, is_share: bool) {
+    let is_whole = asks_for(container, PERCENTAGE) && !is_share;
+    let has_count = asks_for(container, names::WHOLE);
+    let resources = &mut container.resources;
+    for amounts in [&mut resources.limits, &mut resources.requests] {
+        for name in RESOURCES {
+            amounts.remove(name);
+        }
+        if is_share {
+            amounts.remove(names::WHOLE);
+        }
+    }
+    if is_whole && !has_count {
+        let one = Value::from("1");
+        resources.limits.insert(names::WHOLE.to_owned(), one);
+    }
+}
+
+fn asks_for(container: &Container, resource: &str) -> bool {
+    asked(container, resource).is_some()
+}
+
+/// The amount, as it is written. The limit goes before the request, as with all extended resources.
+fn asked(container: &Container, resource: &str) -> Option<String> {
+    let resources = &container.resources;
+    let found = resources
+        .limits
+        .get(resource)
+        .or_else(|| resources.requests.get(resource))?;
+    Some(match found {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    })
+}
+
+fn is_nothing(value: &str) -> bool {
+    value.parse::<Quantity>().is_ok_and(Quantity::is_zero)
+}
+
+fn whole(value: &str) -> Option<u64> {
+    u64::try_from(value.parse::<Quantity>().ok()?.whole()?).ok()
+}

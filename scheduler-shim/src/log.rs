@@ -1,0 +1,75 @@
+//! The log of the scheduler and of the webhook, which goes to standard error: lines for people or JSON for machines.
+//!
+//! It has the options and variables of the agent's log. A pod has no terminal, so its log has no colours. The line with
+//! which a program ends is a line of its log, too, so that machines can read all that is there.
+
+use std::fmt;
+use std::io::IsTerminal;
+
+use clap::{Args, ValueEnum};
+use tracing::error;
+use tracing_subscriber::EnvFilter;
+
+use crate::failure::Failure;
+
+/// What is logged, and how.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Log {
+    /// Log filter, such as info or apportion_scheduler=debug
+    #[arg(
+        long,
+        env = "APPORTION_LOG",
+        value_name = "FILTER",
+        default_value = "info"
+    )]
+    log: String,
+
+    /// Format of log lines
+    #[arg(
+        long,
+        env = "APPORTION_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
+    log_format: Format,
+}
+
+/// Who reads the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Lines for people; coloured on a terminal only
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+impl Log {
+    /// Does the work with the log started.
+    ///
+    /// # Errors
+    /// What the work fails with. In a log for machines its line is already there.
+    pub(crate) fn around(&self, work: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+        self.start()?;
+        let result = work();
+        match (self.log_format, result) {
+            (Format::Json, Err(failure)) => {
+                error!(problem = %failure, "Program failed");
+                Err(failure.told())
+            }
+            (Format::Json | Format::Text, result) => result,
+        }
+    }
+
+    fn start(&self) -> Result<(), Failure> {
+        let wrong = |problem: &dyn fmt::Display| Failure::usage(format!("--log: {problem}"));
+        let filter = self.log.parse::<EnvFilter>();
+        let builder = tracing_subscriber::fmt()
+            .with_env_filter(filter.map_err(|error| wrong(&error))?)
+            .with_writer(std::io::stderr);
+        match self.log_format {
+            Format::Json => builder.json().init(),
+            Format::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
+        }
+        Ok(())
+    }
+}
