@@ -11,7 +11,11 @@ fn config(is_enabled: bool) -> Value {
 }
 
 fn bound(world: &World) -> usize {
-    world.pods.values().filter(|pod| World::is_bound(pod)).count()
+    world
+        .pods
+        .values()
+        .filter(|pod| World::is_bound(pod))
+        .count()
 }
 
 #[test]
