@@ -18,19 +18,29 @@ use crate::Cluster;
 use crate::binaries;
 use crate::server::Server;
 
+/// Their names among the servers.
+const LWS: &str = "lws-controller";
+const KUBERAY: &str = "kuberay-operator";
 /// How long an operator may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(100);
 /// The label of pods of a LeaderWorkerSet: its webhook is asked about these pods only, as in its own manifests.
 const OF_SET: &str = "leaderworkerset.sigs.k8s.io/name";
 
-/// Builds them from the folders of `modules`, installs their kinds and starts them.
+/// Builds them from the folders of `modules`, installs their kinds and starts them, unless they run.
 ///
 /// # Errors
 /// If one cannot be built or does not start.
 pub fn start(cluster: &mut Cluster, modules: &Path) -> Result<()> {
-    leader_worker_set(cluster, modules)?;
-    kuberay(cluster, modules)
+    let runs = |name: &str| cluster.servers().any(|(server, _)| server == name);
+    let (has_sets, has_ray) = (runs(LWS), runs(KUBERAY));
+    if !has_sets {
+        leader_worker_set(cluster, modules)?;
+    }
+    if !has_ray {
+        kuberay(cluster, modules)?;
+    }
+    Ok(())
 }
 
 fn leader_worker_set(cluster: &mut Cluster, modules: &Path) -> Result<()> {
@@ -59,8 +69,8 @@ fn leader_worker_set(cluster: &mut Cluster, modules: &Path) -> Result<()> {
     cluster.folder().write(&file, &config.to_string())?;
     let mut command = Command::new(binaries::operator(modules, "lws")?);
     command.arg("--config").arg(&file);
-    begin(cluster, "lws-controller", command)?;
-    await_port(cluster, "lws-controller", port)?;
+    begin(cluster, LWS, command)?;
+    await_port(cluster, LWS, port)?;
     for configuration in webhooks(cluster, &source, port)? {
         cluster.apply(&configuration)?;
     }
@@ -133,7 +143,9 @@ fn kuberay(cluster: &mut Cluster, modules: &Path) -> Result<()> {
         "--health-probe-bind-address=0",
         "--enable-leader-election=false",
     ]);
-    begin(cluster, "kuberay-operator", command)
+    // Its init container asks for the head's name, which nobody answers without a network of pods.
+    command.env("ENABLE_INIT_CONTAINER_INJECTION", "false");
+    begin(cluster, KUBERAY, command)
 }
 
 fn begin(cluster: &mut Cluster, name: &str, mut command: Command) -> Result<()> {
