@@ -33,6 +33,7 @@ mod model;
 mod news;
 mod nodes;
 mod past;
+mod programs;
 mod reach;
 mod reconcile;
 mod seats;

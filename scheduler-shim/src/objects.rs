@@ -22,6 +22,7 @@ pub(crate) mod occupancy;
 mod bystanders;
 mod capacity;
 pub(crate) mod company;
+pub(crate) mod config_maps;
 mod gang;
 pub(crate) mod group_objects;
 pub(crate) mod groups;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
 use crate::choices::Choices;
@@ -90,6 +90,10 @@ pub(crate) struct Run {
     /// For whose pods PodGroup objects are written, as KAI's pod grouper does
     #[arg(long, value_name = "WHOSE", default_value = "auto")]
     pub(crate) pod_groups: PodGroups,
+
+    /// Change the Deployments kai-scheduler-default, binder and admission in the lease's namespace as KAI's Config says
+    #[arg(long)]
+    pub(crate) kai_programs: bool,
 
     #[command(flatten)]
     pub(crate) log: Log,
@@ -212,7 +216,8 @@ pub(crate) struct Webhook {
     pub(crate) runtime_class: Option<String>,
 
     /// Hide GPUs from containers that request none, and refuse containers that choose their GPUs themselves
-    #[arg(long)]
+    #[arg(long, alias = "block-nvidia-visible-devices", value_name = "BOOL", num_args = 0..=1,
+        require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     pub(crate) block_visible_devices: bool,
 
     /// Refuse shares that KAI accepts but that cannot work: too small, on too many GPUs, or beside GPUs of other vendors

@@ -16,6 +16,7 @@ use super::seats::Seats;
 use super::starts::Start;
 use crate::objects::cards::{FRACTION, REGULAR};
 use crate::objects::occupancy::Occupancy;
+use crate::objects::shards::programs::are_stopped;
 use crate::objects::volumes::{self, Binding};
 
 /// KAI's word for what a pod got, beside those for cards.
@@ -34,7 +35,10 @@ impl Model {
         self.ending.retain(|_, end| end.is_believed(now));
         let mut effects = self.reconcile_all(now);
         effects.extend(self.beats.tell(now, &self.agents));
-        let plan = self.plan(now);
+        let plan = match self.programs.is_some() && are_stopped(&self.inventory) {
+            true => Plan::default(),
+            false => self.plan(now),
+        };
         let starting = plan.units.iter().flatten().map(|start| &start.pod);
         effects.extend(self.found_groups(now, starting));
         self.inventory.rest();

@@ -80,6 +80,8 @@ pub(crate) struct Model {
     pub(crate) grouper: Grouper,
     /// What queues used, where that counts.
     pub(crate) past: Option<Keeper>,
+    /// The namespace of the programs that follow KAI's Config, if any do.
+    pub(crate) programs: Option<String>,
     pub(crate) remarks: Remarks,
 }
 
@@ -106,6 +108,7 @@ impl Model {
             placed: BTreeMap::new(),
             grouper: Grouper::default(),
             past: None,
+            programs: None,
             remarks,
         }
     }

@@ -31,7 +31,11 @@ impl Model {
             let tallies = statuses::tallies(&books);
             let mut due = statuses::due(&snapshot, &tallies, &waiting, now);
             if self.choices.has_shards() {
-                due.extend(settings::due(&self.inventory, now));
+                due.extend(settings::due(
+                    &self.inventory,
+                    self.programs.as_deref(),
+                    now,
+                ));
             }
             (waiting, due, tallies.0, books.total())
         };

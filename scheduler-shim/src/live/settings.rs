@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::event::Report;
 use super::statuses::{condition, report, said, shown};
 use crate::objects::inventory::Inventory;
-use crate::objects::shards;
+use crate::objects::shards::{self, programs};
 
 const KIND: &str = "Supported";
 /// What KAI's operator says of an object whose programs it has started: kind, reason, sentence, and whether it holds.
@@ -34,11 +34,18 @@ const READ: [(&str, &str, &str, bool); 5] = [
     ),
 ];
 
-/// The statuses that say something else than they should.
-pub(crate) fn due(inventory: &Inventory, now: Duration) -> Vec<Report> {
+/// The statuses that say something else than they should. Those of Configs come once the programs in the namespace
+/// `at` follow them, if there are any.
+pub(crate) fn due(inventory: &Inventory, at: Option<&str>, now: Duration) -> Vec<Report> {
     let now = shown(now);
-    let all = shards::unsupported(inventory).into_iter();
-    all.filter_map(|(object, fields)| supported(object, &fields, &now))
+    let all = shards::unsupported(inventory, at.is_some()).into_iter();
+    let is_followed = |object: Object<'_>| {
+        let counts = object.kind() == shards::CONFIG.1 && object.name() == programs::CONFIG;
+        at.filter(|_| counts)
+            .is_none_or(|at| programs::follow(object, inventory, at))
+    };
+    all.filter(|(object, _)| is_followed(*object))
+        .filter_map(|(object, fields)| supported(object, &fields, &now))
         .collect()
 }
 
@@ -80,7 +87,7 @@ mod tests {
             "status": {"conditions": [others]}});
         let due_of = |shard: &Value| {
             let inventory = Inventory::of(vec![shard.clone()], &mut Remarks::default());
-            due(&inventory, Duration::from_secs(1_800_000_000)).pop()
+            due(&inventory, None, Duration::from_secs(1_800_000_000)).pop()
         };
         let first = due_of(&shard).expect("it says nothing yet");
         assert_eq!(first.status["conditions"][0], others);

@@ -13,15 +13,18 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use crate::objects::config_maps;
+
 /// Lists and maps that nobody here reads.
 const UNREAD: &[&str] = &[
     "addresses",
     "args",
+    "binaryData",
     "cards",
     "command",
-    "configMap",
     "containerStatuses",
     "daemonEndpoints",
+    "data",
     "downwardAPI",
     "emptyDir",
     "env",
@@ -99,16 +102,17 @@ const OF_STATUS: &[&str] = &[
     "observedGeneration",
 ];
 
-/// A pod without volumes that tie it to no node, and without what only its kubelet reads or writes.
+/// A pod without volumes for which it never waits, and without what only its kubelet reads or writes.
 fn without_bulk(pod: &mut Value) {
     let volumes = pod.pointer_mut("/spec/volumes");
     if let Some(volumes) = volumes.and_then(Value::as_array_mut) {
         let ties = |volume: &Value| {
-            ["persistentVolumeClaim", "ephemeral"]
+            ["persistentVolumeClaim", "ephemeral", "configMap"]
                 .iter()
                 .any(|kind| volume[kind].is_object())
         };
         volumes.retain(ties);
+        volumes.iter_mut().for_each(config_maps::slim);
         volumes.shrink_to_fit();
     }
     for list in ["/spec/containers", "/spec/initContainers"] {
@@ -296,13 +300,15 @@ mod tests {
             "spec": {"containers": [{"name": "main", "env": [{"name": "A", "value": "b"}], "command": ["sh"],
                     "resources": {"limits": {"nvidia.com/gpu": 1}}, "ports": [{"hostPort": 80}]}],
                 "volumes": [{"name": "token", "projected": {"sources": []}},
+                    {"name": "map", "configMap": {"name": "m", "items": []}},
                     {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]},
             "status": {"phase": "Running", "conditions": [{"type": "Ready"}], "containerStatuses": [{"name": "main"}]}});
         let kept = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "uid": "u",
                 "labels": {"env": "prod", "images": "none"}, "annotations": {"gpu-fraction": "0.5"}},
             "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 1}},
                     "ports": [{"hostPort": 80}]}],
-                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]},
+                "volumes": [{"name": "map", "configMap": {"name": "m"}},
+                    {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]},
             "status": {"phase": "Running"}});
         assert_eq!(slim("Pod", &pod), kept);
     }

@@ -18,6 +18,7 @@ use super::metrics::Metrics;
 use super::model::Model;
 use super::nodes::Nodes;
 use super::past::{Keeper, Store};
+use super::programs::arrange;
 use super::reach::Reach;
 use super::serve::Question;
 use super::view::now;
@@ -26,6 +27,11 @@ use crate::options::Run;
 
 /// How long events are taken in before what was read of their objects is dropped.
 const REST: Duration = Duration::from_secs(1);
+
+/// The namespace of the programs that follow KAI's Config.
+fn programs(asked: &Run) -> Option<&str> {
+    asked.kai_programs.then_some(asked.lease_namespace.as_str())
+}
 
 /// Whoever waits.
 pub(super) struct Standby {
@@ -47,6 +53,7 @@ impl Standby {
             client,
             model: Model {
                 choices: asked.choices.clone(),
+                programs: programs(asked).map(str::to_owned),
                 past: asked.over_time.terms().map(Keeper::new),
                 grouper: Grouper::new(asked.pod_groups),
                 ..Model::new(asked.schedulers.clone())
@@ -94,6 +101,10 @@ impl Standby {
             tokio::spawn(store.clone().recall(self.sender.clone()));
         }
         self.nodes.begin(reach);
+        if let Some(at) = programs(asked) {
+            let (client, at) = (self.client.clone(), at.to_owned());
+            tokio::spawn(arrange(client, at, leading.clone()));
+        }
         Work {
             model: self.model,
             events: self.events,

@@ -8,10 +8,12 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::Duration;
 
+use apportion_groups::Object;
 use kube::api::{Api, ApiResource};
 use kube::discovery;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Discovery};
+use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio_stream::StreamExt;
@@ -19,7 +21,7 @@ use tracing::{debug, warn};
 
 use super::event::Event;
 use super::slim::Slim;
-use crate::objects::inventory;
+use crate::objects::{config_maps, inventory};
 
 /// How often new kinds are looked for.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -135,27 +137,65 @@ async fn others(client: Client) -> Result<Vec<ApiResource>, kube::Error> {
     Ok(wanted.map(|(resource, _)| resource).collect())
 }
 
+/// Which objects there are of a kind of which only that matters: their changes are no events. Some programs write
+/// theirs every few seconds.
+#[derive(Default)]
+struct Known(BTreeSet<(String, String)>);
+
+impl Known {
+    /// Whether anybody has to hear of an object.
+    fn is_news(&mut self, json: &Value) -> bool {
+        Self::key(json).is_none_or(|key| self.0.insert(key))
+    }
+
+    fn forget(&mut self, json: &Value) {
+        if let Some(key) = Self::key(json) {
+            self.0.remove(&key);
+        }
+    }
+
+    fn key(json: &Value) -> Option<(String, String)> {
+        let object = Object::new(json);
+        let counts = (object.api_group(), object.kind()) == config_maps::KIND;
+        counts.then(|| (object.namespace().to_owned(), object.name().to_owned()))
+    }
+}
+
 async fn watch(client: Client, resource: ApiResource, events: UnboundedSender<Event>) {
     let api: Api<Slim> = Api::all_with(client, &resource);
     let config = watcher::Config::default();
     let mut stream = pin!(watcher(api, config).default_backoff());
     let mut listing = Vec::new();
     let kind = resource.kind.clone();
+    let mut known = Known::default();
     while let Some(next) = stream.next().await {
         let event = match next {
             Ok(watcher::Event::Init) => {
                 listing.clear();
+                known = Known::default();
                 continue;
             }
             Ok(watcher::Event::InitApply(object)) => {
-                listing.push(object.json(&resource));
+                let json = object.json(&resource);
+                known.is_news(&json);
+                listing.push(json);
                 continue;
             }
             Ok(watcher::Event::InitDone) => {
                 Event::Listed(kind.clone(), std::mem::take(&mut listing))
             }
-            Ok(watcher::Event::Apply(object)) => Event::Applied(object.json(&resource)),
-            Ok(watcher::Event::Delete(object)) => Event::Gone(object.json(&resource)),
+            Ok(watcher::Event::Apply(object)) => {
+                let json = object.json(&resource);
+                if !known.is_news(&json) {
+                    continue;
+                }
+                Event::Applied(json)
+            }
+            Ok(watcher::Event::Delete(object)) => {
+                let json = object.json(&resource);
+                known.forget(&json);
+                Event::Gone(json)
+            }
             Err(problem) => {
                 warn!(kind, %problem, "Watch failed, restarting");
                 continue;

@@ -21,6 +21,7 @@ mod ends;
 mod promises;
 mod random;
 mod reclaim;
+mod stopped;
 
 const CARD: u64 = 1000 << 20;
 const NODES: [&str; 2] = ["a", "b"];

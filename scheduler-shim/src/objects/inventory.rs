@@ -32,6 +32,7 @@ const CLUSTER_WIDE: &[(&str, &str)] = &[
 const NAMESPACED: &[(&str, &str)] = &[
     ("scheduling.run.ai", "PodGroup"),
     ("", "PersistentVolumeClaim"),
+    super::config_maps::KIND,
     ("storage.k8s.io", "CSIStorageCapacity"),
     ("scheduler.grove.io", "PodGang"),
 ];

@@ -24,7 +24,8 @@ use super::inventory::{Inventory, called};
 use super::occupancy::Holds;
 use super::remark::{Remark, Remarks};
 use super::{
-    admission, cards, clock, group_objects, groups, jobs, nodes, pods, quantity, requests, volumes,
+    admission, cards, clock, config_maps, group_objects, groups, jobs, nodes, pods, quantity,
+    requests, volumes,
 };
 
 /// Who decides on pods that do not say it.
@@ -85,6 +86,8 @@ pub(crate) struct PodRead {
     pub(crate) memory: i64,
     /// What it wants of its node, as a text that is the same for pods that want the same.
     pub(crate) wish: String,
+    /// The ConfigMaps without which it can't start.
+    pub(crate) config_maps: Box<[Box<str>]>,
     notes: Vec<Remark>,
     group: Mutex<Option<Grouped>>,
 }
@@ -161,6 +164,7 @@ impl PodRead {
             cpu_millis: quantity::whole(requests::total(pod, "cpu") * 1000.0),
             memory: quantity::whole(requests::total(pod, "memory")),
             wish: admission::key(pod, &holds, volumes::concerns(pod)),
+            config_maps: config_maps::needed(pod),
             holds,
             notes: remarks.0.into_iter().collect(),
             group: Mutex::default(),

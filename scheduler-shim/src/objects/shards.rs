@@ -14,6 +14,7 @@ use crate::reasons::words;
 
 pub(crate) mod kinds;
 mod levels;
+pub(crate) mod programs;
 
 pub(crate) const SHARD: (&str, &str) = ("kai.scheduler", "SchedulingShard");
 pub(crate) const CONFIG: (&str, &str) = ("kai.scheduler", "Config");
@@ -21,9 +22,6 @@ pub(crate) const CONFIG: (&str, &str) = ("kai.scheduler", "Config");
 const DEFAULT: &str = "default";
 /// What is understood by leaving it alone: the memory and the time of KAI's own program.
 const NEEDLESS: &[&str] = &["goMemLimitRatio", "goMemLimit", "scenarioSearchBudgets"];
-
-/// What a Config says without choosing anything: where its programs are.
-const OF_CONFIG: &[&str] = &["namespace"];
 
 /// What an object says that is not understood, by the path of its field; with why, where that is not plain.
 pub(crate) type Unsupported = Vec<String>;
@@ -57,8 +55,11 @@ pub(crate) fn enter(inventory: &Inventory, cluster: &mut Cluster) {
     }
 }
 
-/// What of each shard and each Config is not understood.
-pub(crate) fn unsupported(inventory: &Inventory) -> Vec<(Object<'_>, Unsupported)> {
+/// What of each shard and each Config is not in effect. A Config is, where it has programs to change.
+pub(crate) fn unsupported(
+    inventory: &Inventory,
+    has_programs: bool,
+) -> Vec<(Object<'_>, Unsupported)> {
     let counting = counting(inventory).map(Object::name);
     let shards = inventory.all(SHARD.1).map(|shard| {
         if Some(shard.name()) == counting {
@@ -68,10 +69,8 @@ pub(crate) fn unsupported(inventory: &Inventory) -> Vec<(Object<'_>, Unsupported
         (shard, vec![why.to_owned()])
     });
     let configs = inventory.all(CONFIG.1).map(|config| {
-        let fields = config.json()["spec"].as_object().into_iter().flatten();
-        let fields = fields.filter(|(field, _)| !OF_CONFIG.contains(&field.as_str()));
-        let fields = fields.map(|(field, _)| format!("spec.{field}"));
-        (config, fields.collect())
+        let has_programs = has_programs && config.name() == programs::CONFIG;
+        (config, programs::unsupported(config, has_programs))
     });
     shards.chain(configs).collect()
 }
@@ -236,7 +235,7 @@ mod tests {
         assert!(!settings.consolidating_reclaim);
         assert_eq!(settings.grace, Grace::Forever);
         assert_eq!(settings.max_consolidated, Some(3));
-        let said = unsupported(&inventory);
+        let said = unsupported(&inventory, false);
         assert!(said[0].1.is_empty(), "{:?}", said[0].1);
     }
 
@@ -251,7 +250,7 @@ mod tests {
             format!("{settings:?}"),
             format!("{:?}", Settings::default())
         );
-        let said: BTreeMap<_, _> = unsupported(&inventory)
+        let said: BTreeMap<_, _> = unsupported(&inventory, false)
             .into_iter()
             .map(|(object, said)| (object.name(), said))
             .collect();

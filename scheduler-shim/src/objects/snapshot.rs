@@ -11,7 +11,6 @@ use apportion_policy::Cluster;
 use apportion_policy::cluster::{Cards, Node, Task};
 
 use super::admission::Admission;
-use super::bystanders;
 use super::cards::Known;
 use super::gang::Levels;
 use super::inventory::{Inventory, called};
@@ -22,6 +21,7 @@ use super::pods;
 use super::queues;
 use super::reads::PodRead;
 use super::remark::Remarks;
+use super::{bystanders, config_maps};
 
 /// What the files say.
 #[derive(Debug)]
@@ -103,6 +103,7 @@ pub(crate) fn snapshot<'a>(
             let preferences = admission.prefer(&read.preferred, &objects, &mut known);
             task.prefers.extend(preferences);
             task.node_affinity = admission.wish(pod, &objects, &mut known, &read.wish, inventory);
+            config_maps::await_all(&mut task, pod.namespace(), &read.config_maps, inventory);
             let group = read.group(pod, inventory, &settings);
             let group = group.as_ref().as_ref().map_err(Clone::clone)?;
             jobs.add((pod, read), task, group, &reading, remarks)

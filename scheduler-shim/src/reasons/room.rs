@@ -11,6 +11,7 @@ use super::books::Books;
 use super::words;
 use crate::objects;
 use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
+use crate::objects::config_maps;
 use crate::objects::shards::kinds;
 use crate::objects::snapshot::Snapshot;
 
@@ -227,7 +228,7 @@ fn lack(
     if wished.any(|label| marks.contains(&label.as_str()) && !node.labels.contains_key(label)) {
         return Some((Lack::Admission, silent(snapshot, &node.name)));
     }
-    if let Some(why) = kinds::refused(task, node) {
+    if let Some(why) = kinds::refused(task, node).or_else(|| config_maps::refused(task)) {
         return Some((Lack::Admission, why));
     }
     let (idle, _) = books.session.stock(&node.name)?;

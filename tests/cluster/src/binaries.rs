@@ -77,6 +77,24 @@ const OTHERS: &[Program] = &[
     },
 ];
 
+/// Operators of other projects, each with a `go.mod` in a folder of its own.
+const OPERATORS: &[(&str, Program)] = &[
+    (
+        "lws",
+        Program {
+            name: "lws-controller",
+            package: "sigs.k8s.io/lws/cmd",
+        },
+    ),
+    (
+        "kuberay",
+        Program {
+            name: "kuberay-operator",
+            package: "github.com/ray-project/kuberay/ray-operator",
+        },
+    ),
+];
+
 /// Every program that a cluster needs, by name.
 #[derive(Clone, Debug)]
 pub struct Binaries {
@@ -161,11 +179,32 @@ pub fn tool(modules: &Path, name: &str) -> Result<PathBuf> {
     Ok(path.expect("one program was asked for"))
 }
 
+/// Finds the operator of the folder `of` below `modules`, or builds it.
+///
+/// # Errors
+/// If it cannot be built.
+///
+/// # Panics
+/// If no row of this file names it.
+pub fn operator(modules: &Path, of: &str) -> Result<PathBuf> {
+    let mut rows = OPERATORS.iter();
+    let row = rows.find(|(folder, _)| *folder == of);
+    let (_, program) = row.expect("every operator has a row");
+    let found = pinned(modules, of, Vec::new())?.find(std::slice::from_ref(program))?;
+    let path = found.into_values().next();
+    Ok(path.expect("one program was asked for"))
+}
+
 /// Where the programs are that are of no Kubernetes minor.
 fn tools(modules: &Path, offers: Vec<PathBuf>) -> Result<Source> {
-    let module = modules.join(TOOLS);
+    pinned(modules, TOOLS, offers)
+}
+
+/// Where the programs of a folder are whose modules have no common version.
+fn pinned(modules: &Path, folder: &str, offers: Vec<PathBuf>) -> Result<Source> {
+    let module = modules.join(folder);
     Ok(Source {
-        made: cache()?.join(TOOLS).join(fingerprint(&module)?),
+        made: cache()?.join(folder).join(fingerprint(&module)?),
         offers,
         module,
         flags: "-s -w".into(),

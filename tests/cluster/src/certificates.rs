@@ -71,6 +71,12 @@ const ROWS: &[Row] = &[
         names: &[],
     },
     Row {
+        file: "operator",
+        common_name: "operator",
+        group: None,
+        names: &[],
+    },
+    Row {
         file: "admin",
         common_name: "admin",
         group: Some("system:masters"),

@@ -13,6 +13,7 @@ pub mod binaries;
 pub mod image;
 pub mod managed;
 pub mod missing;
+pub mod operators;
 pub mod programs;
 pub mod release;
 pub mod stand_ins;

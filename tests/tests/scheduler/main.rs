@@ -14,6 +14,7 @@ mod objects;
 mod over_time;
 mod own_fields;
 mod placing;
+mod programs;
 mod queues;
 mod remote;
 mod requests;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, pod};
 
-fn kind(kind: &str, plural: &str) -> Value {
+pub(crate) fn kind(kind: &str, plural: &str) -> Value {
     let anything = json!({"openAPIV3Schema": {"type": "object",
         "x-kubernetes-preserve-unknown-fields": true}});
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

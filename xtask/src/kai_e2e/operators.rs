@@ -1,12 +1,16 @@
 //! The kinds of other operators whose workloads KAI's suite creates: from the versions that the checkout of KAI names.
 //!
-//! The operators themselves are not there. A stand-in creates the children of their objects.
+//! For most of them a stand-in creates the children of their objects. LeaderWorkerSet's controller and KubeRay's
+//! operator are the real ones.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use apportion_cluster::Cluster;
+use apportion_cluster::{Cluster, operators};
+use serde_json::json;
+
+use crate::workspace::Workspace;
 
 /// The Go module of an operator, and where it keeps the definitions of its kinds.
 const KINDS: &[(&str, &[&str])] = &[
@@ -28,6 +32,21 @@ const KINDS: &[(&str, &[&str])] = &[
         &["config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"],
     ),
 ];
+
+/// Starts the operators that are real.
+pub(super) fn start(workspace: &Workspace, cluster: &mut Cluster) -> Result<()> {
+    operators::start(cluster, &workspace.root.join("tests/kubernetes"))?;
+    // KAI's suite looks for this Deployment. The operator runs beside the cluster, so it has no pods.
+    let labels = json!({"app": "kuberay-operator"});
+    let container = json!({"name": "operator", "image": "none"});
+    cluster
+        .apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ray"}}))?;
+    cluster.apply(&json!({"apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "kuberay-operator", "namespace": "ray"},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}}}}))?;
+    Ok(())
+}
 
 /// Installs the kinds.
 pub(super) fn install_kinds(cluster: &Cluster, dir: &Path) -> Result<()> {

@@ -45,6 +45,7 @@ pub(super) fn prepare(workspace: &Workspace, cluster: &mut Cluster, dir: &Path) 
     keep_for_the_chart(cluster)?;
     add_storage(cluster)?;
     operators::install_kinds(cluster, dir)?;
+    operators::start(workspace, cluster)?;
     chart::install(workspace, cluster)?;
     let account = Account {
         namespace: chart::NAMESPACE,

@@ -10,19 +10,10 @@ struct Row {
 }
 
 /// Suites that need programs or kinds which are not there: each spec would wait for them in vain.
-const NOT_RUN: &[&str] = &[
-    "admission",
-    "api/config",
-    "gitops",
-    "numa",
-    "scale",
-    "timeaware",
-    "upgrade",
-];
+const NOT_RUN: &[&str] = &["gitops", "numa", "scale", "timeaware", "upgrade"];
 
 /// What several rows say.
 const CLAIMS: &str = "needs resource claims, which Apportion does not serve";
-const CONFIG: &str = "changes a Config, of which nothing is in effect; the chart's values are";
 const CONFIG_MAPS: &str =
     "reads the ConfigMaps that KAI makes for each shared pod; Apportion needs none";
 const OPERATORS: &str = "needs an operator for which no stand-in is there";
@@ -84,19 +75,9 @@ const ROWS: &[Row] = &[
         why: "skips itself: it needs eight nodes with GPUs, and here are four, as in KAI's usual test cluster",
     },
     Row {
-        folder: "admission/deviceaccess",
-        spec: "",
-        why: CONFIG,
-    },
-    Row {
         folder: "api/config",
-        spec: "",
-        why: CONFIG,
-    },
-    Row {
-        folder: "allocate/priority",
-        spec: "",
-        why: CONFIG,
+        spec: "routes the Service to the lease holder",
+        why: "reads the EndpointSlice of KAI's operator and a Lease of KAI's name; Apportion needs no Service for its leader",
     },
     Row {
         folder: "allocate/node_order",
@@ -114,11 +95,6 @@ const ROWS: &[Row] = &[
         why: CONFIG_MAPS,
     },
     Row {
-        folder: "allocate/predicates",
-        spec: "Not scheduling if configmap doesn't exist",
-        why: "the scheduler does not look for the ConfigMaps that a pod mounts; the kubelet waits for them",
-    },
-    Row {
         folder: "preempt",
         spec: "Max Pods Limit",
         why: "skips itself: it looks for nodes with a resource called `gpu`, which KAI's own test cluster lacks, too",
@@ -130,16 +106,6 @@ const ROWS: &[Row] = &[
     },
     Row {
         folder: "integrations/third_party/knative",
-        spec: "",
-        why: OPERATORS,
-    },
-    Row {
-        folder: "integrations/third_party/ray.io",
-        spec: "",
-        why: OPERATORS,
-    },
-    Row {
-        folder: "integrations/third_party/leader_worker_set",
         spec: "",
         why: OPERATORS,
     },

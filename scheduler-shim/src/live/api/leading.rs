@@ -48,7 +48,7 @@ impl Leading {
     }
 
     /// Does something while we lead. Where that ends before it is done it is dropped, and nobody knows what came of it.
-    pub(super) async fn only<T>(&self, action: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn only<T>(&self, action: impl Future<Output = T>) -> Option<T> {
         self.begins().await;
         tokio::select! {
             done = action => Some(done),

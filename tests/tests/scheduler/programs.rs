@@ -1,0 +1,141 @@
+//! KAI's Config, as the Deployments with the names of KAI's follow it; and what a pod waits for beside a place.
+
+use apportion_tests::cards;
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, pod};
+use crate::settings::kind;
+
+const NAMESPACE: &str = "kai-scheduler";
+const NAMES: [&str; 3] = ["kai-scheduler-default", "binder", "admission"];
+
+fn config(spec: &Value) -> Value {
+    json!({"apiVersion": "kai.scheduler/v1", "kind": "Config", "metadata": {"name": "kai-config"}, "spec": spec})
+}
+
+fn deployment(name: &str) -> Value {
+    let labels = json!({"app": name});
+    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
+            "spec": {"containers": [{"name": "main", "image": "none", "args": ["--health=0.0.0.0:9444"]}]}}}})
+}
+
+impl Cluster {
+    /// A cluster whose scheduler runs under KAI's names.
+    fn with_programs() -> Self {
+        let mut cluster = Self::bare();
+        cluster.add_node("node-1", &cards(1));
+        cluster.plane.apply(&[
+            kind("Config", "configs"),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
+        ]);
+        let known = [
+            "wait",
+            "--for=condition=Established",
+            "--timeout=60s",
+            "crd/configs.kai.scheduler",
+        ];
+        let _ = cluster.plane.kubectl(&known);
+        cluster.plane.apply(&NAMES.map(deployment));
+        let spec =
+            json!({"scheduler": {"service": {"enabled": true}}, "global": {}, "admission": {}});
+        cluster.plane.apply(&[config(&spec)]);
+        let options = [
+            "--kai-settings",
+            "--kai-programs",
+            "--lease-namespace",
+            NAMESPACE,
+        ];
+        cluster.options = options.map(str::to_owned).to_vec();
+        cluster.start_scheduler();
+        cluster
+    }
+
+    fn set(&self, spec: &Value) {
+        let patch = json!({ "spec": spec }).to_string();
+        let patched = [
+            "patch",
+            "configs.kai.scheduler",
+            "kai-config",
+            "--type=merge",
+            "-p",
+            &patch,
+        ];
+        let _ = self.plane.kubectl(&patched);
+    }
+
+    fn deployment(&self, name: &str) -> Value {
+        let all = self.plane.all("deployments");
+        let found = all.into_iter().find(|one| one["metadata"]["name"] == name);
+        found.expect("nobody deletes it")
+    }
+
+    /// Waits until the Config says that it is followed as it is now.
+    fn is_followed(&self) {
+        self.eventually("the Config says that it is followed", |_| {
+            let config = self.plane.all("configs.kai.scheduler").pop()?;
+            let conditions = config["status"]["conditions"].as_array()?;
+            let mut conditions = conditions.iter();
+            let ours = conditions.find(|one| one["type"] == "Available")?;
+            let generation = &config["metadata"]["generation"];
+            (ours["observedGeneration"] == *generation && ours["status"] == "True").then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_config_stops_the_scheduler_and_changes_its_programs_until_it_is_taken_back() {
+    let cluster = Cluster::with_programs();
+    cluster.is_followed();
+    let before = NAMES.map(|name| cluster.deployment(name)["spec"].clone());
+    cluster.set(&json!({"scheduler": {"service": {"enabled": false}},
+        "global": {"imagePullSecrets": ["registry"]}, "admission": {"blockNvidiaVisibleDevices": true}}));
+    cluster.is_followed();
+    // The Config is followed, and so are its Deployments: nobody has to look twice.
+    assert_eq!(cluster.deployment(NAMES[0])["spec"]["replicas"], 0);
+    assert_eq!(cluster.deployment(NAMES[1])["spec"]["replicas"], 1);
+    for name in NAMES {
+        let pod = &cluster.deployment(name)["spec"]["template"]["spec"];
+        assert_eq!(
+            pod["imagePullSecrets"],
+            json!([{"name": "registry"}]),
+            "{name}"
+        );
+        let options = pod["containers"][0]["args"].as_array().expect("a list");
+        let blocks = options.contains(&json!("--block-nvidia-visible-devices=true"));
+        assert_eq!(blocks, name == "admission", "{name}");
+    }
+    cluster
+        .plane
+        .apply(&[pod("waits", json!({"gpu-fraction": "0.5"}))]);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(cluster.plane.all("pods")[0]["spec"]["nodeName"].is_null());
+    cluster.set(
+        &json!({"scheduler": {"service": {"enabled": true}}, "global": {"imagePullSecrets": null},
+        "admission": {"blockNvidiaVisibleDevices": null}}),
+    );
+    cluster.is_followed();
+    let after = NAMES.map(|name| cluster.deployment(name)["spec"].clone());
+    assert_eq!(before, after);
+    cluster.bound(1);
+}
+
+#[test]
+fn a_pod_waits_until_the_config_map_exists_that_it_mounts() {
+    let cluster = Cluster::with_cards(1);
+    let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}});
+    // A controller of Kubernetes makes the first one of every namespace; none runs here.
+    cluster.plane.apply(&[map("kube-root-ca.crt")]);
+    let mut mounts = pod("mounts", json!({"gpu-fraction": "0.5"}));
+    mounts["spec"]["volumes"] = json!([{"name": "v", "configMap": {"name": "settings"}}]);
+    cluster.plane.apply(&[mounts]);
+    cluster.eventually("it says what it waits for", |pods| {
+        let conditions = pods.first()?["status"]["conditions"].as_array()?;
+        let mut messages = conditions.iter().filter_map(|one| one["message"].as_str());
+        messages
+            .any(|message| message.contains("ConfigMap settings of the pod does not exist"))
+            .then_some(())
+    });
+    cluster.plane.apply(&[map("settings")]);
+    cluster.bound(1);
+}
