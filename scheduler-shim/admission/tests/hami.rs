@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use apportion_abi::{Bytes, Share};
 use apportion_admission::hami::{self, CORES, MEMORY, PERCENTAGE, RESOURCES};
-use apportion_admission::{Delivery, List, Place, Pod, Settings, mutate, request, validate};
+use apportion_admission::{
+    Delivery, List, Place, Pod, RequestBelowLimit, Settings, mutate, request, validate,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -243,6 +245,8 @@ proptest! {
                 block_visible_devices: false,
                 runtime_class: None,
                 strict: None,
+                count_shares: false,
+                request_below_limit: RequestBelowLimit::Refuse,
             };
             mutate(&mut pod, &settings, 0).expect("KAI's rules complete it");
             validate(&pod, &settings).expect("KAI's rules admit it");
