@@ -12,7 +12,7 @@ use std::{slice, thread};
 use anyhow::{Context, Result, bail};
 use apportion_cluster::binaries::{self, Binaries};
 use apportion_cluster::missing::missing;
-use apportion_cluster::{Cluster, Folder, State, Wanted, down, image, leftovers, up};
+use apportion_cluster::{Cluster, Folder, State, Wanted, down, image, install, leftovers, up};
 use clap::{Args, Subcommand};
 
 use crate::kai_e2e;
@@ -46,6 +46,15 @@ pub(crate) enum Task {
     Status,
     /// Build the programs of Apportion again and load their images into the cluster.
     Load,
+    /// Install Apportion in the cluster with helm.
+    Install {
+        /// Install programs built with optimisation.
+        #[arg(long)]
+        release: bool,
+        /// More arguments for helm, such as --set policy=observe.
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
     /// Run kubectl on the cluster.
     Kubectl(Rest),
     /// Run helm on the cluster.
@@ -124,6 +133,9 @@ pub(crate) fn perform(workspace: &Workspace, task: Task) -> Result<ExitCode> {
         Task::Down => end(&folder)?,
         Task::Status => return Ok(status(&folder)),
         Task::Load => load(workspace, &running(&folder)?)?,
+        Task::Install { release, args } => {
+            install(workspace, &running(&folder)?, release, &args)?;
+        }
         Task::Kubectl(rest) => return become_it(running(&folder)?.kubectl_command(), &rest),
         Task::Helm(rest) => return become_it(running(&folder)?.helm_command(), &rest),
         Task::Crictl(rest) => return become_it(running(&folder)?.crictl_command(), &rest),
@@ -208,6 +220,22 @@ fn load(workspace: &Workspace, cluster: &Cluster) -> Result<()> {
         image::import(cluster, &image)?;
         println!("{}", image.name);
     }
+    Ok(())
+}
+
+/// The chart of the repository, with images of what is built now.
+fn install(workspace: &Workspace, cluster: &Cluster, release: bool, args: &[String]) -> Result<()> {
+    let staged = stage::build(workspace, release)?;
+    let chart = workspace.root.join("runtime-class/chart/apportion");
+    install::install(cluster, &staged, &chart, args)?;
+    let node = cluster.node();
+    println!("{}", cluster.kubectl(&["get", "gpunode", &node])?);
+    println!(
+        "Apportion runs in the namespace {}; `cargo xtask cluster helm uninstall {} -n {}` removes it",
+        install::NAMESPACE,
+        install::RELEASE,
+        install::NAMESPACE
+    );
     Ok(())
 }
 

@@ -11,6 +11,7 @@
 
 pub mod binaries;
 pub mod image;
+pub mod install;
 pub mod managed;
 pub mod missing;
 pub mod operators;

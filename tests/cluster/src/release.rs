@@ -12,10 +12,10 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::http;
 use crate::image;
+use crate::install::{self, Ports};
 use crate::wait::eventually;
 
-/// Where the chart is installed.
-pub const NAMESPACE: &str = "apportion-system";
+pub use crate::install::NAMESPACE;
 
 /// The chart, installed or not.
 pub struct Release {
@@ -37,12 +37,14 @@ impl Release {
     pub fn prepare(state: &str, values: &str, pods: &'static [&'static str]) -> Self {
         let ports: [u16; 5] = std::array::from_fn(|_| free_port());
         let [metrics, agent, scheduler, webhook, health] = ports;
-        let values = format!(
-            "stateDir={state},hostNetwork=true,image.pullPolicy=Never,metrics.port={metrics},\
-             tcp.port={agent},scheduler.port={scheduler},scheduler.replicas=1,scheduler.leaseDuration=3,\
-             webhook.port={webhook},webhook.healthPort={health},webhook.url=https://127.0.0.1:{webhook},\
-             webhook.hostNetwork=true,webhook.replicas=1,schedulerNames={{apportion-scheduler,kai-scheduler}},{values}"
-        );
+        let ports = Ports {
+            metrics,
+            agent,
+            scheduler,
+            webhook,
+            health,
+        };
+        let values = format!("{},{values}", install::values(state, ports));
         let cluster = Cluster::of_tests();
         let staged = std::env::var_os("APPORTION_STAGED").expect("it names the staged tree");
         for image in image::released(Path::new(&staged)).expect("the tree is staged") {
@@ -66,11 +68,7 @@ impl Release {
 
     /// Installs the chart.
     pub fn install(&self) {
-        let apiserver = self.cluster.apiserver_port();
-        let way = format!(
-            "env[0].name=KUBERNETES_SERVICE_HOST,env[0].value=127.0.0.1,\
-             env[1].name=KUBERNETES_SERVICE_PORT,env[1].value={apiserver}"
-        );
+        let way = install::way_to(&self.cluster);
         let mut helm = self.helm(&["install", "apportion", &chart(), "--create-namespace"]);
         succeed(helm.args(["--set", &self.values, "--set-string", &way]));
     }
@@ -93,11 +91,7 @@ impl Release {
 
     /// Waits until all programs run as they were installed last.
     pub fn rolled_out(&self) {
-        for what in [
-            "deployment/apportion-scheduler",
-            "deployment/apportion-webhook",
-            "daemonset/apportion-agent",
-        ] {
+        for what in install::PROGRAMS {
             let wait = ["rollout", "status", what, "-n", NAMESPACE, "--timeout=180s"];
             self.kubectl(&wait);
         }
