@@ -158,14 +158,16 @@ fn begin(cluster: &mut Cluster, name: &str, mut command: Command) -> Result<()> 
 fn install(cluster: &Cluster, kinds: &Path) -> Result<()> {
     let kinds = kinds.display().to_string();
     cluster.kubectl(&["apply", "--server-side", "-f", &kinds])?;
-    cluster.kubectl(&[
-        "wait",
-        "--for=condition=Established",
-        "--timeout=60s",
-        "-f",
-        &kinds,
-    ])?;
-    Ok(())
+    let wait = ["wait", "--for=condition=Established", "-f", &kinds];
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // It fails where a kind has no conditions yet.
+        match cluster.kubectl(&wait) {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() > deadline => return Err(error),
+            Err(_) => sleep(GLANCE),
+        }
+    }
 }
 
 /// Where Go keeps a module in the version that `folder` pins.

@@ -89,7 +89,7 @@ fn a_config_stops_the_scheduler_and_changes_its_programs_until_it_is_taken_back(
     cluster.is_followed();
     let before = NAMES.map(|name| cluster.deployment(name)["spec"].clone());
     cluster.set(&json!({"scheduler": {"service": {"enabled": false}},
-        "global": {"imagePullSecrets": ["registry"]}, "admission": {"blockNvidiaVisibleDevices": true}}));
+        "global": {"additionalImagePullSecrets": ["registry"]}, "admission": {"blockNvidiaVisibleDevices": true}}));
     cluster.is_followed();
     // The Config is followed, and so are its Deployments: nobody has to look twice.
     assert_eq!(cluster.deployment(NAMES[0])["spec"]["replicas"], 0);
@@ -111,7 +111,7 @@ fn a_config_stops_the_scheduler_and_changes_its_programs_until_it_is_taken_back(
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert!(cluster.plane.all("pods")[0]["spec"]["nodeName"].is_null());
     cluster.set(
-        &json!({"scheduler": {"service": {"enabled": true}}, "global": {"imagePullSecrets": null},
+        &json!({"scheduler": {"service": {"enabled": true}}, "global": {"additionalImagePullSecrets": null},
         "admission": {"blockNvidiaVisibleDevices": null}}),
     );
     cluster.is_followed();

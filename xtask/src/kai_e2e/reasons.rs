@@ -75,6 +75,11 @@ const ROWS: &[Row] = &[
         why: "skips itself: it needs eight nodes with GPUs, and here are four, as in KAI's usual test cluster",
     },
     Row {
+        folder: "admission/deviceaccess",
+        spec: "",
+        why: "its pods ask for whole GPUs, and the webhook is asked about pods with shares only",
+    },
+    Row {
         folder: "api/config",
         spec: "routes the Service to the lease holder",
         why: "reads the EndpointSlice of KAI's operator and a Lease of KAI's name; Apportion needs no Service for its leader",

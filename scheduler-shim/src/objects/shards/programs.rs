@@ -30,7 +30,7 @@ const BLOCKS_ANYWAY: &str = "--block-visible-devices";
 /// Fields of a Config that say where its programs are, and nothing else.
 const NEEDLESS: &[&str] = &["namespace"];
 const ENABLED: &str = "/scheduler/service/enabled";
-const PULL_SECRETS: &str = "/global/imagePullSecrets";
+const PULL_SECRETS: &str = "/global/additionalImagePullSecrets";
 const BLOCK: &str = "/admission/blockNvidiaVisibleDevices";
 
 /// What a Config wants.
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn what_a_config_changes_is_taken_back_with_it() {
         let wishes = json!({"scheduler": {"service": {"enabled": false}},
-            "global": {"imagePullSecrets": ["own", "other"]},
+            "global": {"additionalImagePullSecrets": ["own", "other"]},
             "admission": {"blockNvidiaVisibleDevices": true}});
         for name in DEPLOYMENTS {
             let before = deployment(name);
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn what_is_not_in_effect_is_named() {
-        let spec = json!({"namespace": "kai-scheduler", "global": {"imagePullSecrets": ["a"], "vpa": {"enabled": true}},
+        let spec = json!({"namespace": "kai-scheduler", "global": {"additionalImagePullSecrets": ["a"], "vpa": {"enabled": true}},
             "scheduler": {"service": {"enabled": true}}, "binder": {"replicas": 2}});
         let config = config(1, &spec);
         let unsupported = |has_programs| unsupported(Object::new(&config), has_programs);
@@ -290,7 +290,7 @@ mod tests {
             unsupported(false),
             [
                 "spec.binder",
-                "spec.global.imagePullSecrets",
+                "spec.global.additionalImagePullSecrets",
                 "spec.global.vpa.enabled"
             ]
         );
