@@ -213,6 +213,17 @@ names! {
             written_by: "NVIDIA's GPU feature discovery", read_by: "scheduler",
             "How the node offers MIG partitions";
     }
+    "Deployments that follow KAI's Config" {
+        ANNOTATION_CONFIG_GENERATION "apportion.dev/kai-config-generation" "annotation of a Deployment", value: "number",
+            written_by: "scheduler", read_by: "scheduler",
+            "Generation of the Config that the Deployment follows";
+        ANNOTATION_CONFIG_REPLICAS "apportion.dev/kai-config-replicas" "annotation of a Deployment", value: "number",
+            written_by: "scheduler", read_by: "scheduler",
+            "Replicas that the Deployment had before the Config stopped it";
+        ANNOTATION_CONFIG_SECRETS "apportion.dev/kai-config-pull-secrets" "annotation of a Deployment",
+            value: "names with commas between them", written_by: "scheduler", read_by: "scheduler",
+            "Pull secrets that the Config added to the Deployment";
+    }
     "Resources" {
         RESOURCE_SLOT "apportion.dev/gpu-slot" "resource of a container", value: "`1`",
             written_by: "webhook; agent on its node", read_by: "agent, by the kubelet",

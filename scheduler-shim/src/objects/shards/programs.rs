@@ -4,6 +4,10 @@
 //! whether the scheduler runs, from which secrets images are pulled, and whether pods may choose their GPUs. What was
 //! changed is noted on each Deployment, so that it can be taken back, and so is the generation of the Config.
 
+use apportion_abi::names::{
+    ANNOTATION_CONFIG_GENERATION as GENERATION, ANNOTATION_CONFIG_REPLICAS as REPLICAS,
+    ANNOTATION_CONFIG_SECRETS as SECRETS,
+};
 use apportion_groups::Object;
 use serde_json::{Map, Value, json};
 
@@ -17,12 +21,6 @@ pub(crate) const DEPLOYMENTS: [&str; 3] = [SCHEDULER, "binder", WEBHOOK];
 /// The Config that counts.
 pub(crate) const CONFIG: &str = "kai-config";
 
-/// The generation of the Config that a Deployment follows.
-const GENERATION: &str = "apportion.dev/kai-config-generation";
-/// The replicas that it had before it was stopped.
-const REPLICAS: &str = "apportion.dev/kai-config-replicas";
-/// The pull secrets that it did not have before, with commas between them.
-const SECRETS: &str = "apportion.dev/kai-config-pull-secrets";
 /// The option of the webhook, as KAI writes it, and as the chart does.
 const BLOCKS: &str = "--block-nvidia-visible-devices=true";
 const BLOCKS_ANYWAY: &str = "--block-visible-devices";
