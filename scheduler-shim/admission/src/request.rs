@@ -3,7 +3,7 @@
 //! KAI's words and those of KAI 0.18 become the same [`GpuRequest`]. Where they say both what a container has at least
 //! and what it has at most, the share is the most: the container never gets less than its limit promises, and the
 //! card never holds more than what was promised. Whether such a pod may come in at all is asked in
-//! [`limits`](crate::limits).
+//! [`limits`].
 
 use apportion_abi::{Bytes, Fraction, GpuRequest, Share};
 

@@ -59,10 +59,11 @@ const BEGINNINGS: [&str; 7] = [
     "amd.com/",
 ];
 /// What begins so and stands for something else.
-const ELSE: [&str; 7] = [
-    // The signer of agents' certificates, and a version of our API.
+const ELSE: [&str; 8] = [
+    // The signer of agents' certificates, and versions of our API and KAI's.
     "apportion.dev/agent",
     "apportion.dev/v1alpha1",
+    "kai.scheduler/v1",
     // What the names of several resources begin with.
     "nvidia.com/",
     "nvidia.com/container.",
