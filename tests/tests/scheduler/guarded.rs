@@ -122,6 +122,8 @@ fn only_a_container_with_a_share_can_request_what_counts_shares() {
     cluster.install_policy(READING);
     let requesting = |resources: Value| {
         move |pod: &mut Value| {
+            // The webhook of these manifests is asked about this scheduler's pods.
+            pod["spec"]["schedulerName"] = json!("apportion-scheduler");
             pod["spec"]["containers"][0]["resources"] = json!({"limits": resources});
         }
     };
