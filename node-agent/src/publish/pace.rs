@@ -1,8 +1,8 @@
-//! When to write: at once when it matters, not often while it keeps changing, and at every heartbeat in any
-//! case. What is used moves all the time, and is written where it moved much; others can undo what was written (a kubelet that registers its node
-//! anew clears resources that it does not know), and readers tell by it that the agent lives. Nobody decides by
-//! what is written, and a cluster that fills up has better use for its API server. Ever more slowly while writing
-//! fails.
+//! When to write a node's status.
+//!
+//! A change of what was given is written after a short pause. A change of what is used is written only if it is large,
+//! because use moves all the time. A heartbeat writes the whole status again, because others can undo it: a kubelet that
+//! registers its node anew clears resources that it does not know. After a failure the agent waits, each time longer.
 
 use std::time::Duration;
 

@@ -170,23 +170,31 @@ fn install(cluster: &Cluster, kinds: &Path) -> Result<()> {
     }
 }
 
-/// Where Go keeps a module in the version that `folder` pins.
-fn source(folder: &Path, module: &str) -> Result<PathBuf> {
+/// Downloads a module in the version that `folder` pins; says where it is.
+fn source(folder: &Path, name: &str) -> Result<PathBuf> {
     let mut go = Command::new("go");
-    go.current_dir(folder).args(["mod", "download", module]);
+    go.current_dir(folder).args(["mod", "download", name]);
     let status = go.status().context("failed to start go")?;
     ensure!(
         status.success(),
-        "go mod download {module} ended with {status}"
+        "go mod download {name} ended with {status}"
     );
+    module(folder, name)
+}
+
+/// Where Go keeps a module in the version that the folder `pinned_by` names.
+///
+/// # Errors
+/// Go is missing, or does not have the module.
+pub fn module(pinned_by: &Path, name: &str) -> Result<PathBuf> {
     let mut go = Command::new("go");
-    go.current_dir(folder)
-        .args(["list", "-m", "-f", "{{.Dir}}", module]);
+    go.current_dir(pinned_by)
+        .args(["list", "-m", "-f", "{{.Dir}}", name]);
     let output = go.output().context("failed to start go")?;
     let said = String::from_utf8_lossy(&output.stdout);
     ensure!(
         output.status.success() && !said.trim().is_empty(),
-        "go list -m {module}: {}",
+        "go list -m {name}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
     Ok(said.trim().into())

@@ -3,10 +3,9 @@
 //! For most of them a stand-in creates the children of their objects. LeaderWorkerSet's controller and KubeRay's
 //! operator are the real ones.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use apportion_cluster::{Cluster, operators};
 use serde_json::json;
 
@@ -51,7 +50,7 @@ pub(super) fn start(workspace: &Workspace, cluster: &mut Cluster) -> Result<()> 
 /// Installs the kinds.
 pub(super) fn install_kinds(cluster: &Cluster, dir: &Path) -> Result<()> {
     for (module, files) in KINDS {
-        let folder = folder(dir, module)?;
+        let folder = operators::module(dir, module)?;
         for file in *files {
             let file = folder.join(file).display().to_string();
             // Some are too large for what `kubectl apply` remembers.
@@ -59,19 +58,4 @@ pub(super) fn install_kinds(cluster: &Cluster, dir: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Where Go keeps a module in the version that the checkout names.
-fn folder(dir: &Path, module: &str) -> Result<PathBuf> {
-    let mut go = Command::new("go");
-    go.current_dir(dir)
-        .args(["list", "-m", "-f", "{{.Dir}}", module]);
-    let output = go.output().context("failed to start go")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    ensure!(
-        output.status.success() && !said.trim().is_empty(),
-        "go list -m {module}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(said.trim().into())
 }
