@@ -3,7 +3,8 @@
 
 use apportion_admission::strict::Bounds;
 use apportion_admission::{
-    Delivery, Pod, RequestBelowLimit, Settings, amounts, is_shared, mutate, request, validate, warnings,
+    Delivery, Pod, RequestBelowLimit, Settings, amounts, is_shared, mutate, request, validate,
+    warnings,
 };
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
