@@ -321,7 +321,8 @@ impl Work {
             | Event::Accepted(..)
             | Event::NotEvicted(..)
             | Event::Grouped(..)
-            | Event::UsedBefore(_) => {}
+            | Event::UsedBefore(_)
+            | Event::Unreadable(_) => {}
         }
     }
 

@@ -23,12 +23,14 @@ mod distance;
 mod kubelet;
 mod objects;
 mod publish;
+mod requests;
 mod scheduler;
 mod spread;
 mod usage;
 
 use cluster::Cluster;
 use objects::Ask;
+use requests::Requests;
 use scheduler::{LEADS, Scheduler, WAITS};
 use spread::Spread;
 use usage::Usage;
@@ -140,11 +142,15 @@ fn measure(arguments: &Arguments) -> Result<()> {
         let time = Duration::from_secs(arguments.idle);
         // What the burst left behind is done first.
         std::thread::sleep(Duration::from_secs(20));
-        let before = processes(&scheduler);
+        let (before, asked) = (processes(&scheduler), Requests::of(&plane));
         std::thread::sleep(time);
         println!("nothing to do, parts of a processor (0.015 for the API server):");
         for ((name, before), (_, after)) in before.iter().zip(&processes(&scheduler)) {
             println!("  {name}: {:.3}", after.since(before).part_of(time));
+        }
+        println!("what the API server was asked meanwhile, each minute:");
+        for (name, count) in Requests::of(&plane).since(&asked) {
+            println!("  {name}: {:.1}", count * 60.0 / time.as_secs_f64());
         }
     }
     if arguments.failover {

@@ -43,6 +43,8 @@ pub(crate) enum Event {
     Gone(Value),
     /// All objects of a kind, as after the connection was lost.
     Listed(String, Vec<Value>),
+    /// Objects of a kind cannot be read: the API server has none, or does not let this be read.
+    Unreadable(String),
     /// What a node's agent has.
     AgentSaid(String, Said),
     /// A node's agent does not answer.

@@ -89,8 +89,10 @@ impl Model {
     /// A model that knows nothing yet.
     pub(crate) fn new(schedulers: Vec<String>) -> Self {
         let mut remarks = Remarks::default();
+        let mut inventory = Inventory::of(Vec::new(), &mut remarks);
+        inventory.unreadable = Some(BTreeSet::new());
         Self {
-            inventory: Inventory::of(Vec::new(), &mut remarks),
+            inventory,
             schedulers,
             choices: Choices::default(),
             agents: Agents::default(),
@@ -119,6 +121,11 @@ impl Model {
             Event::Applied(json) => self.applied(now, json),
             Event::Gone(json) => self.gone(&json),
             Event::Listed(kind, all) => self.listed(now, &kind, all),
+            Event::Unreadable(kind) => {
+                let unreadable = self.inventory.unreadable.get_or_insert_default();
+                unreadable.insert(kind);
+                Vec::new()
+            }
             Event::AgentSaid(node, said) => self.agent_said(now, &node, said),
             Event::AgentLost(node) => {
                 self.agents.lost(now, &node);
@@ -266,6 +273,9 @@ impl Model {
     fn listed(&mut self, now: Duration, kind: &str, all: Vec<Value>) -> Vec<Effect> {
         if kind == beats::KIND {
             self.beats.listed(now);
+        }
+        if let Some(unreadable) = &mut self.inventory.unreadable {
+            unreadable.remove(kind);
         }
         let key = |object: Object<'_>| (object.namespace().to_owned(), object.name().to_owned());
         let listed: BTreeSet<_> = all.iter().map(|json| key(Object::new(json))).collect();

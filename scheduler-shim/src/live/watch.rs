@@ -2,10 +2,12 @@
 //!
 //! Each kind is listed and then watched; a watch that breaks is listed again, and what vanished meanwhile
 //! is seen as gone. Kinds that own pods are many, and most clusters lack most of them: those that the API
-//! server has are watched, and new ones are looked for now and then.
+//! server has are watched. New ones are looked for now and then, and as soon as an object has such an owner.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apportion_groups::Object;
@@ -15,7 +17,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Discovery};
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio_stream::StreamExt;
 use tracing::{debug, warn};
 
@@ -25,6 +27,71 @@ use crate::objects::{config_maps, inventory};
 
 /// How often new kinds are looked for.
 const AGAIN: Duration = Duration::from_secs(30);
+
+/// How soon a kind is looked for again that something names as its owner, and how often before it counts as unreadable:
+/// the API server may take a moment to offer a kind that is new.
+const SOON: Duration = Duration::from_secs(2);
+const TRIES: u32 = 3;
+
+/// A kind: its API group and its name.
+type Kind = (String, String);
+
+/// The kinds that are watched, and those that something names as its owner and that are not.
+#[derive(Debug, Default)]
+struct Kinds {
+    watched: Mutex<BTreeSet<Kind>>,
+    /// How often each was looked for in vain.
+    missed: Mutex<BTreeMap<Kind, u32>>,
+    found_missing: Notify,
+}
+
+impl Kinds {
+    /// Notes the owners of an object.
+    fn note_owners(&self, json: &Value) {
+        let owners = json.pointer("/metadata/ownerReferences");
+        for owner in owners.and_then(Value::as_array).into_iter().flatten() {
+            let version = owner["apiVersion"].as_str().unwrap_or_default();
+            let group = version.rsplit_once('/').map_or("", |(group, _)| group);
+            let kind = owner["kind"].as_str().unwrap_or_default();
+            if !inventory::is_read(group, kind) {
+                continue;
+            }
+            let key = (group.to_owned(), kind.to_owned());
+            if lock(&self.watched).contains(&key) {
+                continue;
+            }
+            if let Entry::Vacant(first) = lock(&self.missed).entry(key) {
+                first.insert(0);
+                self.found_missing.notify_one();
+            }
+        }
+    }
+
+    /// Whether a kind was not watched so far.
+    fn begin(&self, key: Kind) -> bool {
+        lock(&self.missed).remove(&key);
+        lock(&self.watched).insert(key)
+    }
+
+    /// The kinds that were looked for often enough.
+    fn unreadable(&self) -> Vec<String> {
+        let mut missed = lock(&self.missed);
+        for tries in missed.values_mut() {
+            *tries = tries.saturating_add(1);
+        }
+        let given_up = missed.iter().filter(|(_, tries)| **tries == TRIES);
+        given_up.map(|((_, kind), _)| kind.clone()).collect()
+    }
+
+    /// Whether a kind is to be looked for again soon.
+    fn is_sought(&self) -> bool {
+        lock(&self.missed).values().any(|tries| *tries < TRIES)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A kind that every cluster has, and without which nothing is decided.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +135,9 @@ pub(crate) fn start(
     client: Client,
     events: UnboundedSender<Event>,
 ) -> oneshot::Receiver<BTreeSet<String>> {
+    let kinds = Arc::new(Kinds::default());
     for kind in ALWAYS {
+        kinds.begin((kind.group.to_owned(), kind.kind.to_owned()));
         let resource = ApiResource {
             group: kind.group.to_owned(),
             version: kind.version.to_owned(),
@@ -79,10 +148,11 @@ pub(crate) fn start(
             kind: kind.kind.to_owned(),
             plural: kind.plural.to_owned(),
         };
-        tokio::spawn(watch(client.clone(), resource, events.clone()));
+        let kinds = kinds.clone();
+        tokio::spawn(watch(client.clone(), resource, events.clone(), kinds));
     }
     let (first, found) = oneshot::channel();
-    tokio::spawn(find_others(client, events, first));
+    tokio::spawn(find_others(client, events, first, kinds));
     found
 }
 
@@ -91,12 +161,9 @@ async fn find_others(
     client: Client,
     events: UnboundedSender<Event>,
     first: oneshot::Sender<BTreeSet<String>>,
+    kinds: Arc<Kinds>,
 ) {
     let mut first = Some(first);
-    let always = ALWAYS
-        .iter()
-        .map(|kind| (kind.group.to_owned(), kind.kind.to_owned()));
-    let mut watched: BTreeSet<(String, String)> = always.collect();
     loop {
         match others(client.clone()).await {
             Ok(found) => {
@@ -105,14 +172,18 @@ async fn find_others(
                 }
                 for resource in found {
                     let key = (resource.group.clone(), resource.kind.clone());
-                    if watched.insert(key) {
+                    if kinds.begin(key) {
                         debug!(
                             kind = resource.kind,
                             group = resource.group,
                             "Watching kind"
                         );
-                        tokio::spawn(watch(client.clone(), resource, events.clone()));
+                        let (events, kinds) = (events.clone(), kinds.clone());
+                        tokio::spawn(watch(client.clone(), resource, events, kinds));
                     }
+                }
+                for kind in kinds.unreadable() {
+                    let _ = events.send(Event::Unreadable(kind));
                 }
             }
             Err(problem) => warn!(%problem, "API discovery failed"),
@@ -120,7 +191,10 @@ async fn find_others(
         if events.is_closed() {
             return;
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(SOON).await;
+        if !kinds.is_sought() {
+            let _ = tokio::time::timeout(AGAIN, kinds.found_missing.notified()).await;
+        }
     }
 }
 
@@ -161,13 +235,19 @@ impl Known {
     }
 }
 
-async fn watch(client: Client, resource: ApiResource, events: UnboundedSender<Event>) {
+async fn watch(
+    client: Client,
+    resource: ApiResource,
+    events: UnboundedSender<Event>,
+    kinds: Arc<Kinds>,
+) {
     let api: Api<Slim> = Api::all_with(client, &resource);
     let config = watcher::Config::default();
     let mut stream = pin!(watcher(api, config).default_backoff());
     let mut listing = Vec::new();
     let kind = resource.kind.clone();
     let mut known = Known::default();
+    let mut was_listed = false;
     while let Some(next) = stream.next().await {
         let event = match next {
             Ok(watcher::Event::Init) => {
@@ -177,15 +257,18 @@ async fn watch(client: Client, resource: ApiResource, events: UnboundedSender<Ev
             }
             Ok(watcher::Event::InitApply(object)) => {
                 let json = object.json(&resource);
+                kinds.note_owners(&json);
                 known.is_news(&json);
                 listing.push(json);
                 continue;
             }
             Ok(watcher::Event::InitDone) => {
+                was_listed = true;
                 Event::Listed(kind.clone(), std::mem::take(&mut listing))
             }
             Ok(watcher::Event::Apply(object)) => {
                 let json = object.json(&resource);
+                kinds.note_owners(&json);
                 if !known.is_news(&json) {
                     continue;
                 }
@@ -198,7 +281,10 @@ async fn watch(client: Client, resource: ApiResource, events: UnboundedSender<Ev
             }
             Err(problem) => {
                 warn!(kind, %problem, "Watch failed, restarting");
-                continue;
+                if was_listed {
+                    continue;
+                }
+                Event::Unreadable(kind.clone())
             }
         };
         if events.send(event).is_err() {

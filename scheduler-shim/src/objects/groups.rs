@@ -8,7 +8,7 @@ use apportion_groups::{
 use serde_json::Value;
 
 use super::inventory::Inventory;
-use super::owners;
+use super::{owners, pods};
 
 /// What is known of a pod's group.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(crate) struct Found {
     pub(crate) group: Result<PodGroup, String>,
     /// The group that follows from its owners, unless somebody else makes its group.
     pub(crate) derived: Option<PodGroup>,
+    /// Whether one of its owners has yet to be read.
+    pub(crate) is_awaited: bool,
 }
 
 /// The group of a pod.
@@ -27,17 +29,25 @@ pub(crate) fn group_of(
     settings: &Settings,
 ) -> Found {
     let chain = owners::chain(pod, inventory);
-    let chain = chain.iter().map(Object::new).collect();
+    let chain: Vec<Object<'_>> = chain.iter().map(Object::new).collect();
+    let awaited = chain.iter().find(|owner| inventory.awaits(**owner));
+    let awaited = awaited.map(|owner| format!("{} {}", owner.kind(), owner.name()));
     let grouping = group(&Workload::new(pod, chain, lookup, settings));
     let derived = match &grouping {
-        Ok(Grouping::Derived(derived)) => Some(PodGroup::clone(derived)),
-        Ok(Grouping::External(_)) | Err(_) => None,
+        // What follows from an owner that is not known would be another group than the owner's.
+        Ok(Grouping::Derived(derived)) if awaited.is_none() => Some(PodGroup::clone(derived)),
+        Ok(Grouping::Derived(_) | Grouping::External(_)) | Err(_) => None,
     };
-    let group = valid(pod, inventory, grouping).map(|group| match &derived {
+    let is_awaited = awaited.is_some();
+    let group = valid(pod, inventory, grouping, awaited).map(|group| match &derived {
         Some(derived) if derived.name == group.name => with_pods_of(group, derived),
         Some(_) | None => group,
     });
-    Found { group, derived }
+    Found {
+        group,
+        derived,
+        is_awaited,
+    }
 }
 
 /// A group whose parts hold the pods that they hold by the rules, whether the pods are labelled yet or not.
@@ -54,15 +64,18 @@ fn valid(
     pod: Object<'_>,
     inventory: &Inventory,
     grouping: Result<Grouping, Malformed>,
+    awaited: Option<String>,
 ) -> Result<PodGroup, String> {
     let existing = |name: &str| inventory.find("PodGroup", pod.namespace(), name);
+    let awaited = awaited.filter(|_| pods::node(pod).is_none());
+    let awaited = awaited.map(|owner| format!("its owner {owner} is not known yet"));
     if let Some(found) = pod.annotation(ANNOTATION_GROUP).and_then(existing) {
         return given(found, pod);
     }
     match grouping {
         Ok(Grouping::Derived(derived)) => match existing(&derived.name) {
             Some(found) => given(found, pod),
-            None => Ok(*derived),
+            None => awaited.map_or(Ok(*derived), Err),
         },
         Ok(Grouping::External(Some(name))) => match existing(&name) {
             Some(found) => given(found, pod),
@@ -71,7 +84,9 @@ fn valid(
         Ok(Grouping::External(None)) => {
             Err("it opts out of grouping and names no pod group".to_owned())
         }
-        Err(malformed) => Err(format!("it has no pod group: {malformed}")),
+        Err(malformed) => {
+            Err(awaited.unwrap_or_else(|| format!("it has no pod group: {malformed}")))
+        }
     }
 }
 
@@ -144,4 +159,80 @@ fn count(json: &Value, field: &str) -> Result<Option<u32>, String> {
     let count = given.as_u64().and_then(|count| u32::try_from(count).ok());
     let wrong = || format!("{field} {given} is not a number of members");
     count.map(Some).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::objects::remark::Remarks;
+
+    /// A pod of a Job of a JobSet of four pods, on a node or on none.
+    fn pod(node: Option<&str>) -> Value {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod", "namespace": "default", "uid": "p",
+            "labels": {"jobset.sigs.k8s.io/replicatedjob-name": "workers", "jobset.sigs.k8s.io/job-index": "0"},
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "j", "controller": true}]},
+            "spec": {"nodeName": node}})
+    }
+
+    fn job() -> Value {
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job", "namespace": "default", "uid": "j",
+            "ownerReferences": [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set",
+                "uid": "s", "controller": true}]}, "spec": {"parallelism": 4, "completions": 4}})
+    }
+
+    fn job_set() -> Value {
+        json!({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+            "metadata": {"name": "set", "namespace": "default", "uid": "s"},
+            "spec": {"replicatedJobs": [{"name": "workers", "replicas": 1,
+                "template": {"spec": {"parallelism": 4, "completions": 4}}}]}})
+    }
+
+    fn found(inventory: &Inventory, pod: &Value) -> Found {
+        let settings = Settings::default();
+        group_of(Object::new(pod), inventory, inventory.lookup(), &settings)
+    }
+
+    /// What a running scheduler knows after these objects.
+    fn running(objects: Vec<Value>) -> Inventory {
+        let mut inventory = Inventory::of(objects, &mut Remarks::default());
+        inventory.unreadable = Some(BTreeSet::new());
+        inventory
+    }
+
+    #[test]
+    fn a_pod_waits_for_each_owner_that_is_not_read_yet() {
+        let pod = pod(None);
+        for (known, missing) in [
+            (vec![], "its owner Job job is not known yet"),
+            (vec![job()], "its owner JobSet set is not known yet"),
+        ] {
+            let found = found(&running(known), &pod);
+            assert_eq!(found.group.unwrap_err(), missing);
+            assert!(found.derived.is_none() && found.is_awaited, "{missing}");
+        }
+        let found = found(&running(vec![job(), job_set()]), &pod);
+        assert!(!found.group.unwrap().sub_groups.is_empty());
+        assert!(found.derived.is_some() && !found.is_awaited);
+    }
+
+    #[test]
+    fn nothing_is_awaited_in_a_file_nor_of_kinds_that_cannot_be_read() {
+        let pod = pod(None);
+        let file = Inventory::of(vec![], &mut Remarks::default());
+        assert!(found(&file, &pod).group.is_ok());
+        let mut inventory = running(vec![]);
+        inventory.unreadable = Some(["Job".to_owned()].into());
+        let found = found(&inventory, &pod);
+        assert!(found.group.is_ok() && found.derived.is_some());
+    }
+
+    #[test]
+    fn a_pod_that_runs_is_counted_and_nothing_is_written_of_its_group() {
+        let found = found(&running(vec![]), &pod(Some("node")));
+        assert!(found.group.is_ok() && found.derived.is_none());
+    }
 }

@@ -3,7 +3,7 @@
 //! Two objects of one name are one object only if they are equal; of different ones the newest counts.
 //! Objects of kinds that decide nothing are counted and forgotten.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use apportion_groups::{Object, Objects, TABLE};
 use serde_json::{Value, json};
@@ -56,6 +56,9 @@ pub(crate) struct Inventory {
     pub(crate) ages: Ages,
     /// How many objects of which kinds were left aside.
     pub(crate) ignored: BTreeMap<String, usize>,
+    /// The kinds that cannot be read, if all others are read as a cluster has them: an owner that is not here comes
+    /// yet. `None` for objects of which some may be missing, as in a file.
+    pub(crate) unreadable: Option<BTreeSet<String>>,
 }
 
 impl Inventory {
@@ -243,6 +246,18 @@ impl Inventory {
     /// Drops what was read of objects and is kept in no other form, until somebody reads it again.
     pub(crate) fn rest(&mut self) {
         self.objects.rest();
+    }
+
+    /// Whether an object that is not here comes yet: its kind is read, and something of the cluster names it.
+    pub(crate) fn awaits(&self, object: Object<'_>) -> bool {
+        let Some(unreadable) = &self.unreadable else {
+            return false;
+        };
+        is_read(object.api_group(), object.kind())
+            && !unreadable.contains(object.kind())
+            && self
+                .find(object.kind(), object.namespace(), object.name())
+                .is_none()
     }
 
     /// The objects in the form in which grouping looks things up.

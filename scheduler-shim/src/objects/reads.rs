@@ -249,6 +249,7 @@ fn read_group(pod: Object<'_>, among: &Inventory, settings: &Settings) -> (Group
     let apart = pod.read_apart();
     let pod = Object::new(&apart);
     let (found, trace) = lookup.traced(|| groups::group_of(pod, among, lookup, settings));
+    let is_lasting = !trace.looked_around && !found.is_awaited;
     let mut looked_for = trace.pod_groups;
     looked_for.sort_unstable();
     looked_for.dedup();
@@ -266,7 +267,7 @@ fn read_group(pod: Object<'_>, among: &Inventory, settings: &Settings) -> (Group
         }),
         group: Arc::new(found.group.map(without_bulk)),
     };
-    (read, !trace.looked_around)
+    (read, is_lasting)
 }
 
 /// A group without most of what it inherits, which is for the object that somebody else may write of it.

@@ -80,6 +80,27 @@ const OTHERS: &[Program] = &[
 /// Operators of other projects, each with a `go.mod` in a folder of its own.
 const OPERATORS: &[(&str, Program)] = &[
     (
+        "jobset",
+        Program {
+            name: "jobset-controller",
+            package: "sigs.k8s.io/jobset",
+        },
+    ),
+    (
+        "kueue",
+        Program {
+            name: "kueue-controller",
+            package: "sigs.k8s.io/kueue/cmd/kueue",
+        },
+    ),
+    (
+        "training-operator",
+        Program {
+            name: "training-operator",
+            package: "github.com/kubeflow/training-operator/cmd/training-operator.v1",
+        },
+    ),
+    (
         "lws",
         Program {
             name: "lws-controller",

@@ -122,11 +122,19 @@ pub fn install(cluster: &Cluster, staged: &Path, chart: &Path, more: &[String]) 
             ])
         }
     };
+    if is_there {
+        stop_scheduler(cluster)?;
+    }
     output(helm.args(more), "")?;
     if is_there {
         // The images have their old names, so nothing else tells the kubelet of them.
-        let restart = ["rollout", "restart", "--namespace", NAMESPACE];
-        cluster.kubectl(&[&restart[..], &PROGRAMS].concat())?;
+        for program in installed(cluster)? {
+            if program.ends_with("/apportion-scheduler") {
+                continue;
+            }
+            let restart = ["rollout", "restart", &program, "--namespace", NAMESPACE];
+            cluster.kubectl(&restart)?;
+        }
     }
     await_all(cluster).with_context(|| {
         let pods = ["get", "pods,events", "--namespace", NAMESPACE];
@@ -134,9 +142,34 @@ pub fn install(cluster: &Cluster, staged: &Path, chart: &Path, more: &[String]) 
     })
 }
 
-/// Waits for the programs that the values ask for, for a node that gives shares, and for the webhook to be trusted.
-fn await_all(cluster: &Cluster) -> Result<()> {
-    let installed = [
+/// Ends the scheduler before its successor comes: the chart starts the new one first, and here both need the same port.
+/// What helm does next starts it anew.
+fn stop_scheduler(cluster: &Cluster) -> Result<()> {
+    let mut programs = installed(cluster)?;
+    programs.retain(|program| program.ends_with("/apportion-scheduler"));
+    for program in programs {
+        for action in [["scale", "--replicas=0"], ["rollout", "restart"]] {
+            cluster.kubectl(&[&action[..], &[&program, "--namespace", NAMESPACE]].concat())?;
+        }
+    }
+    let selector = "app.kubernetes.io/name=apportion-scheduler";
+    let timeout = format!("--timeout={}s", PATIENCE.as_secs());
+    let gone = [
+        "wait",
+        "--for=delete",
+        "pods",
+        "-l",
+        selector,
+        "-n",
+        NAMESPACE,
+        &timeout,
+    ];
+    cluster.kubectl(&gone).map(drop)
+}
+
+/// The programs that the values ask for, as kubectl names them.
+fn installed(cluster: &Cluster) -> Result<Vec<String>> {
+    let get = [
         "get",
         "daemonsets,deployments",
         "--namespace",
@@ -144,13 +177,18 @@ fn await_all(cluster: &Cluster) -> Result<()> {
         "-o",
         "name",
     ];
-    let installed = cluster.kubectl(&installed)?;
+    let names = cluster.kubectl(&get)?;
+    Ok(names.lines().map(str::to_owned).collect())
+}
+
+/// Waits for the programs that the values ask for, for a node that gives shares, and for the webhook to be trusted.
+fn await_all(cluster: &Cluster) -> Result<()> {
     let timeout = format!("--timeout={}s", PATIENCE.as_secs());
-    for program in installed.lines() {
+    for program in installed(cluster)? {
         let rollout = [
             "rollout",
             "status",
-            program,
+            &program,
             "--namespace",
             NAMESPACE,
             &timeout,

@@ -1,7 +1,16 @@
-//! Operators of other projects, as they are released: LeaderWorkerSet's controller and KubeRay's operator.
+//! Operators of other projects, as they are released: those of JobSet, Kubeflow's training jobs, LeaderWorkerSet and Ray,
+//! and Kueue.
 //!
 //! Each is built from its Go module and runs beside the cluster, as the servers do. So it asks the API server as an
 //! administrator; who tests its rights needs its own manifests. Its kinds come from the same module.
+
+mod jobset;
+mod kuberay;
+mod kueue;
+mod lws;
+mod private_files;
+mod training;
+mod webhooks;
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -11,147 +20,152 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use crate::Cluster;
 use crate::binaries;
 use crate::server::Server;
 
-/// Their names among the servers.
-const LWS: &str = "lws-controller";
-const KUBERAY: &str = "kuberay-operator";
 /// How long an operator may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(100);
-/// The label of pods of a LeaderWorkerSet: its webhook is asked about these pods only, as in its own manifests.
-const OF_SET: &str = "leaderworkerset.sigs.k8s.io/name";
 
-/// Builds them from the folders of `modules`, installs their kinds and starts them, unless they run.
+/// An operator.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Operator {
+    /// JobSet's controller.
+    JobSet,
+    /// KubeRay's operator.
+    KubeRay,
+    /// Kueue's controller, for Jobs and plain pods.
+    Kueue,
+    /// LeaderWorkerSet's controller.
+    LeaderWorkerSet,
+    /// Kubeflow's training operator.
+    Training,
+}
+
+impl Operator {
+    /// Its name among the servers, which is its program's.
+    fn server(self) -> &'static str {
+        match self {
+            Self::JobSet => "jobset-controller",
+            Self::KubeRay => "kuberay-operator",
+            Self::Kueue => "kueue-controller",
+            Self::LeaderWorkerSet => "lws-controller",
+            Self::Training => "training-operator",
+        }
+    }
+
+    /// The folder of its `go.mod`.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::JobSet => "jobset",
+            Self::KubeRay => "kuberay",
+            Self::Kueue => "kueue",
+            Self::LeaderWorkerSet => "lws",
+            Self::Training => "training-operator",
+        }
+    }
+
+    /// Its Go module.
+    fn module(self) -> &'static str {
+        match self {
+            Self::JobSet => "sigs.k8s.io/jobset",
+            Self::KubeRay => "github.com/ray-project/kuberay/ray-operator",
+            Self::Kueue => "sigs.k8s.io/kueue",
+            Self::LeaderWorkerSet => "sigs.k8s.io/lws",
+            Self::Training => "github.com/kubeflow/training-operator",
+        }
+    }
+}
+
+/// Builds operators from the folders of `modules`, installs their kinds and starts them, unless they run.
 ///
 /// # Errors
 /// If one cannot be built or does not start.
-pub fn start(cluster: &mut Cluster, modules: &Path) -> Result<()> {
-    let runs = |name: &str| cluster.servers().any(|(server, _)| server == name);
-    let (has_sets, has_ray) = (runs(LWS), runs(KUBERAY));
-    if !has_sets {
-        leader_worker_set(cluster, modules)?;
-    }
-    if !has_ray {
-        kuberay(cluster, modules)?;
-    }
-    Ok(())
-}
-
-fn leader_worker_set(cluster: &mut Cluster, modules: &Path) -> Result<()> {
-    let source = source(&modules.join("lws"), "sigs.k8s.io/lws")?;
-    let kinds = source.join("config/crd/bases");
-    install(
-        cluster,
-        &kinds.join("leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
-    )?;
-    let port = free_port()?;
-    let folder = cluster.folder().path().join("lws");
-    let (certificate, key) = (
-        cluster.folder().certificate("operator"),
-        cluster.folder().key("operator"),
-    );
-    for (from, to) in [(certificate, "tls.crt"), (key, "tls.key")] {
-        cluster
-            .folder()
-            .write(&folder.join(to), &fs::read_to_string(from)?)?;
-    }
-    let config = json!({"apiVersion": "config.lws.x-k8s.io/v1alpha1", "kind": "Configuration",
-        "internalCertManagement": {"enable": false}, "leaderElection": {"leaderElect": false},
-        "webhook": {"host": "127.0.0.1", "port": port, "certDir": folder},
-        "metrics": {"bindAddress": "0"}, "health": {"healthProbeBindAddress": "0"}});
-    let file = folder.join("config.json");
-    cluster.folder().write(&file, &config.to_string())?;
-    let mut command = Command::new(binaries::operator(modules, "lws")?);
-    command.arg("--config").arg(&file);
-    begin(cluster, LWS, command)?;
-    await_port(cluster, LWS, port)?;
-    for configuration in webhooks(cluster, &source, port)? {
-        cluster.apply(&configuration)?;
-    }
-    Ok(())
-}
-
-/// The configurations of its webhooks, at a port of this machine.
-fn webhooks(cluster: &Cluster, source: &Path, port: u16) -> Result<Vec<Value>> {
-    let authority = cluster.folder().certificate("ca");
-    let file = format!("--from-file=ca={}", authority.display());
-    let encode = [
-        "create",
-        "secret",
-        "generic",
-        "ca",
-        &file,
-        "--dry-run=client",
-        "-o",
-        "jsonpath={.data.ca}",
-    ];
-    let authority = cluster.kubectl(&encode)?;
-    let path = source.join("config/webhook/manifests.yaml");
-    let text =
-        fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
-    let mut all = Vec::new();
-    for document in serde_norway::Deserializer::from_str(&text) {
-        let mut configuration = Value::deserialize(document)?;
-        if !configuration["webhooks"].is_array() {
+pub fn start(cluster: &mut Cluster, modules: &Path, operators: &[Operator]) -> Result<()> {
+    for &operator in operators {
+        if cluster.servers().any(|(name, _)| name == operator.server()) {
             continue;
         }
-        let name = configuration["metadata"]["name"]
-            .as_str()
-            .unwrap_or_default();
-        configuration["metadata"]["name"] = format!("lws-{name}").into();
-        for webhook in configuration["webhooks"]
-            .as_array_mut()
-            .into_iter()
-            .flatten()
-        {
-            let path = webhook["clientConfig"]["service"]["path"]
-                .as_str()
-                .unwrap_or_default();
-            let is_for_pods = path.ends_with("-v1-pod");
-            let url = format!("https://127.0.0.1:{port}{path}");
-            webhook["clientConfig"] = json!({"url": url, "caBundle": authority.trim()});
-            if is_for_pods {
-                let has_label = json!({"key": OF_SET, "operator": "Exists"});
-                webhook["objectSelector"] = json!({"matchExpressions": [has_label]});
-            }
-        }
-        all.push(configuration);
-    }
-    Ok(all)
-}
-
-fn kuberay(cluster: &mut Cluster, modules: &Path) -> Result<()> {
-    let source = source(
-        &modules.join("kuberay"),
-        "github.com/ray-project/kuberay/ray-operator",
-    )?;
-    for kind in ["rayclusters", "rayjobs", "rayservices"] {
-        install(
+        let start = match operator {
+            Operator::JobSet => jobset::start,
+            Operator::KubeRay => kuberay::start,
+            Operator::Kueue => kueue::start,
+            Operator::LeaderWorkerSet => lws::start,
+            Operator::Training => training::start,
+        };
+        let starting = Starting {
             cluster,
-            &source.join(format!("config/crd/bases/ray.io_{kind}.yaml")),
-        )?;
+            modules,
+            operator,
+        };
+        start(starting).with_context(|| format!("{} did not start", operator.server()))?;
     }
-    let mut command = Command::new(binaries::operator(modules, "kuberay")?);
-    command.args([
-        "--metrics-addr=0",
-        "--health-probe-bind-address=0",
-        "--enable-leader-election=false",
-    ]);
-    // Its init container asks for the head's name, which nobody answers without a network of pods.
-    command.env("ENABLE_INIT_CONTAINER_INJECTION", "false");
-    begin(cluster, KUBERAY, command)
+    Ok(())
 }
 
-fn begin(cluster: &mut Cluster, name: &str, mut command: Command) -> Result<()> {
-    command.env("KUBECONFIG", cluster.folder().kubeconfig());
-    let log = cluster.folder().log(name);
-    cluster.add(Server::start(name, &mut command, &log)?)
+/// An operator that is being started.
+struct Starting<'c> {
+    cluster: &'c mut Cluster,
+    modules: &'c Path,
+    operator: Operator,
+}
+
+impl Starting<'_> {
+    /// Where its module's source is.
+    fn source(&self) -> Result<PathBuf> {
+        source(
+            &self.modules.join(self.operator.folder()),
+            self.operator.module(),
+        )
+    }
+
+    /// The operator's program.
+    fn program(&self) -> Result<PathBuf> {
+        binaries::operator(self.modules, self.operator.folder())
+    }
+
+    /// A folder of the cluster for its files.
+    fn folder(&self) -> PathBuf {
+        self.cluster.folder().path().join(self.operator.folder())
+    }
+
+    /// Writes the certificate of its webhooks as a Secret is mounted, with the name `tls`. Says where.
+    fn certificate(&self) -> Result<PathBuf> {
+        let files = self.cluster.folder();
+        let folder = self.folder();
+        for (from, to) in [
+            (files.certificate("operator"), "tls.crt"),
+            (files.key("operator"), "tls.key"),
+        ] {
+            files.write(&folder.join(to), &fs::read_to_string(from)?)?;
+        }
+        Ok(folder)
+    }
+
+    /// Writes a file of its settings.
+    fn settings(&self, settings: &serde_json::Value) -> Result<PathBuf> {
+        let file = self.folder().join("config.json");
+        self.cluster.folder().write(&file, &settings.to_string())?;
+        Ok(file)
+    }
+
+    /// Installs the definitions of its kinds, a file or a folder of them.
+    fn install(&self, kinds: &Path) -> Result<()> {
+        install(self.cluster, kinds)
+    }
+
+    fn begin(&mut self, mut command: Command) -> Result<()> {
+        let name = self.operator.server();
+        command.env("KUBECONFIG", self.cluster.folder().kubeconfig());
+        let log = self.cluster.folder().log(name);
+        self.cluster.add(Server::start(name, &mut command, &log)?)
+    }
+
+    fn await_port(&self, port: u16) -> Result<()> {
+        await_port(self.cluster, self.operator.server(), port)
+    }
 }
 
 /// Some kinds are too large for what `kubectl apply` remembers.

@@ -1,7 +1,9 @@
 //! The chart beside operators of other projects, as they are released: their workloads share GPUs, and start whole.
+#![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::path::Path;
 
+use apportion_cluster::operators::Operator;
 use apportion_cluster::release::Release;
 use apportion_cluster::{eventually, image, operators};
 use serde_json::{Value, json};
@@ -10,55 +12,149 @@ const STATE: &str = "/run/apportion/operators";
 /// What a pod of KAI's users has on it.
 const SCHEDULER: &str = "kai-scheduler";
 const SCRIPT: &str = "victim total hold";
+const REASON: &str = r#".status.conditions[?(@.type=="PodScheduled")].message"#;
 const GROUP: &str = ".metadata.labels.runai-gpu-group";
 
+/// What counts MiB of shares for others, and Kueue's label.
+const SHARE_MIB: &str = "apportion.dev/gpu-share-mib";
+const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
+/// The quota in Kueue's queue, and what each of its workloads asks for, in MiB.
+const QUOTA: u32 = 6000;
+const SHARE: u32 = 2000;
+
 #[test]
-#[ignore = "it builds two operators from their Go modules: `cargo xtask cluster test --suite operators -- --ignored`"]
+#[ignore = "it builds operators from their Go modules: `cargo xtask cluster test --suite operators -- --ignored`"]
 fn workloads_of_released_operators_share_gpus_and_start_whole() {
-    let mut release = Release::prepare(STATE, "simulatedGpus=2", &[]);
+    let mut release = Release::prepare(STATE, "simulatedGpus=2,webhook.countShares=true", &[]);
     release.install();
     release.rolled_out();
     release.shares_are_taken("the webhook is trusted");
     let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kubernetes");
-    operators::start(&mut release.cluster, &modules).unwrap();
+    let all = [
+        Operator::JobSet,
+        Operator::Training,
+        Operator::LeaderWorkerSet,
+        Operator::KubeRay,
+        Operator::Kueue,
+    ];
+    operators::start(&mut release.cluster, &modules, &all).unwrap();
 
     let _workloads = Workloads(&release);
-    for (fits, lacks) in [
-        (
-            leader_worker_set("fits", 2, "0.4"),
-            leader_worker_set("lacks", 3, "0.6"),
-        ),
-        (
-            ray_cluster("fits", 1, "0.4"),
-            ray_cluster("lacks", 3, "0.6"),
-        ),
-    ] {
-        release.cluster.apply(&lacks).unwrap();
-        release.cluster.apply(&fits).unwrap();
-        let kind = fits["kind"].as_str().unwrap();
-        eventually(&format!("the pods of {kind} run"), || {
-            let pods = pods(&release, "fits");
-            pods.len() == 2 && pods.iter().all(|pod| phase(&release, pod) == "Running")
-        });
-        let shares = pods(&release, "fits");
-        let shares = shares
+    // A Ray cluster has a head besides, which asks for no share.
+    gangs_start_whole(
+        &release,
+        |name, pods, fraction| ray_cluster(name, pods - 1, fraction),
+        1,
+    );
+    gangs_start_whole(&release, leader_worker_set, 2);
+    gangs_start_whole(&release, job_set, 2);
+    gangs_start_whole(&release, pytorch_job, 2);
+    kueue_admits_what_its_quota_allows(&release);
+}
+
+/// Of two workloads on two GPUs, the one that fits runs, and the other one has no pod on a node. `shares` pods of the
+/// first ask for a share.
+fn gangs_start_whole(
+    release: &Release,
+    workload: impl Fn(&str, u32, &str) -> Value,
+    shares: usize,
+) {
+    release.cluster.apply(&workload("lacks", 4, "0.6")).unwrap();
+    let fits = workload("fits", 2, "0.4");
+    release.cluster.apply(&fits).unwrap();
+    let kind = fits["kind"].as_str().unwrap();
+    eventually(&format!("the pods of {kind} run"), || {
+        let pods = pods(release, "fits");
+        pods.len() == 2 && pods.iter().all(|pod| phase(release, pod) == "Running")
+    });
+    let own = pods(release, "fits");
+    let own = own.iter().filter(|pod| !release.at(pod, GROUP).is_empty());
+    assert_eq!(own.count(), shares, "{kind}");
+    let waiting = pods(release, "lacks");
+    assert!(!waiting.is_empty(), "{kind}");
+    for pod in waiting {
+        assert_eq!(release.at(&pod, ".spec.nodeName"), "", "{pod} of {kind}");
+        let reason = release.at(&pod, REASON);
+        assert!(
+            !reason.contains("host port"),
+            "{pod} of {kind} waits: {reason}"
+        );
+    }
+    delete(release, kind);
+    eventually("all of them are gone", || {
+        let left = ["fits", "lacks"]
             .iter()
-            .filter(|pod| !release.at(pod, GROUP).is_empty());
-        // The head of a Ray cluster asks for none.
-        let expected = if kind == "RayCluster" { 1 } else { 2 };
-        assert_eq!(shares.count(), expected, "{kind}");
-        let waiting = pods(&release, "lacks");
-        assert!(!waiting.is_empty(), "{kind}");
-        for pod in waiting {
-            assert_eq!(release.at(&pod, ".spec.nodeName"), "", "{pod} of {kind}");
-        }
-        delete(&release, kind);
-        eventually("all of them are gone", || {
-            ["fits", "lacks"]
-                .iter()
-                .all(|name| pods(&release, name).is_empty())
+            .flat_map(|name| pods(release, name));
+        left.count() == 0
+    });
+}
+
+/// Plain pods are counted as the webhook completed them, Jobs by their templates.
+fn kueue_admits_what_its_quota_allows(release: &Release) {
+    for object in kueue_queue() {
+        eventually("Kueue takes its queue", || {
+            release.cluster.apply(&object).is_ok()
         });
     }
+    let names: Vec<String> = (0..4).map(|number| format!("kueued-{number}")).collect();
+    for name in &names {
+        release.cluster.apply(&kueued_pod(name)).unwrap();
+    }
+    let running = || {
+        let all = pods(release, "kueued").into_iter();
+        let running = all.filter(|pod| phase(release, pod) == "Running");
+        running.collect::<Vec<_>>()
+    };
+    let fit = usize::try_from(QUOTA / SHARE).unwrap();
+    eventually("as many pods run as the quota allows", || {
+        running().len() == fit
+    });
+    let waiting: Vec<_> = names
+        .iter()
+        .filter(|name| phase(release, name) != "Running")
+        .collect();
+    let [waiting] = waiting[..] else {
+        panic!("{waiting:?} wait");
+    };
+    let gates = release.at(waiting, ".spec.schedulingGates[*].name");
+    assert!(gates.contains("kueue.x-k8s.io/admission"), "{gates}");
+
+    release.kubectl(&["delete", "pod", &running()[0], "--wait=false"]);
+    eventually("the next one runs", || phase(release, waiting) == "Running");
+    let pod = ["delete", "pods", "-l", "workload=kueued", "--wait=false"];
+    release.kubectl(&pod);
+    eventually("the quota is free", || pods(release, "kueued").is_empty());
+
+    for name in ["first", "second"] {
+        release.cluster.apply(&kueued_job(name)).unwrap();
+    }
+    let suspended = || {
+        let get = [
+            "get",
+            "jobs",
+            "first",
+            "second",
+            "-o",
+            "jsonpath={.items[*].spec.suspend}",
+        ];
+        let mut all: Vec<_> = release
+            .kubectl(&get)
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect();
+        all.sort();
+        all.join(" ")
+    };
+    eventually("one of two Jobs is admitted", || {
+        suspended() == "false true"
+    });
+    eventually("its pod runs", || running().len() == 1);
+    let admitted = release.at(&running()[0], r".metadata.labels.job-name");
+    release.kubectl(&["delete", "job", &admitted, "--wait=false"]);
+    eventually("the other Job's pod runs", || {
+        let running = running();
+        running.len() == 1 && !running[0].starts_with(&admitted)
+    });
 }
 
 /// The workloads go with the suite, also where it fails.
@@ -66,8 +162,12 @@ struct Workloads<'r>(&'r Release);
 
 impl Drop for Workloads<'_> {
     fn drop(&mut self) {
-        for kind in ["LeaderWorkerSet", "RayCluster"] {
+        for kind in ["LeaderWorkerSet", "RayCluster", "JobSet", "PyTorchJob"] {
             delete(self.0, kind);
+        }
+        for kind in ["jobs", "pods"] {
+            let gone = ["delete", kind, "-l", "workload=kueued", "--wait=false"];
+            let _ = self.0.cluster.kubectl(&gone);
         }
     }
 }
@@ -123,9 +223,91 @@ fn leader_worker_set(name: &str, size: u32, fraction: &str) -> Value {
             "leaderTemplate": template(name, Some(fraction)), "workerTemplate": template(name, Some(fraction))}}})
 }
 
+fn job_set(name: &str, pods: u32, fraction: &str) -> Value {
+    let mut template = template(name, Some(fraction));
+    template["spec"]["restartPolicy"] = "Never".into();
+    json!({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name},
+        "spec": {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": {
+            "parallelism": pods, "completions": pods, "template": template}}}]}})
+}
+
+/// A master and a worker, with ports of their own in the node's network. Where more pods are wanted, each asks for more GPUs.
+fn pytorch_job(name: &str, pods: u32, fraction: &str) -> Value {
+    let first = if name == "fits" { 23456 } else { 23466 };
+    let replica = |number: u32| {
+        let mut template = template(name, Some(fraction));
+        template["metadata"]["annotations"]["gpu-fraction-num-devices"] =
+            (pods / 2).to_string().into();
+        let container = &mut template["spec"]["containers"][0];
+        // The operator looks for a container and a port of these names.
+        container["name"] = "pytorch".into();
+        container["ports"] = json!([{"name": "pytorchjob-port", "containerPort": first + number}]);
+        json!({"replicas": 1, "restartPolicy": "Never", "template": template})
+    };
+    json!({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name},
+        "spec": {"pytorchReplicaSpecs": {"Master": replica(0), "Worker": replica(1)}}})
+}
+
+/// Each worker is a group of its own, because pods of this cluster are in the node's network: there each container needs
+/// a port of its own for the metrics that KubeRay adds.
 fn ray_cluster(name: &str, workers: u32, fraction: &str) -> Value {
+    let first = if name == "fits" { 8180 } else { 8280 };
+    let with_port = |mut template: Value, number: u32| {
+        template["spec"]["containers"][0]["ports"] =
+            json!([{"name": "metrics", "containerPort": first + number}]);
+        template
+    };
+    let group = |number: u32| {
+        json!({"groupName": format!("workers-{number}"), "replicas": 1, "minReplicas": 1, "maxReplicas": 1,
+            "rayStartParams": {}, "template": with_port(template(name, Some(fraction)), number)})
+    };
+    let groups: Vec<Value> = (1..=workers).map(group).collect();
     json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": name},
-        "spec": {"headGroupSpec": {"rayStartParams": {}, "template": template(name, None)},
-            "workerGroupSpecs": [{"groupName": "workers", "replicas": workers, "minReplicas": workers,
-                "maxReplicas": workers, "rayStartParams": {}, "template": template(name, Some(fraction))}]}})
+        "spec": {"headGroupSpec": {"rayStartParams": {}, "template": with_port(template(name, None), 0)},
+            "workerGroupSpecs": groups}})
+}
+
+/// Kueue's objects: a queue that covers slots and MiB of shares.
+fn kueue_queue() -> [Value; 3] {
+    let version = "kueue.x-k8s.io/v1beta2";
+    let quotas = [
+        ("apportion.dev/gpu-slot", "100".to_owned()),
+        (SHARE_MIB, QUOTA.to_string()),
+    ];
+    let covered = quotas.each_ref().map(|(name, _)| *name);
+    let quotas = quotas.map(|(name, quota)| json!({"name": name, "nominalQuota": quota}));
+    [
+        json!({"apiVersion": version, "kind": "ResourceFlavor", "metadata": {"name": "any"}}),
+        json!({"apiVersion": version, "kind": "ClusterQueue", "metadata": {"name": "shares"}, "spec": {
+            "namespaceSelector": {}, "resourceGroups": [
+                {"coveredResources": covered, "flavors": [{"name": "any", "resources": quotas}]}]}}),
+        json!({"apiVersion": version, "kind": "LocalQueue",
+            "metadata": {"name": "shares", "namespace": "default"}, "spec": {"clusterQueue": "shares"}}),
+    ]
+}
+
+/// A pod that says nothing of resources: the webhook adds them.
+fn kueued_pod(name: &str) -> Value {
+    let mut pod = template("kueued", None);
+    pod["apiVersion"] = "v1".into();
+    pod["kind"] = "Pod".into();
+    pod["metadata"]["name"] = name.into();
+    pod["metadata"]["labels"][QUEUE_NAME] = "shares".into();
+    pod["metadata"]["annotations"]["gpu-memory"] = SHARE.to_string().into();
+    pod["spec"]["containers"][0]["command"][2] = SCRIPT.into();
+    pod
+}
+
+/// Two of these Jobs do not fit into the quota.
+fn kueued_job(name: &str) -> Value {
+    let share = (2 * SHARE).to_string();
+    let mut template = template("kueued", None);
+    template["metadata"]["annotations"]["gpu-memory"] = share.clone().into();
+    template["spec"]["restartPolicy"] = "Never".into();
+    let container = &mut template["spec"]["containers"][0];
+    container["command"][2] = SCRIPT.into();
+    container["resources"] = json!({"limits": {"apportion.dev/gpu-slot": "1", SHARE_MIB: share}});
+    json!({"apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": name, "labels": {QUEUE_NAME: "shares", "workload": "kueued"}},
+        "spec": {"suspend": true, "template": template}})
 }

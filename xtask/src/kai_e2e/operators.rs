@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use apportion_cluster::operators::Operator;
 use apportion_cluster::{Cluster, operators};
 use serde_json::json;
 
@@ -34,7 +35,9 @@ const KINDS: &[(&str, &[&str])] = &[
 
 /// Starts the operators that are real.
 pub(super) fn start(workspace: &Workspace, cluster: &mut Cluster) -> Result<()> {
-    operators::start(cluster, &workspace.root.join("tests/kubernetes"))?;
+    let modules = workspace.root.join("tests/kubernetes");
+    let real = [Operator::LeaderWorkerSet, Operator::KubeRay];
+    operators::start(cluster, &modules, &real)?;
     // KAI's suite looks for this Deployment. The operator runs beside the cluster, so it has no pods.
     let labels = json!({"app": "kuberay-operator"});
     let container = json!({"name": "operator", "image": "none"});

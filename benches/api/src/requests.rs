@@ -1,0 +1,55 @@
+//! What the API server was asked, by its own metric `apiserver_request_total`.
+
+use std::collections::BTreeMap;
+
+use apportion_tests::control_plane::ControlPlane;
+
+const SERIES: &str = "apiserver_request_total{";
+
+/// How many requests there were until now, by verb and resource.
+pub(crate) struct Requests(BTreeMap<String, f64>);
+
+impl Requests {
+    pub(crate) fn of(plane: &ControlPlane) -> Self {
+        let mut counts = BTreeMap::new();
+        for line in plane.kubectl(&["get", "--raw", "/metrics"]).lines() {
+            let Some((labels, count)) = line
+                .strip_prefix(SERIES)
+                .and_then(|rest| rest.rsplit_once("} "))
+            else {
+                continue;
+            };
+            let name = format!(
+                "{} {}",
+                label(labels, "verb"),
+                [label(labels, "resource"), label(labels, "subresource")].join("/")
+            );
+            *counts.entry(name).or_insert(0.0) += count.parse().unwrap_or(0.0);
+        }
+        Self(counts)
+    }
+
+    /// Those since `before`, the most frequent first. Watches count when they end.
+    pub(crate) fn since(&self, before: &Self) -> Vec<(String, f64)> {
+        let mut counts: Vec<_> = self
+            .0
+            .iter()
+            .map(|(name, count)| (name.clone(), count - before.0.get(name).unwrap_or(&0.0)))
+            .filter(|(_, count)| *count > 0.0)
+            .collect();
+        counts.sort_by(|left, right| right.1.total_cmp(&left.1));
+        counts
+    }
+}
+
+/// The value of a label; nothing where it is not there.
+fn label<'l>(labels: &'l str, name: &str) -> &'l str {
+    let quoted = format!("{name}=\"");
+    let mut at = labels.match_indices(&quoted);
+    // `resource` is also the end of `subresource`.
+    let at = at.find(|(at, _)| *at == 0 || labels[..*at].ends_with(','));
+    let value = at.map(|(at, _)| &labels[at + quoted.len()..]);
+    value
+        .and_then(|value| value.split('"').next())
+        .unwrap_or_default()
+}

@@ -1,0 +1,31 @@
+//! JobSet's controller.
+
+use std::process::Command;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::webhooks;
+use super::{Starting, free_port};
+
+/// The label of pods of a JobSet: its webhook is asked about these pods only, as in its own manifests.
+const OF_SET: &str = "jobset.sigs.k8s.io/jobset-name";
+
+pub(super) fn start(mut starting: Starting<'_>) -> Result<()> {
+    let components = starting.source()?.join("config/components");
+    starting.install(&components.join("crd/bases/jobset.x-k8s.io_jobsets.yaml"))?;
+    let port = free_port()?;
+    let certificate = starting.certificate()?;
+    let settings = starting.settings(
+        &json!({"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration",
+            "internalCertManagement": {"enable": false}, "leaderElection": {"leaderElect": false},
+            "webhook": {"host": "127.0.0.1", "port": port, "certDir": certificate},
+            "metrics": {"bindAddress": "0"}, "health": {"healthProbeBindAddress": "0"}}),
+    )?;
+    let mut command = Command::new(starting.program()?);
+    command.arg("--config").arg(&settings);
+    starting.begin(command)?;
+    starting.await_port(port)?;
+    let manifests = components.join("webhook/manifests.yaml");
+    webhooks::install(&starting, &manifests, port, OF_SET, |_| true)
+}

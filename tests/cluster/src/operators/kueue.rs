@@ -1,0 +1,44 @@
+//! Kueue's controller, for Jobs and plain pods.
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::private_files::command_with;
+use super::webhooks;
+use super::{Starting, free_port};
+
+/// Where it looks for the certificate of its metrics, whatever its settings say.
+const CERTIFICATES: &str = "/etc/kueue/metrics/certs";
+/// The label of pods that Kueue admits.
+const QUEUED: &str = "kueue.x-k8s.io/queue-name";
+
+pub(super) fn start(mut starting: Starting<'_>) -> Result<()> {
+    let components = starting.source()?.join("config/components");
+    starting.install(&components.join("crd/bases"))?;
+    let port = free_port()?;
+    let certificate = starting.certificate()?;
+    let settings = starting.settings(
+        &json!({"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration",
+            "internalCertManagement": {"enable": false}, "leaderElection": {"leaderElect": false},
+            "webhook": {"host": "127.0.0.1", "port": port, "certDir": certificate},
+            "metrics": {"bindAddress": "0"}, "health": {"healthProbeBindAddress": "0"},
+            "integrations": {"frameworks": ["batch/job", "pod"]}}),
+    )?;
+    let mut command = command_with(
+        &starting.program()?,
+        CERTIFICATES,
+        &certificate,
+        starting.cluster.folder().path(),
+    );
+    command.arg("--config").arg(&settings);
+    // Its own API server, which needs a certificate and a port of its own.
+    command.arg("--feature-gates=VisibilityOnDemand=false");
+    starting.begin(command)?;
+    starting.await_port(port)?;
+    let manifests = components.join("webhook/manifests.yaml");
+    webhooks::install(&starting, &manifests, port, QUEUED, |path| {
+        path.contains("-batch-v1-job")
+            || path.contains("--v1-pod")
+            || path.contains("-kueue-x-k8s-io-")
+    })
+}

@@ -1,0 +1,71 @@
+//! The webhooks of an operator, at a port of this machine.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Starting;
+
+/// Applies the configurations of `manifests`, with those webhooks whose path `is_served` takes. Webhooks of pods are
+/// asked about pods with the label `of_pods` only: an operator that is gone would keep all pods of the cluster out.
+pub(super) fn install(
+    starting: &Starting<'_>,
+    manifests: &Path,
+    port: u16,
+    of_pods: &str,
+    is_served: impl Fn(&str) -> bool,
+) -> Result<()> {
+    let authority = authority(starting)?;
+    let text = fs::read_to_string(manifests)
+        .with_context(|| format!("failed to read {}", manifests.display()))?;
+    for document in serde_norway::Deserializer::from_str(&text) {
+        let mut configuration = Value::deserialize(document)?;
+        let name = configuration["metadata"]["name"].as_str();
+        let name = format!(
+            "{}-{}",
+            starting.operator.folder(),
+            name.unwrap_or_default()
+        );
+        let Some(webhooks) = configuration["webhooks"].as_array_mut() else {
+            continue;
+        };
+        webhooks.retain(|webhook| is_served(path(webhook)));
+        for webhook in webhooks {
+            let path = path(webhook).to_owned();
+            let url = format!("https://127.0.0.1:{port}{path}");
+            webhook["clientConfig"] = json!({"url": url, "caBundle": authority});
+            if path.ends_with("--v1-pod") {
+                let has_label = json!({"key": of_pods, "operator": "Exists"});
+                webhook["objectSelector"] = json!({"matchExpressions": [has_label]});
+            }
+        }
+        configuration["metadata"]["name"] = name.into();
+        starting.cluster.apply(&configuration)?;
+    }
+    Ok(())
+}
+
+fn path(webhook: &Value) -> &str {
+    let path = webhook["clientConfig"]["service"]["path"].as_str();
+    path.unwrap_or_default()
+}
+
+/// The CA of the cluster, as a configuration wants it.
+fn authority(starting: &Starting<'_>) -> Result<String> {
+    let file = starting.cluster.folder().certificate("ca");
+    let file = format!("--from-file=ca={}", file.display());
+    let encode = [
+        "create",
+        "secret",
+        "generic",
+        "ca",
+        &file,
+        "--dry-run=client",
+        "-o",
+        "jsonpath={.data.ca}",
+    ];
+    Ok(starting.cluster.kubectl(&encode)?.trim().to_owned())
+}
