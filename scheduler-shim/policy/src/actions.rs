@@ -204,7 +204,7 @@ impl Session<'_> {
                         if is_fair(&lost) {
                             return true;
                         }
-                        for loss in lost.values_mut().flatten() {
+                        for loss in lost.values_mut().flatten().flatten() {
                             loss.behind = Amounts::default();
                         }
                         if session.caution.spares() && is_fair(&lost) {

@@ -7,7 +7,9 @@ use crate::cluster::Status;
 use crate::gang::View;
 use crate::min_runtime::{self, against_reclaim, along, is_protected, keeps_minimum};
 use crate::pool::Pool;
-use crate::reclaimable::{Loss, Reclaimer, exceeds_fair_share, guarantees_quota, is_candidate};
+use crate::reclaimable::{
+    Loss, Losses, Reclaimer, exceeds_fair_share, guarantees_quota, is_candidate,
+};
 use crate::scenario::Batch;
 use crate::session::Session;
 
@@ -114,13 +116,13 @@ impl Session<'_> {
         })
     }
 
-    /// What the victims lose, by queue: pods above their minimum one by one, the rest of a job at once.
-    pub(crate) fn lost(&self, batches: &[Batch], running: &Pool) -> BTreeMap<usize, Vec<Loss>> {
+    /// What the victims lose, by queue and job: pods above their minimum one by one, the rest of a job at once.
+    pub(crate) fn lost(&self, batches: &[Batch], running: &Pool) -> Losses {
         let mut by_job: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for batch in batches {
             by_job.entry(batch.job).or_default().extend(&batch.tasks);
         }
-        let mut lost: BTreeMap<usize, Vec<Loss>> = BTreeMap::new();
+        let mut lost = Losses::new();
         for (job, tasks) in by_job {
             let facts = &self.jobs[job];
             let Some(queue) = facts.queue else { continue };
@@ -145,7 +147,7 @@ impl Session<'_> {
             }
             let behind = self.behind(job, running);
             let losses = elastic.into_iter().map(|amounts| Loss { amounts, behind });
-            lost.entry(queue).or_default().extend(losses);
+            lost.entry(queue).or_default().push(losses.collect());
         }
         lost
     }

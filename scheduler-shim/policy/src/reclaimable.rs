@@ -5,6 +5,11 @@
 //! within its own (the quota is guaranteed). The two queues that are compared are those where the paths
 //! from the top part. In the end no queue above the taker may be fuller than a sibling that lost something.
 //!
+//! # In some order
+//! What a queue holds is looked at before each loss, so the order of its victims counts. They may be taken if they may
+//! in any order: only the last of them can be too much, and in KAI its place is random. So nobody waits for ever because
+//! of the order.
+//!
 //! # What a queue has too much of is what it would rather lose
 //! Where the jobs of a queue are on cards of several sizes, those of low priority may be of no use to the
 //! taker. Were one of high priority taken in their stead, though the queue is above its share only with them,
@@ -35,6 +40,9 @@ pub struct Loss {
     /// What stays with jobs of the queue that the queue would rather lose: those of lower priority.
     pub behind: Amounts,
 }
+
+/// What victims lose: by queue and job, in the order in which a job loses it.
+pub type Losses = BTreeMap<usize, Vec<Vec<Loss>>>;
 
 /// Whether it may take anything at all.
 #[must_use]
@@ -93,37 +101,52 @@ pub fn is_quota_candidate(victim: &QueueShare, wants: Amounts) -> bool {
     is(f64::gt) || !is(f64::lt)
 }
 
-/// Whether these victims, by queue, may all be taken for this.
+/// Whether these victims may all be taken for this.
 #[must_use]
 pub fn reclaimable(
     tree: &QueueTree,
     reclaimer: Reclaimer,
-    victims: &BTreeMap<usize, Vec<Loss>>,
+    victims: &Losses,
     multiplier: f64,
 ) -> bool {
     let mut left: BTreeMap<usize, Amounts> = BTreeMap::new();
     let mut involved: BTreeMap<usize, BTreeSet<Resource>> = BTreeMap::new();
-    for (&queue, losses) in victims {
-        let (taker, loser) = tree.parting(reclaimer.queue, queue);
-        let amounts = losses.iter().map(|loss| loss.amounts);
-        let resources: BTreeSet<_> = amounts.flat_map(Amounts::involved).collect();
-        for loss in losses {
-            let (taker, loser_share) = (tree.get(taker), tree.get(loser));
-            let has = *left.entry(loser).or_insert(loser_share.allocated());
-            let has = has.minus(loss.behind);
-            let is_fair = exceeds_fair_share(loser_share, has)
-                || guarantees_quota(taker, reclaimer.wants, loser_share, has);
-            if !is_fair {
-                return false;
-            }
-            for above in tree.upward(queue) {
-                let has = left.entry(above).or_insert(tree.get(above).allocated());
-                *has = has.minus(loss.amounts);
-                involved.entry(above).or_default().extend(&resources);
-            }
+    let mut by_loser: BTreeMap<usize, Vec<&[Loss]>> = BTreeMap::new();
+    for (&queue, jobs) in victims {
+        let (_, loser) = tree.parting(reclaimer.queue, queue);
+        by_loser
+            .entry(loser)
+            .or_default()
+            .extend(jobs.iter().map(Vec::as_slice));
+        let losses = jobs.iter().flatten();
+        let lost: Amounts = losses.map(|loss| loss.amounts).sum();
+        let resources: BTreeSet<_> = lost.involved().collect();
+        for above in tree.upward(queue) {
+            let has = left.entry(above).or_insert(tree.get(above).allocated());
+            *has = has.minus(lost);
+            involved.entry(above).or_default().extend(&resources);
         }
     }
-    stays_in_bounds(tree, reclaimer, &left, &involved, multiplier)
+    let mut losers = by_loser.into_iter();
+    losers.all(|(loser, jobs)| may_lose(tree, reclaimer, loser, jobs))
+        && stays_in_bounds(tree, reclaimer, &left, &involved, multiplier)
+}
+
+/// Whether a queue may lose all of this, in some order of the jobs. What is left before the last loss is the least, so
+/// a job that loses the most of some resource comes last.
+fn may_lose(tree: &QueueTree, reclaimer: Reclaimer, loser: usize, mut jobs: Vec<&[Loss]>) -> bool {
+    let (taker, loser) = tree.parting(reclaimer.queue, loser);
+    let (taker, loser) = (tree.get(taker), tree.get(loser));
+    let at_last = |job: &[Loss]| job.last().map(|loss| loss.amounts).unwrap_or_default();
+    Resource::ALL.into_iter().any(|resource| {
+        jobs.sort_by(|left, right| at_last(left)[resource].total_cmp(&at_last(right)[resource]));
+        let mut has = loser.allocated();
+        jobs.iter().copied().flatten().all(|loss| {
+            let rest = has.minus(loss.behind);
+            has = has.minus(loss.amounts);
+            exceeds_fair_share(loser, rest) || guarantees_quota(taker, reclaimer.wants, loser, rest)
+        })
+    })
 }
 
 fn stays_in_bounds(

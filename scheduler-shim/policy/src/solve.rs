@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use apportion_abi::Share as CardShare;
 
-use crate::cluster::{Cards, Status};
+use crate::cluster::{Cards, KaisWay, Status};
 use crate::gang::View;
 use crate::line::{Filter, Line};
 use crate::pool::Pool;
@@ -239,6 +239,7 @@ impl Session<'_> {
         let victims: Vec<View> = victims.map(|job| self.jobs[job].view.clone()).collect();
         let jobs = victims.into_iter().chain([view.clone()]);
         let mut line = Line::among(self, jobs, waiting);
+        let returns_once = self.settings.goes(KaisWay::ReturnsOnce);
         let mut is_placed = false;
         while let Some(next) = line.pop(self) {
             let placed = self.allocate_job(&next, nodes, true);
@@ -247,7 +248,7 @@ impl Session<'_> {
                     return false;
                 }
                 is_placed = true;
-            } else if placed && self.has_lost(&next, batches) {
+            } else if placed && !returns_once && self.has_lost(&next, batches) {
                 // Like the action that places jobs: a job above its minimum gets pods one at a time.
                 line.push(self, next);
             }

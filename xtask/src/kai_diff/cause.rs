@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::oracle::Decided;
 use super::standings::{Standings, Ways, decided_in, difference, jobs, tasks};
 
-/// Why the two schedulers differ about a cycle. The first five are ways that the policy can be asked to go.
+/// Why the two schedulers differ about a cycle. The first six are ways that the policy can be asked to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     /// KAI evicts what the look-ahead does not.
@@ -26,6 +26,8 @@ pub(crate) enum Cause {
     LeavingCompany,
     /// A gang goes on without sets that it does not need.
     NeedsAllSets,
+    /// An elastic job whose pods are evicted gets all of them back for which there is room.
+    ReturnsOnce,
     /// Several of the above.
     Several,
     /// Some pod asks for an exact multiple of a GPU's memory.
@@ -37,12 +39,13 @@ pub(crate) enum Cause {
 }
 
 /// What the policy can be asked to do as KAI does.
-const WAYS: [Cause; 5] = [
+const WAYS: [Cause; 6] = [
     Cause::InVain,
     Cause::TakesBack,
     Cause::AboveCommonDomain,
     Cause::LeavingCompany,
     Cause::NeedsAllSets,
+    Cause::ReturnsOnce,
 ];
 
 impl Cause {
@@ -56,6 +59,9 @@ impl Cause {
             }
             Self::NeedsAllSets => {
                 "KAI ends a gang that has as many sub groups as it must, because another lacks pods"
+            }
+            Self::ReturnsOnce => {
+                "KAI evicts pods above the minimum of an elastic job although there is room for them"
             }
             Self::Several => "several of these causes at once",
             Self::MemoryMultiple => {
@@ -123,6 +129,7 @@ fn ways(causes: &[Cause]) -> Ways {
         (Cause::AboveCommonDomain, KaisWay::NarrowsDomains),
         (Cause::LeavingCompany, KaisWay::CountsLeaving),
         (Cause::NeedsAllSets, KaisWay::NeedsAllSets),
+        (Cause::ReturnsOnce, KaisWay::ReturnsOnce),
     ];
     let as_kai: BTreeSet<KaisWay> = kais
         .into_iter()
@@ -216,8 +223,8 @@ mod tests {
     #[test]
     fn one_way_is_tried_before_several() {
         let sizes: Vec<usize> = combinations().iter().map(Vec::len).collect();
-        assert_eq!(sizes.len(), 31);
-        assert_eq!(sizes[..6], [1, 1, 1, 1, 1, 2]);
+        assert_eq!(sizes.len(), 63);
+        assert_eq!(sizes[..7], [1, 1, 1, 1, 1, 1, 2]);
         assert!(sizes.is_sorted());
     }
 }

@@ -1,13 +1,12 @@
 //! Who may take from whom, within which limits, and which queue goes first.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use apportion_policy::amounts::{Amounts, Resource};
 use apportion_policy::queue_order::{Prospect, compare};
 use apportion_policy::reclaimable::{
-    Loss, Reclaimer, can_reclaim, exceeds_fair_share, guarantees_quota, is_candidate,
+    Loss, Losses, Reclaimer, can_reclaim, exceeds_fair_share, guarantees_quota, is_candidate,
     is_quota_candidate, reclaimable,
 };
 use apportion_policy::share::QueueShare;
@@ -85,7 +84,7 @@ fn of_a_tree(kind: &str, inputs: &Value) -> Result<bool> {
             is_candidate(&tree, reclaimer, victim)
         }
         _ => {
-            let mut victims: BTreeMap<usize, Vec<Loss>> = BTreeMap::new();
+            let mut victims = Losses::new();
             let given = inputs["victims_by_queue"].as_object();
             for (name, losses) in given.into_iter().flatten() {
                 let queue = find(&tree, &json!(name))?;
@@ -94,7 +93,7 @@ fn of_a_tree(kind: &str, inputs: &Value) -> Result<bool> {
                     amounts: amounts(given),
                     ..Loss::default()
                 };
-                victims.insert(queue, losses.iter().map(loss).collect());
+                victims.insert(queue, vec![losses.iter().map(loss).collect()]);
             }
             reclaimable(&tree, reclaimer, &victims, number(&inputs["multiplier"]))
         }

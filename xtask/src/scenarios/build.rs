@@ -117,6 +117,7 @@ fn kais_way(way: &format::KaisWay) -> KaisWay {
         format::KaisWay::NarrowsDomains => KaisWay::NarrowsDomains,
         format::KaisWay::CountsLeaving => KaisWay::CountsLeaving,
         format::KaisWay::NeedsAllSets => KaisWay::NeedsAllSets,
+        format::KaisWay::ReturnsOnce => KaisWay::ReturnsOnce,
     }
 }
 

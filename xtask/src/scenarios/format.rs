@@ -72,6 +72,7 @@ pub(crate) enum KaisWay {
     NarrowsDomains,
     CountsLeaving,
     NeedsAllSets,
+    ReturnsOnce,
 }
 
 /// A plugin by its name, or an object with its name and what else there is to know.

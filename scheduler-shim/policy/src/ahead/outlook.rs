@@ -12,6 +12,9 @@ use crate::step::Action;
 /// How many steps a bold plan may take until nothing changes.
 const STEPS_TO_REST: usize = 8;
 
+/// Slack for sums of shares.
+const SLACK: f64 = 1e-6;
+
 /// A job and those of its tasks and of its victims' that were promised a place.
 #[derive(Clone, Debug)]
 pub(crate) struct Promise {
@@ -35,11 +38,15 @@ impl Session<'_> {
         let mut ahead = Session::open(self.now, &next);
         ahead.run(Action::Allocate);
         // The same jobs and tasks have the same numbers, because they have the same names.
-        let is_kept = |task: &usize| ahead.has_place(*task);
-        let broken = self
-            .promises
-            .iter()
-            .filter(|promise| !promise.tasks.iter().all(is_kept));
+        let only_moves = self.only_moves();
+        let is_broken = |promise: &&Promise| {
+            let tasks = promise.tasks.iter().copied();
+            let lost: Vec<usize> = tasks.filter(|&task| !ahead.has_place(task)).collect();
+            let is_own = |task: &usize| self.tasks[*task].job == promise.job;
+            let gives_way = || only_moves && self.gives_way(&lost, &ahead);
+            !lost.is_empty() && (lost.iter().any(is_own) || !gives_way())
+        };
+        let broken = self.promises.iter().filter(is_broken);
         broken
             .map(|promise| {
                 let nodes = self.nodes_of(promise);
@@ -52,6 +59,36 @@ impl Session<'_> {
                 (promise.job, Some(others.collect()))
             })
             .collect()
+    }
+
+    /// Whether the plan evicts nobody who has no other place then.
+    fn only_moves(&self) -> bool {
+        let mut standings = self.opening.iter().zip(&self.standings);
+        standings.all(|(before, after)| {
+            !before.status.is_active_allocated() || after.status != Status::Releasing
+        })
+    }
+
+    /// Whether those who were only to move lose their places to jobs of higher priority in their queues: each of these
+    /// queues has no fewer GPUs for it in the next step.
+    fn gives_way(&self, lost: &[usize], ahead: &Session<'_>) -> bool {
+        let job = |task: usize| &self.jobs[self.tasks[task].job];
+        let comes = |task: usize| {
+            let was = self.standings[task].status;
+            was == Status::Pending && ahead.standings[task].status == Status::Binding
+        };
+        let queues: BTreeSet<Option<usize>> = lost.iter().map(|&task| job(task).queue).collect();
+        queues.into_iter().all(|queue| {
+            let of_queue = |task: &usize| job(*task).queue == queue;
+            let lost: Vec<usize> = lost.iter().copied().filter(of_queue).collect();
+            let priority = lost.iter().map(|&task| job(task).job.priority).max();
+            let coming = (0..self.tasks.len()).filter(of_queue);
+            let coming =
+                coming.filter(|&task| comes(task) && Some(job(task).job.priority) > priority);
+            let gained: f64 = coming.map(|task| ahead.gpus_of(task)).sum();
+            let given: f64 = lost.iter().map(|&task| self.gpus_of(task)).sum();
+            self.settings.by_priority && gained > 0.0 && gained + SLACK >= given
+        })
     }
 
     /// The cluster once nothing changes any more, if the evictions serve those for whom they are made, or others with a

@@ -46,6 +46,9 @@ pub enum KaisWay {
     CountsLeaving,
     /// A gang lacks pods where any of its sets does, also where it needs only some of them.
     NeedsAllSets,
+    /// An elastic job of which pods were evicted has one turn to be placed again: it gets its minimum or one pod, and
+    /// loses the rest although there is room.
+    ReturnsOnce,
 }
 
 /// The choices of whoever runs the scheduler.

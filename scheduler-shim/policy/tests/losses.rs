@@ -1,0 +1,115 @@
+//! Whether victims may be taken does not depend on the order in which they are looked at.
+
+use std::collections::BTreeMap;
+
+use apportion_policy::amounts::{Amounts, Resource, UNLIMITED};
+use apportion_policy::reclaimable::{Loss, Losses, Reclaimer, reclaimable};
+use apportion_policy::share::QueueShare;
+use apportion_policy::tree::QueueTree;
+use proptest::prelude::*;
+
+/// What the jobs of two queues lose, each in its order: CPU and GPUs.
+type Jobs = [Vec<Vec<(u8, u8)>>; 2];
+
+fn amounts((cpu, gpus): (u8, u8)) -> Amounts {
+    Amounts::new(f64::from(cpu), 0.0, f64::from(gpus))
+}
+
+/// A queue that may hold this and holds that.
+fn queue(
+    name: &str,
+    parent: Option<&str>,
+    may: Amounts,
+    holds: Amounts,
+) -> (QueueShare, Option<String>) {
+    let mut queue = QueueShare {
+        uid: name.to_owned(),
+        ..QueueShare::default()
+    };
+    for resource in Resource::ALL {
+        let share = queue.of_mut(resource);
+        share.limit = UNLIMITED;
+        share.deserved = may[resource];
+        share.fair = may[resource];
+        share.allocated = holds[resource];
+    }
+    (queue, parent.map(str::to_owned))
+}
+
+/// Two queues under one that holds what the jobs of both lose, and a queue that takes.
+fn tree(may: Amounts, holds: Amounts) -> (QueueTree, Reclaimer, [usize; 2]) {
+    let nothing = Amounts::default();
+    let plenty = Amounts::new(1000.0, 1000.0, 1000.0);
+    let tree = QueueTree::from_shares([
+        queue("loser", None, may, holds),
+        queue("loser-a", Some("loser"), nothing, holds),
+        queue("loser-b", Some("loser"), nothing, holds),
+        queue("taker", None, plenty, nothing),
+    ]);
+    let reclaimer = Reclaimer {
+        queue: 3,
+        is_preemptible: true,
+        wants: Amounts::new(0.0, 0.0, 1.0),
+    };
+    (tree, reclaimer, [1, 2])
+}
+
+fn losses(job: &[(u8, u8)]) -> Vec<Loss> {
+    let loss = |&lost: &(u8, u8)| Loss {
+        amounts: amounts(lost),
+        ..Loss::default()
+    };
+    job.iter().map(loss).collect()
+}
+
+/// All orders of some jobs.
+fn orders(jobs: &[Vec<(u8, u8)>]) -> Vec<Vec<Vec<(u8, u8)>>> {
+    if jobs.is_empty() {
+        return vec![Vec::new()];
+    }
+    let first = |place: usize| {
+        let mut others = jobs.to_vec();
+        let job = others.remove(place);
+        let rest = orders(&others);
+        rest.into_iter()
+            .map(move |rest| [vec![job.clone()], rest].concat())
+    };
+    (0..jobs.len()).flat_map(first).collect()
+}
+
+fn jobs() -> impl Strategy<Value = Jobs> {
+    let loss = (0..4_u8, 1..4_u8);
+    // What is lost at once at last is what a job cannot go without: never less than one of its other pods.
+    let job = (loss, 0..3_usize, 1..3_u8).prop_map(|((cpu, gpus), elastic, core)| {
+        let mut losses = vec![(cpu, gpus); elastic];
+        losses.push((cpu * core, gpus * core));
+        losses
+    });
+    let few = || proptest::collection::vec(job.clone(), 0..3);
+    [few(), few()]
+}
+
+proptest! {
+    #[test]
+    fn victims_may_be_taken_if_they_may_in_any_order(
+        jobs in jobs(),
+        may in (0..12_u8, 0..12_u8),
+        more in (0..3_u8, 0..3_u8),
+    ) {
+        let all = jobs.concat();
+        let lost: Amounts = all.iter().flatten().map(|&lost| amounts(lost)).sum();
+        let (tree, reclaimer, [a, b]) = tree(amounts(may), lost.plus(amounts(more)));
+        let by_queue = |queue: &[Vec<(u8, u8)>]| queue.iter().map(|job| losses(job)).collect();
+        let victims: Losses = BTreeMap::from([(a, by_queue(&jobs[0])), (b, by_queue(&jobs[1]))]);
+        let victims = victims.into_iter().filter(|(_, jobs): &(usize, Vec<_>)| !jobs.is_empty()).collect();
+        // One job that loses everything loses it in this order only.
+        let in_order = |order: &Vec<Vec<(u8, u8)>>| {
+            let one = BTreeMap::from([(a, vec![losses(&order.concat())])]);
+            reclaimable(&tree, reclaimer, &one, 1.0)
+        };
+        prop_assert_eq!(
+            reclaimable(&tree, reclaimer, &victims, 1.0),
+            orders(&all).iter().any(in_order)
+        );
+    }
+}
