@@ -187,6 +187,29 @@ fn a_port_that_another_pod_has_just_got_is_named() {
     );
 }
 
+#[test]
+fn a_node_that_has_no_place_for_another_pod_says_so_in_kais_words() {
+    for (places, why) in [
+        ("0", "runs its maximum of 0 pods"),
+        (
+            "1",
+            "has 1 of 1 places for pods free; a share on a GPU that nobody shares yet takes two",
+        ),
+    ] {
+        let mut full = with_cards(4);
+        full["status"]["allocatable"]["pods"] = places.into();
+        let said = messages(&[vec![full, queue()], group(&[json!({})])].concat());
+        assert_eq!(said.len(), 1, "{said:?}");
+        for words in ["1 node(s) pod number exceeded", why] {
+            assert!(said[0].contains(words), "{said:?}");
+        }
+    }
+    let mut enough = with_cards(4);
+    enough["status"]["allocatable"]["pods"] = "2".into();
+    let said = messages(&[vec![enough, queue()], group(&[json!({})])].concat());
+    assert_eq!(said, [""; 0]);
+}
+
 /// A Knative service as its controllers leave it: each object belongs to the one before, and two pods to the last.
 fn knative_service(min_scale: &str) -> Vec<Value> {
     let kinds = [
