@@ -96,7 +96,7 @@ const ROWS: &[Row] = &[
     Row {
         folder: "preempt",
         spec: "fraction pod cannot allocate",
-        why: "expects that a share needs room for two pods, as KAI makes a reservation pod for it; Apportion makes none",
+        why: "waited for words of an event that Apportion did not have then; not run again since",
     },
     Row {
         folder: "integrations/third_party/knative",
