@@ -36,6 +36,9 @@ pub(crate) struct Options {
     /// How long a spec waits for one thing, in seconds. KAI waits 300; with less, a spec fails sooner.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=300))]
     patience: u32,
+    /// How many nodes with GPUs a new cluster has. KAI's usual test cluster has 4; one spec needs 8.
+    #[arg(long, value_name = "NODES", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
+    gpu_nodes: u8,
     /// Leave the cluster running, for another run or a look at it.
     #[arg(long)]
     keep: bool,
@@ -72,7 +75,7 @@ pub(crate) fn run(
     };
     let suites: Vec<Suite> = find(&options.dir)?.into_iter().filter(named).collect();
     ensure!(!suites.is_empty(), "no suite of KAI has such a folder");
-    place::prepare(workspace, cluster, &options.dir)?;
+    place::prepare(workspace, cluster, &options.dir, options.gpu_nodes.into())?;
     let built = workspace.target.join("kai-e2e/programs");
     for suite in &suites {
         let program = suite.build(&options.dir, &built, options.patience)?;

@@ -126,6 +126,7 @@ impl Session<'_> {
             self.waiting(Self::may_consolidate),
         );
         let mut turns = Turns::of(self);
+        self.company.only_moves = true;
         while let Some(view) = line.pop(self) {
             if turns.hopeless.has_like(self, view.job) {
                 continue;
@@ -155,6 +156,7 @@ impl Session<'_> {
             let (solved, job) = (self.solve(&search), search.job.job);
             self.settle(job, solved, &mut turns);
         }
+        self.company.only_moves = false;
     }
 
     /// Takes from queues that have more than they may for queues that have less.

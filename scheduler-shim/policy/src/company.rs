@@ -25,6 +25,8 @@ pub(crate) struct Company {
     parts: Vec<Part>,
     /// How often a count moved.
     pub(crate) moves: u64,
+    /// Whether pods leave only to be placed again. Then nobody is the first of a kind while one of that kind moves.
+    pub(crate) only_moves: bool,
     /// The evenness that somebody asked for last.
     pub(crate) evenness: RefCell<Option<Rc<Evenness>>>,
 }

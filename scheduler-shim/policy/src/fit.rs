@@ -102,6 +102,13 @@ impl Session<'_> {
         }
     }
 
+    /// Whether the node has too few places for the pod itself and the card that its share would open.
+    #[must_use]
+    pub fn lacks_pod_place(&self, task: &str, node: &str) -> bool {
+        let named = self.named(task, node);
+        named.is_some_and(|(task, node)| !self.has_pod_place(node, &self.need(task, node)))
+    }
+
     pub(crate) fn matches_labels(&self, task: usize, node: usize) -> bool {
         let labels = &self.nodes[node].labels;
         let mut wanted = self.tasks[task].task.node_affinity.iter();

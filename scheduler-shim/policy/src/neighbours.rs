@@ -1,7 +1,8 @@
 //! Whether a task may be where others are, or are not.
 //!
 //! Kubernetes' rules of required affinities and spread constraints. Pods that are about to leave are no company any
-//! more, but a pod that wants to be apart from them waits until they have gone.
+//! more, but a pod that wants to be apart from them waits until they have gone. Where pods only move, to make room for
+//! others, a pod that has to be near its own kind stays in its domain: to move it would make company, not room.
 
 use crate::cluster::KaisWay;
 use crate::company::{Part, Presence};
@@ -124,7 +125,8 @@ impl Session<'_> {
         let lonely = part.near.iter().position(|&search| {
             let others = self.company_of(task, search, node);
             let is_somewhere = self.company.search(search).domains[node].is_some();
-            others == 0 && !(is_somewhere && self.is_first(task, search))
+            let may_begin = is_somewhere && self.is_first(task, search);
+            others == 0 && !may_begin && !self.moves_within(task, search, node)
         });
         let stay = |search: &usize| self.company_of(task, *search, node) > 0;
         let crowded = || part.apart.iter().position(stay);
@@ -150,11 +152,18 @@ impl Session<'_> {
     fn is_first(&self, task: usize, search: usize) -> bool {
         let own = u64::from(self.stays(task).is_some());
         let search_for = self.company.search(search);
-        let leaving = match self.counts_leaving() {
+        let leaving = match self.counts_leaving() || self.company.only_moves {
             true => search_for.leaving(),
             false => 0,
         };
         self.is_found(task, search) && search_for.anywhere() + leaving == own
+    }
+
+    /// Whether the task is what it looks for, and only moves from a place in the node's domain.
+    fn moves_within(&self, task: usize, search: usize, node: usize) -> bool {
+        self.company.only_moves
+            && self.is_found(task, search)
+            && self.own(task, search, node, Presence::Leaves) > 0
     }
 
     /// How many pods that a search finds are company for the task in the node's domain.

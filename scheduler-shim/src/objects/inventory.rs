@@ -35,6 +35,9 @@ const NAMESPACED: &[(&str, &str)] = &[
     super::config_maps::KIND,
     ("storage.k8s.io", "CSIStorageCapacity"),
     ("scheduler.grove.io", "PodGang"),
+    // Between a Knative service and its Deployments: the owners on the way, and the scale of a revision.
+    ("serving.knative.dev", "Configuration"),
+    ("serving.knative.dev", "Revision"),
 ];
 
 /// The classes that KAI installs, for clusters whose dump leaves them out.

@@ -53,7 +53,7 @@ impl Lack {
         match self {
             Self::Admission => "didn't admit the pod",
             Self::Kind => "had another kind of GPU",
-            Self::Pods => "didn't have enough resources: pods",
+            Self::Pods => "pod number exceeded",
             Self::Cpu => "didn't have enough resources: CPU cores",
             Self::Memory => "didn't have enough resources: memory",
             Self::Claims => "didn't have the claimed devices",
@@ -286,7 +286,16 @@ fn lack(
     if let Some(refusal) = refusal.flatten() {
         return Some((Lack::Claims, words::claim(&refusal)));
     }
-    cards::lack(books, task, node, idle.cards)
+    cards::lack(books, task, node, idle.cards).or_else(|| {
+        let lacks = books.session.lacks_pod_place(&task.name, &node.name);
+        let message = || {
+            format!(
+                "has {} of {} places for pods free; a share on a GPU that nobody shares yet takes two, as in KAI",
+                idle.pods, node.pods
+            )
+        };
+        lacks.then(|| (Lack::Pods, message()))
+    })
 }
 
 /// Why nobody gives the node's cards, and when somebody last did.

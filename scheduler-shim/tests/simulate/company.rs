@@ -251,3 +251,58 @@ fn pods_are_spread_where_that_is_only_wished_for_as_far_as_there_is_room() {
     let report = serde_json::from_slice(&run(&[packed], &["--json"]).stdout).unwrap();
     assert_eq!(places(&report), "a b");
 }
+
+/// What a pod says that must be near pods of its own kind.
+fn together(app: &str, domain: &str) -> Value {
+    let mut spec = must(
+        "podAffinity",
+        json!({"labelSelector": {"matchLabels": {"app": app}}}),
+    );
+    let term = "/affinity/podAffinity/requiredDuringSchedulingIgnoredDuringExecution/0/topologyKey";
+    *spec.pointer_mut(term).expect("it is there") = domain.into();
+    spec
+}
+
+#[test]
+fn a_pod_is_not_moved_to_be_near_another() {
+    for home in ["a", "b"] {
+        let spec = together("pair", "zone");
+        let elsewhere = json!({"key": "zone", "operator": "NotIn", "values": [if home == "a" { "x" } else { "y" }]});
+        let mut second = spec.clone();
+        second["affinity"]["nodeAffinity"] = json!({"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]}});
+        let first = on(home, pod("first", "pair", &spec));
+        let second = pod("second", "pair", &second);
+        let objects = [node("a", "x"), node("b", "y"), queue(), first, second];
+        let decided = decide(&objects);
+        assert_eq!(decided["decisions"], json!([]), "{home} {decided}");
+        assert_eq!(field(&decided["waiting"], "pod"), ["default/second"]);
+    }
+}
+
+#[test]
+fn a_pod_moves_to_make_room_where_it_stays_near_its_kind() {
+    let mut nodes = ["a", "b", "c"].map(|name| node(name, "x"));
+    nodes[2]["metadata"]["labels"]["zone"] = "y".into();
+    for node in &mut nodes {
+        let name = node["metadata"]["name"].clone();
+        node["metadata"]["labels"]["host"] = name;
+    }
+    let stays = on("b", pod("stays", "one", &together("one", "host")));
+    let moves = on("a", pod("moves", "two", &together("two", "zone")));
+    let mut large = pod("large", "three", &json!({"nodeSelector": {"zone": "x"}}));
+    large["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": 4});
+    let decided = decide(&[nodes.as_slice(), &[queue(), stays, moves, large]].concat());
+    let pods = field(&decided["decisions"], "pod");
+    let places = field(&decided["decisions"], "node");
+    let place = |pod: &str| {
+        let named = pods
+            .iter()
+            .zip(&places)
+            .filter(|(one, _)| one.ends_with(pod));
+        named.map(|(_, place)| *place).collect::<Vec<_>>()
+    };
+    assert_eq!(place("/stays"), [""; 0], "{decided}");
+    assert_eq!(place("/moves"), ["a", "b"], "{decided}");
+    assert_eq!(place("/large"), ["a"], "{decided}");
+}

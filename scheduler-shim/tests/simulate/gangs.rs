@@ -186,3 +186,88 @@ fn a_port_that_another_pod_has_just_got_is_named() {
         "{said:?}"
     );
 }
+
+#[test]
+fn a_node_that_has_no_place_for_another_pod_says_so_in_kais_words() {
+    for (places, why) in [
+        ("0", "runs its maximum of 0 pods"),
+        (
+            "1",
+            "has 1 of 1 places for pods free; a share on a GPU that nobody shares yet takes two",
+        ),
+    ] {
+        let mut full = with_cards(4);
+        full["status"]["allocatable"]["pods"] = places.into();
+        let said = messages(&[vec![full, queue()], group(&[json!({})])].concat());
+        assert_eq!(said.len(), 1, "{said:?}");
+        for words in ["1 node(s) pod number exceeded", why] {
+            assert!(said[0].contains(words), "{said:?}");
+        }
+    }
+    let mut enough = with_cards(4);
+    enough["status"]["allocatable"]["pods"] = "2".into();
+    let said = messages(&[vec![enough, queue()], group(&[json!({})])].concat());
+    assert_eq!(said, [""; 0]);
+}
+
+/// A Knative service as its controllers leave it: each object belongs to the one before, and two pods to the last.
+fn knative_service(min_scale: &str) -> Vec<Value> {
+    let kinds = [
+        ("serving.knative.dev/v1", "Service", "web"),
+        ("serving.knative.dev/v1", "Configuration", "web"),
+        ("serving.knative.dev/v1", "Revision", "web-00001"),
+        ("apps/v1", "Deployment", "web-00001-deployment"),
+    ];
+    let mut owner = Value::Null;
+    let mut objects = Vec::new();
+    let mut add = |version: &str, kind: &str, name: &str, more: Value| {
+        let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": name,
+            "namespace": "ml", "uid": format!("{kind}-{name}"), "labels": {"kai.scheduler/queue": "team"},
+            "annotations": {"autoscaling.knative.dev/min-scale": min_scale}}});
+        if !owner.is_null() {
+            object["metadata"]["ownerReferences"] = json!([owner]);
+        }
+        for (field, value) in more.as_object().into_iter().flatten() {
+            object[field] = value.clone();
+        }
+        if kind != "Pod" {
+            owner = json!({"apiVersion": version, "kind": kind, "name": name, "controller": true,
+                "uid": object["metadata"]["uid"]});
+        }
+        objects.push(object);
+    };
+    for (version, kind, name) in kinds {
+        add(version, kind, name, json!({}));
+    }
+    add(
+        "apps/v1",
+        "ReplicaSet",
+        "web-00001-deployment-77",
+        json!({}),
+    );
+    let container = json!({"name": "main", "resources": {"limits": {"nvidia.com/gpu": 1}}});
+    for pod in ["web-1", "web-2"] {
+        let spec = json!({"schedulerName": "kai-scheduler", "containers": [container]});
+        add("v1", "Pod", pod, json!({ "spec": spec }));
+    }
+    for pod in objects.iter_mut().filter(|one| one["kind"] == "Pod") {
+        pod["metadata"]["labels"]["serving.knative.dev/revision"] = "web-00001".into();
+    }
+    objects
+}
+
+#[test]
+fn as_many_pods_of_a_knative_revision_start_together_as_its_smallest_scale() {
+    let waiting = |cards: usize, min_scale: &str| {
+        let cluster = vec![with_cards(cards), queue()];
+        messages(&[cluster, knative_service(min_scale)].concat())
+    };
+    assert_eq!(waiting(2, "2"), [""; 0]);
+    let said = waiting(1, "2");
+    assert_eq!(said.len(), 2, "{said:?}");
+    for message in said {
+        let words = "the 2 pods that must start together";
+        assert!(message.starts_with(words), "{message}");
+    }
+    assert_eq!(waiting(1, "1").len(), 1);
+}

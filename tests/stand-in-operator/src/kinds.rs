@@ -3,7 +3,7 @@
 use kube::api::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
-use crate::{jobset, kubeflow};
+use crate::{jobset, knative, kubeflow};
 
 /// One kind.
 pub(crate) struct Kind {
@@ -23,6 +23,15 @@ const fn kubeflow(version: &'static str, kind: &'static str) -> Kind {
     }
 }
 
+const fn knative(kind: &'static str, children: fn(&Value) -> Vec<Value>) -> Kind {
+    Kind {
+        group: "serving.knative.dev",
+        version: "v1",
+        kind,
+        children,
+    }
+}
+
 /// All of them.
 pub(crate) static ALL: &[Kind] = &[
     kubeflow("v1", "PyTorchJob"),
@@ -30,6 +39,9 @@ pub(crate) static ALL: &[Kind] = &[
     kubeflow("v1", "XGBoostJob"),
     kubeflow("v1", "JAXJob"),
     kubeflow("v2beta1", "MPIJob"),
+    knative("Service", knative::configuration),
+    knative("Configuration", knative::revision),
+    knative("Revision", knative::deployment),
     Kind {
         group: "jobset.x-k8s.io",
         version: "v1alpha2",
@@ -42,6 +54,15 @@ impl Kind {
     pub(crate) fn resource(&self) -> ApiResource {
         ApiResource::from_gvk(&GroupVersionKind::gvk(self.group, self.version, self.kind))
     }
+}
+
+/// The version in which an object was created. Operators of two versions of a kind each take their own objects; here
+/// one stands in for both, and the API server shows it all of them in one version.
+pub(crate) fn version(object: &Value, resource: &ApiResource) -> String {
+    let first = &object["metadata"]["managedFields"][0]["apiVersion"];
+    let of_group = |version: &&str| version.split('/').next() == Some(&resource.group);
+    let created = first.as_str().filter(of_group);
+    created.unwrap_or(&resource.api_version).to_owned()
 }
 
 /// The reference of a child to its controller.
@@ -65,4 +86,21 @@ pub(crate) fn child(
         metadata["labels"][label] = value.into();
     }
     json!({"metadata": metadata, "spec": template["spec"]})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_belong_to_the_version_in_which_their_owner_was_created() {
+        let resource = kubeflow("v2beta1", "MPIJob").resource();
+        let by = |first: &str| json!({"metadata": {"managedFields": [{"apiVersion": first}, {"apiVersion": "v1"}]}});
+        assert_eq!(
+            version(&by("kubeflow.org/v1"), &resource),
+            "kubeflow.org/v1"
+        );
+        assert_eq!(version(&by("v1"), &resource), "kubeflow.org/v2beta1");
+        assert_eq!(version(&json!({}), &resource), "kubeflow.org/v2beta1");
+    }
 }

@@ -17,6 +17,7 @@ use tokio_stream::StreamExt;
 
 mod jobset;
 mod kinds;
+mod knative;
 mod kubeflow;
 
 use kinds::Kind;
@@ -70,7 +71,7 @@ async fn follow(client: Client, kind: &'static Kind) {
         let Ok(mut json) = serde_json::to_value(&object) else {
             continue;
         };
-        json["apiVersion"] = resource.api_version.as_str().into();
+        json["apiVersion"] = kinds::version(&json, &resource).into();
         json["kind"] = resource.kind.as_str().into();
         for child in (kind.children)(&json) {
             create(&client, &child).await;

@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use apportion_cluster::operators::Operator;
 use apportion_cluster::{Cluster, operators};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::workspace::Workspace;
 
@@ -31,20 +31,40 @@ const KINDS: &[(&str, &[&str])] = &[
         "sigs.k8s.io/jobset",
         &["config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"],
     ),
+    (
+        "knative.dev/serving",
+        &[
+            "config/core/300-resources/configuration.yaml",
+            "config/core/300-resources/revision.yaml",
+            "config/core/300-resources/service.yaml",
+        ],
+    ),
 ];
+
+/// A kind that two operators define, each in its version: its name, and the module and the file with the older one.
+const OLDER: (&str, &str, &str) = (
+    "mpijobs.kubeflow.org",
+    "github.com/kubeflow/training-operator",
+    "manifests/base/crds/kubeflow.org_mpijobs.yaml",
+);
 
 /// Starts the operators that are real.
 pub(super) fn start(workspace: &Workspace, cluster: &mut Cluster) -> Result<()> {
     let modules = workspace.root.join("tests/kubernetes");
     let real = [Operator::LeaderWorkerSet, Operator::KubeRay];
     operators::start(cluster, &modules, &real)?;
-    // KAI's suite looks for this Deployment. The operator runs beside the cluster, so it has no pods.
-    let labels = json!({"app": "kuberay-operator"});
+    name_deployment(cluster, "ray", "kuberay-operator")
+}
+
+/// Makes a Deployment for which KAI's suite looks. Operators run beside the cluster, so it has no pods.
+fn name_deployment(cluster: &Cluster, namespace: &str, name: &str) -> Result<()> {
+    let labels = json!({"app": name});
     let container = json!({"name": "operator", "image": "none"});
-    cluster
-        .apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ray"}}))?;
+    cluster.apply(
+        &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+    )?;
     cluster.apply(&json!({"apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": {"name": "kuberay-operator", "namespace": "ray"},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {"replicas": 0, "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}}}}))?;
     Ok(())
@@ -52,6 +72,7 @@ pub(super) fn start(workspace: &Workspace, cluster: &mut Cluster) -> Result<()> 
 
 /// Installs the kinds.
 pub(super) fn install_kinds(cluster: &Cluster, dir: &Path) -> Result<()> {
+    name_deployment(cluster, "knative-operator", "knative-operator")?;
     for (module, files) in KINDS {
         let folder = operators::module(dir, module)?;
         for file in *files {
@@ -60,5 +81,30 @@ pub(super) fn install_kinds(cluster: &Cluster, dir: &Path) -> Result<()> {
             cluster.kubectl(&["apply", "--server-side", "-f", &file])?;
         }
     }
+    add_older_version(cluster, dir)
+}
+
+/// Serves the older version beside the newer one.
+fn add_older_version(cluster: &Cluster, dir: &Path) -> Result<()> {
+    let (name, module, file) = OLDER;
+    let file = operators::module(dir, module)?.join(file);
+    let read = [
+        "create",
+        "--dry-run=client",
+        "-o",
+        "json",
+        "-f",
+        &file.display().to_string(),
+    ];
+    let mut kind: Value = serde_json::from_str(&cluster.kubectl(&read)?)?;
+    let mut version = kind["spec"]["versions"][0].take();
+    version["storage"] = false.into();
+    let patch = json!([{"op": "add", "path": "/spec/versions/-", "value": version}]);
+    let path = cluster.folder().path().join("older-version.json");
+    std::fs::write(&path, patch.to_string())
+        .with_context(|| format!("failed to write {}", path.display()))?;
+    let path = path.display().to_string();
+    let patched = ["patch", "customresourcedefinition", name, "--type=json"];
+    cluster.kubectl(&[&patched[..], &["--patch-file", &path]].concat())?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The cluster as KAI's suite expects one: its own node pool of seven nodes, and the chart in place of KAI.
 //!
 //! KAI's suite runs on kind with four nodes of eight GPUs with a device plugin, two with dynamic resource allocation
-//! and one without GPUs. Here are the first four and the last; claims are not served.
+//! and one without GPUs. Here are the first four, or as many as are asked for, and the last; claims are not served.
 
 use std::fs;
 use std::path::Path;
@@ -22,11 +22,16 @@ const OPERATOR: &str = "apportion-stand-in-operator";
 /// What the memory of a GPU is in KAI's pool, in MiB.
 const GPU_MEMORY: u32 = 11441;
 const GPUS: u32 = 8;
-/// Nodes with GPUs.
-const GPU_NODES: usize = 4;
+/// Two specs look for a node with this resource. A GPU's own is `nvidia.com/gpu`.
+const NAMED_BY_SPECS: &str = "gpu";
 
-/// Makes the cluster ready. One that is ready gets the programs as they are now.
-pub(super) fn prepare(workspace: &Workspace, cluster: &mut Cluster, dir: &Path) -> Result<()> {
+/// Makes the cluster ready, with so many nodes with GPUs. One that is ready gets the programs as they are now.
+pub(super) fn prepare(
+    workspace: &Workspace,
+    cluster: &mut Cluster,
+    dir: &Path,
+    gpu_nodes: usize,
+) -> Result<()> {
     run(workspace
         .cargo_build_for_tests()
         .args(["--bin", KUBELET, "--bin", OPERATOR]))?;
@@ -43,7 +48,8 @@ pub(super) fn prepare(workspace: &Workspace, cluster: &mut Cluster, dir: &Path) 
         };
     }
     keep_for_the_chart(cluster)?;
-    add_storage(cluster)?;
+    let nodes = nodes(gpu_nodes);
+    add_storage(cluster, &nodes)?;
     operators::install_kinds(cluster, dir)?;
     operators::start(workspace, cluster)?;
     chart::install(workspace, cluster)?;
@@ -52,7 +58,7 @@ pub(super) fn prepare(workspace: &Workspace, cluster: &mut Cluster, dir: &Path) 
         name: "apportion-agent",
     };
     let kubelet = workspace.target.join("debug").join(KUBELET);
-    stand_ins::start(cluster, &nodes(), account, &staged, &kubelet)?;
+    stand_ins::start(cluster, &nodes, account, &staged, &kubelet)?;
     let operator = workspace.target.join("debug").join(OPERATOR);
     stand_ins::start_beside(cluster, "stand-in-operator", &operator)?;
     chart::await_it(cluster)
@@ -89,7 +95,7 @@ fn keep_for_the_chart(cluster: &Cluster) -> Result<()> {
 }
 
 /// What a CSI driver says of the nodes: the suite asks for OpenEBS's. Nothing is provisioned.
-fn add_storage(cluster: &Cluster) -> Result<()> {
+fn add_storage(cluster: &Cluster, nodes: &[StandIn]) -> Result<()> {
     let driver = "local.csi.openebs.io";
     cluster.apply(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": driver},
         "spec": {"storageCapacity": true, "attachRequired": false}}))?;
@@ -97,7 +103,7 @@ fn add_storage(cluster: &Cluster) -> Result<()> {
     cluster.apply(
         &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
     )?;
-    for node in nodes() {
+    for node in nodes {
         cluster.apply(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
             "metadata": {"name": node.name, "namespace": namespace}, "storageClassName": "openebs-lvmpv",
             "capacity": "10Gi",
@@ -106,7 +112,7 @@ fn add_storage(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-fn nodes() -> Vec<StandIn> {
+fn nodes(with_gpus: usize) -> Vec<StandIn> {
     let room = || {
         let room = [
             ("cpu", "8"),
@@ -116,11 +122,11 @@ fn nodes() -> Vec<StandIn> {
         ];
         room.map(|(name, much)| (name, much.to_owned())).to_vec()
     };
-    let with_gpus = (1..=GPU_NODES).map(|number| StandIn {
+    let with_gpus = (1..=with_gpus).map(|number| StandIn {
         name: format!("gpu-{number}"),
         gpus: GPUS,
         gpu_memory: GPU_MEMORY,
-        room: room(),
+        room: [room(), vec![(NAMED_BY_SPECS, GPUS.to_string())]].concat(),
         labels: vec![
             ("nvidia.com/gpu.memory", GPU_MEMORY.to_string()),
             ("nvidia.com/gpu.count", GPUS.to_string()),

@@ -160,15 +160,22 @@ fn said(session: &Session<'_>, cluster: &Cluster, task: usize, node: usize) -> (
     };
     let stays = |other: &&There<'_>| other.presence == Presence::Stays;
     let all_near = |labels: &Labels| facts.near.iter().all(|wanted| wanted.are_like(labels));
-    let is_first = all_near(&facts.labels)
-        && !others
-            .iter()
-            .filter(stays)
-            .any(|other| all_near(other.labels));
+    let only_moves = session.company.only_moves;
+    // Where the pod itself has yet to leave.
+    let own: Vec<usize> = company::places(&session.standings[task])
+        .filter(|(_, presence)| only_moves && *presence == Presence::Leaves)
+        .map(|(node, _)| node)
+        .collect();
+    let mut before = others.iter().filter(|other| only_moves || stays(other));
+    let is_first =
+        all_near(&facts.labels) && own.is_empty() && !before.any(|other| all_near(other.labels));
     let lonely = facts.near.iter().any(|wanted| {
         let mut staying = others.iter().filter(stays);
+        let here = domain(node, &wanted.domain);
         let has = staying.any(|other| all_near(other.labels) && together(other, &wanted.domain));
-        !(has || is_first && domain(node, &wanted.domain).is_some())
+        let mut own = own.iter().map(|&node| domain(node, &wanted.domain));
+        let had = here.is_some() && all_near(&facts.labels) && own.any(|own| own == here);
+        !(has || had || is_first && here.is_some())
     });
     let crowd = |other: &There<'_>| {
         let mut wanted = facts.apart.iter();
@@ -233,8 +240,10 @@ proptest! {
     fn counts_say_what_asking_everybody_says(
         cluster in cluster(),
         changes in prop::collection::vec((0..7_usize, 0..5_usize, 0..4_u8), 0..20),
+        only_moves: bool,
     ) {
         let mut session = Session::open(Duration::ZERO, &cluster);
+        session.company.only_moves = only_moves;
         let (tasks, nodes) = (session.tasks.len(), session.nodes.len());
         for (task, node, change) in changes {
             let (task, node) = (task % tasks, node % nodes);
