@@ -14,6 +14,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
+mod nvidia;
+
+pub use nvidia::of_nvidia;
+
 /// Names a folder with Kubernetes' programs.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
 /// The `go.mod` of all that is not of a Kubernetes minor.
@@ -171,6 +175,7 @@ pub fn find(modules: &Path, minor: Option<&str>, containerd: Option<&Path>) -> R
         module: modules.join(&chosen),
         made: cache()?.join("kubernetes").join(&version),
         offers: assets.map(PathBuf::from).into_iter().collect(),
+        takes_c: false,
         flags: stamp(&version),
     };
     let offers = containerd.map(PathBuf::from).into_iter();
@@ -228,6 +233,7 @@ fn pinned(modules: &Path, folder: &str, offers: Vec<PathBuf>) -> Result<Source> 
         made: cache()?.join(folder).join(fingerprint(&module)?),
         offers,
         module,
+        takes_c: false,
         flags: "-s -w".into(),
     })
 }
@@ -256,6 +262,7 @@ struct Source {
     made: PathBuf,
     /// Folders that may have them, before any is built.
     offers: Vec<PathBuf>,
+    takes_c: bool,
     flags: String,
 }
 
@@ -292,7 +299,8 @@ impl Source {
             .with_context(|| format!("failed to make {}", folder.display()))?;
         let mut go = Command::new("go");
         go.current_dir(&self.module)
-            .env("CGO_ENABLED", "0")
+            .env("CGO_CFLAGS", nvidia::QUIET)
+            .env("CGO_ENABLED", if self.takes_c { "1" } else { "0" })
             .args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false"])
             .args(["-ldflags", &self.flags, "-o"])
             .arg(&folder)

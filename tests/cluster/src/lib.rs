@@ -14,6 +14,7 @@ pub mod image;
 pub mod install;
 pub mod managed;
 pub mod missing;
+pub mod nvidia;
 pub mod operators;
 pub mod programs;
 pub mod release;
