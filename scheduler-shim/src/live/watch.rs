@@ -199,7 +199,11 @@ async fn find_others(
 }
 
 async fn others(client: Client) -> Result<Vec<ApiResource>, kube::Error> {
-    let found: Discovery = discovery::Discovery::new(client).run().await?;
+    // Two requests instead of one for each API group and version; Kubernetes has them since 1.30.
+    let found: Discovery = match Discovery::new(client.clone()).run_aggregated().await {
+        Ok(found) => found,
+        Err(_) => Discovery::new(client).run().await?,
+    };
     // Kinds of one group may be at different versions, as KAI's queues and pod groups are.
     let resources = found
         .groups()
