@@ -231,6 +231,14 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_owns_a_pod_is_not_awaited() {
+        let mut pod = pod(None);
+        pod["metadata"]["ownerReferences"][0] =
+            json!({"apiVersion": "v1", "kind": "Node", "name": "node", "uid": "n"});
+        assert!(found(&running(vec![]), &pod).group.is_ok());
+    }
+
+    #[test]
     fn a_pod_that_runs_is_counted_and_nothing_is_written_of_its_group() {
         let found = found(&running(vec![]), &pod(Some("node")));
         assert!(found.group.is_ok() && found.derived.is_none());

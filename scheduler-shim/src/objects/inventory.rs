@@ -251,16 +251,20 @@ impl Inventory {
         self.objects.rest();
     }
 
-    /// Whether an object that is not here comes yet: its kind is read, and something of the cluster names it.
-    pub(crate) fn awaits(&self, object: Object<'_>) -> bool {
+    /// Whether an owner of a pod that is not here comes yet: its kind is one by which pods are grouped, and can be read.
+    pub(crate) fn awaits(&self, owner: Object<'_>) -> bool {
         let Some(unreadable) = &self.unreadable else {
             return false;
         };
-        is_read(object.api_group(), object.kind())
-            && !unreadable.contains(object.kind())
-            && self
-                .find(object.kind(), object.namespace(), object.name())
-                .is_none()
+        let (group, kind) = (owner.api_group(), owner.kind());
+        let has_rule = || {
+            TABLE
+                .iter()
+                .any(|row| (row.api_group, row.kind) == (group, kind))
+        };
+        let is_here = |namespace| self.find(kind, namespace, owner.name()).is_some();
+        // Some owners are in no namespace.
+        has_rule() && !unreadable.contains(kind) && !is_here(owner.namespace()) && !is_here("")
     }
 
     /// The objects in the form in which grouping looks things up.

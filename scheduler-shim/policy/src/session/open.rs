@@ -39,6 +39,7 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         .collect();
     let sizes = card_sizes(&nodes);
     let touched = Touched::none_of(nodes.len());
+    let count = cluster.jobs.iter().map(|job| job.tasks.len()).sum();
     let mut session = Session {
         now,
         settings: &cluster.settings,
@@ -57,9 +58,9 @@ pub(super) fn open(now: Duration, cluster: &Cluster) -> Session<'_> {
         queue_facts: (cluster.queues.iter())
             .map(|queue| (queue.name.as_str(), queue))
             .collect(),
-        jobs: Vec::new(),
-        tasks: Vec::new(),
-        standings: Vec::new(),
+        jobs: Vec::with_capacity(cluster.jobs.len()),
+        tasks: Vec::with_capacity(count),
+        standings: Vec::with_capacity(count),
         opening: Vec::new(),
         card_names: BTreeMap::new(),
         claims: Vec::new(),
