@@ -20,6 +20,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 
 use crate::Cluster;
 use crate::binaries;
@@ -144,8 +145,22 @@ impl Starting<'_> {
         Ok(folder)
     }
 
-    /// Writes a file of its settings.
-    fn settings(&self, settings: &serde_json::Value) -> Result<PathBuf> {
+    /// Writes a configuration as those of Kubernetes SIGs' controllers are: webhooks at `port` with the certificate of
+    /// the folder, and no metrics, health checks or leader election. `more` is what only this one needs.
+    fn configure(
+        &self,
+        api_version: &str,
+        port: u16,
+        certificate: &Path,
+        more: &Value,
+    ) -> Result<PathBuf> {
+        let mut settings = json!({"apiVersion": api_version, "kind": "Configuration",
+            "internalCertManagement": {"enable": false}, "leaderElection": {"leaderElect": false},
+            "webhook": {"host": "127.0.0.1", "port": port, "certDir": certificate},
+            "metrics": {"bindAddress": "0"}, "health": {"healthProbeBindAddress": "0"}});
+        for (field, value) in more.as_object().into_iter().flatten() {
+            settings[field] = value.clone();
+        }
         let file = self.folder().join("config.json");
         self.cluster.folder().write(&file, &settings.to_string())?;
         Ok(file)

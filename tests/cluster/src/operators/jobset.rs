@@ -3,10 +3,9 @@
 use std::process::Command;
 
 use anyhow::Result;
-use serde_json::json;
+use serde_json::Value;
 
-use super::webhooks;
-use super::{Starting, free_port};
+use super::{Starting, free_port, webhooks};
 
 /// The label of pods of a JobSet: its webhook is asked about these pods only, as in its own manifests.
 const OF_SET: &str = "jobset.sigs.k8s.io/jobset-name";
@@ -16,11 +15,11 @@ pub(super) fn start(mut starting: Starting<'_>) -> Result<()> {
     starting.install(&components.join("crd/bases/jobset.x-k8s.io_jobsets.yaml"))?;
     let port = free_port()?;
     let certificate = starting.certificate()?;
-    let settings = starting.settings(
-        &json!({"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration",
-            "internalCertManagement": {"enable": false}, "leaderElection": {"leaderElect": false},
-            "webhook": {"host": "127.0.0.1", "port": port, "certDir": certificate},
-            "metrics": {"bindAddress": "0"}, "health": {"healthProbeBindAddress": "0"}}),
+    let settings = starting.configure(
+        "config.jobset.x-k8s.io/v1alpha1",
+        port,
+        &certificate,
+        &Value::Null,
     )?;
     let mut command = Command::new(starting.program()?);
     command.arg("--config").arg(&settings);

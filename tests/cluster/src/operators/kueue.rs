@@ -4,8 +4,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::private_files::command_with;
-use super::webhooks;
-use super::{Starting, free_port};
+use super::{Starting, free_port, webhooks};
 
 /// Where it looks for the certificate of its metrics, whatever its settings say.
 const CERTIFICATES: &str = "/etc/kueue/metrics/certs";
@@ -17,13 +16,9 @@ pub(super) fn start(mut starting: Starting<'_>) -> Result<()> {
     starting.install(&components.join("crd/bases"))?;
     let port = free_port()?;
     let certificate = starting.certificate()?;
-    let settings = starting.settings(
-        &json!({"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration",
-            "internalCertManagement": {"enable": false}, "leaderElection": {"leaderElect": false},
-            "webhook": {"host": "127.0.0.1", "port": port, "certDir": certificate},
-            "metrics": {"bindAddress": "0"}, "health": {"healthProbeBindAddress": "0"},
-            "integrations": {"frameworks": ["batch/job", "pod"]}}),
-    )?;
+    let more = json!({"integrations": {"frameworks": ["batch/job", "pod"]}});
+    let settings =
+        starting.configure("config.kueue.x-k8s.io/v1beta2", port, &certificate, &more)?;
     let mut command = command_with(
         &starting.program()?,
         CERTIFICATES,
