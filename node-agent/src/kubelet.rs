@@ -118,6 +118,7 @@ pub(crate) fn serve(
                 requests: requests.clone(),
                 offers,
                 answers: answers.clone(),
+                rival: rival.clone(),
             };
             wholes.yields = Some(rival);
             let server = DevicePluginServer::new(plugin);

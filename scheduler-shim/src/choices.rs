@@ -1,5 +1,6 @@
 //! The choices of whoever runs the scheduler, or asks what it would do: the same for both, so that both decide alike.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use apportion_groups::{not_a_duration, parse_long_duration};
@@ -8,7 +9,7 @@ use apportion_policy::{Action, Cluster};
 use clap::{Args, ValueEnum};
 
 use crate::objects::inventory::Inventory;
-use crate::objects::shards;
+use crate::objects::{numa, shards};
 use crate::reasons::words;
 
 /// What may be chosen of the policy.
@@ -29,6 +30,10 @@ pub(crate) struct Choices {
     /// For how long jobs run before they can be reclaimed, where no queue says so
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0")]
     default_reclaim_min_runtime: Duration,
+
+    /// Only bind pods to nodes whose kubelet can align them with NUMA zones, as NodeResourceTopology objects say
+    #[arg(long)]
+    numa: bool,
 
     /// Go by KAI's SchedulingShard, too: what it says goes before the options
     #[arg(long)]
@@ -58,8 +63,12 @@ impl Choices {
     /// Enters them, and what the objects of the cluster say that go before them.
     pub(crate) fn enter(&self, inventory: &Inventory, cluster: &mut Cluster) {
         self.enter_options(&mut cluster.settings);
+        let mut numa = self.numa.then(BTreeSet::new);
         if self.kai_settings {
-            shards::enter(inventory, cluster);
+            shards::enter(inventory, cluster, &mut numa);
+        }
+        if let Some(ignored) = numa {
+            numa::enter(inventory, cluster, &ignored);
         }
     }
 

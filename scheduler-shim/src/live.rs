@@ -27,6 +27,7 @@ mod beats;
 mod decide;
 mod event;
 pub(crate) mod grouper;
+mod heap;
 mod lead;
 mod metrics;
 mod model;
@@ -190,6 +191,8 @@ struct Work {
     leading: api::Leading,
     /// Until when nobody is evicted while an agent was not heard.
     hears: Instant,
+    /// Whether something was done since free memory was given back.
+    was_busy: bool,
 }
 
 impl Work {
@@ -335,6 +338,7 @@ impl Work {
         if !effects.is_empty() {
             debug!(?took, effects = effects.len(), "Decided");
         }
+        self.was_busy |= !effects.is_empty();
         self.perform(effects);
         took
     }
@@ -347,6 +351,10 @@ impl Work {
         let took = began.elapsed();
         debug!(?took, effects = effects.len(), "Told");
         self.perform(effects);
+        if self.was_busy && self.model.starts.all().next().is_none() {
+            self.was_busy = false;
+            heap::release_free_pages();
+        }
         took
     }
 

@@ -3,7 +3,7 @@
 //!
 //! It decides nothing itself: objects become the policy's cluster, the policy decides, the decisions are
 //! carried out or printed; `webhook` answers the API server with the rules of admission.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use std::process::ExitCode;
 

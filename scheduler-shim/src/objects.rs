@@ -29,6 +29,7 @@ pub(crate) mod groups;
 mod jobs;
 mod namespaces;
 mod nodes;
+pub(crate) mod numa;
 mod owners;
 mod queues;
 pub(crate) mod reads;

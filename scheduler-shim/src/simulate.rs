@@ -14,7 +14,7 @@ use crate::objects::inventory::Inventory;
 use crate::objects::past::Past;
 use crate::objects::remark::Remarks;
 use crate::objects::snapshot::{self, Snapshot};
-use crate::objects::{claims, clock, gpu_nodes, pods};
+use crate::objects::{claims, clock, gpu_nodes, numa, pods};
 use crate::options::Simulate;
 use crate::reasons::report::{self, Report};
 use crate::reasons::{books, explain};
@@ -43,6 +43,7 @@ pub(crate) fn run(asked: &Simulate) -> Result<(), Failure> {
     gpu_nodes::enter_strangers(&inventory, &mut snapshot.cluster);
     claims::enter(&inventory, &mut snapshot.cluster, &mut remarks);
     asked.choices.enter(&inventory, &mut snapshot.cluster);
+    numa::charge(&inventory, &mut snapshot.cluster);
     if let Some(mut past) = past {
         past.settle(now);
         past.enter(&mut snapshot.cluster);

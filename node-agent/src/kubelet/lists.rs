@@ -1,4 +1,8 @@
 //! The list of devices that a plugin keeps sending to the kubelet, and the same after each change.
+//!
+//! The kubelet tells plugins apart by their resource alone. While another plugin serves the same one, the kubelet would
+//! take a list of ours for one of the other's, and the end of our stream for the other's end. So the stream stays open
+//! then and says nothing. It ends when the other has left, before this plugin is registered again.
 
 use apportion_proto::deviceplugin::{Device, ListAndWatchResponse};
 use tokio::sync::{mpsc, watch};
@@ -8,14 +12,22 @@ use tonic::Status;
 /// What a plugin answers to `ListAndWatch`.
 pub(super) type Lists = ReceiverStream<Result<ListAndWatchResponse, Status>>;
 
-/// Sends the devices of what is offered until the kubelet or the agent is gone.
+/// Sends the devices of what is offered until the kubelet or the agent is gone. `rival` says whether another plugin
+/// serves the same resource, if that can be.
 pub(super) fn lists<T: Send + Sync + 'static>(
     mut offers: watch::Receiver<T>,
+    mut rival: Option<watch::Receiver<bool>>,
     devices: fn(&T) -> Vec<Device>,
 ) -> Lists {
     let (replies, unread) = mpsc::channel(1);
     tokio::spawn(async move {
         loop {
+            if rival.as_ref().is_some_and(|rival| *rival.borrow()) {
+                tokio::select! {
+                    () = replies.closed() => return,
+                    () = becomes(&mut rival, false) => return,
+                }
+            }
             let devices = devices(&offers.borrow_and_update());
             let list = ListAndWatchResponse { devices };
             if replies.send(Ok(list)).await.is_err() {
@@ -24,14 +36,65 @@ pub(super) fn lists<T: Send + Sync + 'static>(
             tokio::select! {
                 () = replies.closed() => return,
                 changed = offers.changed() => if changed.is_err() { return },
+                () = becomes(&mut rival, true) => {}
             }
         }
     });
     ReceiverStream::new(unread)
 }
 
+/// Waits until another plugin is there, or is not.
+async fn becomes(rival: &mut Option<watch::Receiver<bool>>, there: bool) {
+    if let Some(rival) = rival
+        && rival.wait_for(|is_there| *is_there == there).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
 /// The kubelet's words for whether a device can be had.
 pub(super) fn health(is_offered: bool) -> String {
     let word = if is_offered { "Healthy" } else { "Unhealthy" };
     word.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+    use tokio_stream::StreamExt;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(10);
+    const SHORT: Duration = Duration::from_millis(50);
+
+    fn devices(count: &usize) -> Vec<Device> {
+        vec![Device::default(); *count]
+    }
+
+    #[tokio::test]
+    async fn while_another_plugin_serves_nothing_is_said_and_then_the_stream_ends() {
+        let (offers, offered) = watch::channel(1);
+        let (rival, is_there) = watch::channel(false);
+        let mut lists = lists(offered, Some(is_there), devices);
+        let next = async |lists: &mut Lists, within| {
+            let next = timeout(within, lists.next()).await.ok()?;
+            Some(next.map(|list| list.unwrap().devices.len()))
+        };
+        assert_eq!(next(&mut lists, SOON).await, Some(Some(1)));
+        offers.send_replace(2);
+        assert_eq!(next(&mut lists, SOON).await, Some(Some(2)));
+        rival.send_replace(true);
+        offers.send_replace(3);
+        assert_eq!(
+            next(&mut lists, SHORT).await,
+            None,
+            "it says nothing and stays open"
+        );
+        rival.send_replace(false);
+        assert_eq!(next(&mut lists, SOON).await, Some(None), "it ends");
+    }
 }

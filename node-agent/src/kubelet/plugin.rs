@@ -60,7 +60,7 @@ impl DevicePlugin for Plugin {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        Ok(Response::new(lists(self.offers.clone(), |offers| {
+        Ok(Response::new(lists(self.offers.clone(), None, |offers| {
             offers.iter().map(device).collect()
         })))
     }

@@ -89,10 +89,15 @@ impl Registration {
         let mut told = None;
         let mut served: Option<Served> = None;
         let mut problem = None;
+        let mut yielded = false;
         loop {
             let yields = self.yields.as_ref().is_some_and(|there| *there.borrow());
             if yields {
                 drop(served.take());
+            }
+            // The kubelet hears of the end of the old stream before it hears of the new one.
+            if std::mem::replace(&mut yielded, yields) && !yields {
+                tokio::time::sleep(LOOK_EVERY).await;
             }
             let kubelet = identity(&self.folder().join("kubelet.sock"));
             let is_known = knows(served.as_ref(), kubelet);

@@ -50,6 +50,8 @@ pub(crate) struct WholePlugin {
     pub(crate) requests: mpsc::Sender<request::Request>,
     pub(crate) offers: watch::Receiver<Arc<WholeOffers>>,
     pub(crate) answers: watch::Receiver<Answers>,
+    /// Whether another plugin serves whole cards.
+    pub(crate) rival: watch::Receiver<bool>,
 }
 
 /// What the kubelet is told of the plugin.
@@ -73,9 +75,9 @@ impl DevicePlugin for WholePlugin {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        Ok(Response::new(lists(self.offers.clone(), |offers| {
-            devices(offers)
-        })))
+        let rival = Some(self.rival.clone());
+        let lists = lists(self.offers.clone(), rival, |offers| devices(offers));
+        Ok(Response::new(lists))
     }
 
     async fn get_preferred_allocation(

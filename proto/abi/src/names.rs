@@ -118,6 +118,12 @@ names! {
             written_by: "scheduler", read_by: "scheduler", "GPUs of the pod, with the bytes of each";
         ANNOTATION_RECEIVED "received-resource-type" "annotation of a pod", value: "`Regular`, `Fraction` or `MigInstance`",
             written_by: "scheduler", read_by: "scheduler", "Whether the pod has whole GPUs, shares or MIG partitions";
+        ANNOTATION_NUMA_PREDICTED "kai.scheduler/numa-placement-predicted" "annotation of a pod",
+            value: "JSON: a list of `zone` and `amount`", written_by: "scheduler, or KAI's binder", read_by: "scheduler",
+            "NUMA zones that the scheduler expects the kubelet to give the pod (`--numa`)";
+        ANNOTATION_NUMA_OBSERVED "kai.scheduler/numa-placement-observed" "annotation of a pod",
+            value: "JSON: a list of `zone` and `amount`", written_by: "KAI's numa-placement-exporter", read_by: "scheduler",
+            "NUMA zones that the kubelet gave the pod; goes before the expected ones";
         LABEL_GPU_GROUP "runai-gpu-group" "label of a pod", value: "UUID of a GPU; KAI's own values are read too",
             written_by: "scheduler, where it serves `kai-scheduler`", read_by: "webhook, scheduler",
             "GPU that the pod shares. A pod with shares of several GPUs has a label `runai-gpu-group/UUID` for each";

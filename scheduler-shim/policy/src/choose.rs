@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 use apportion_abi::Bytes;
 
-use crate::cluster::{NumaPolicy, SharedCards, Strategy, Wish};
+use crate::cluster::{Cards, NumaPolicy, SharedCards, Strategy, Wish};
 use crate::company::Presence;
 use crate::session::Session;
 use crate::spread::Evenness;
@@ -145,10 +145,10 @@ impl Session<'_> {
     /// over as many as any node has.
     fn alignment(&self, task: usize, node: usize) -> f64 {
         let zones = &self.stocks[node].zones;
-        let request = self.zone_request(task);
-        let is_guaranteed = self.tasks[task].task.is_guaranteed;
+        let facts = self.tasks[task].task;
+        let wants_cards = matches!(facts.cards, Cards::Whole(count) if count > 0);
         let wants =
-            |node: &NodeStock| is_guaranteed || (request.cards > 0 && node.zones.aligns_cards());
+            |node: &NodeStock| facts.is_guaranteed || (wants_cards && node.zones.aligns_cards());
         if self.most_zones == 0 || !self.stocks.iter().any(wants) {
             return 0.0;
         }

@@ -16,7 +16,7 @@ mod devices;
 mod settings;
 
 pub use company::{Bystander, Neighbours, Preference, Requirement, Spread, Wish};
-pub use devices::{Claim, ListedCard, NumaPolicy, Zone, ZoneAmounts};
+pub use devices::{Claim, ContainerZones, ListedCard, NumaPolicy, NumaScope, Zone, ZoneAmounts};
 pub use settings::{KaisWay, Settings, SharedCards, Strategy};
 
 /// Everything that decisions depend on.
@@ -65,6 +65,8 @@ pub struct Node {
     pub labels: BTreeMap<String, String>,
     /// How its kubelet aligns pods with NUMA zones.
     pub numa: NumaPolicy,
+    /// Whether its kubelet aligns containers or pods.
+    pub numa_scope: NumaScope,
     /// Its NUMA zones; what is available excludes the pods that run.
     pub zones: Vec<Zone>,
 }
@@ -245,6 +247,8 @@ pub struct Task {
     pub claims: Vec<String>,
     /// Whether it asks for exactly what it may use, so that the kubelet gives it processors of its own.
     pub is_guaranteed: bool,
+    /// What its containers ask of NUMA zones, if it has several; else it follows from the rest.
+    pub containers: Option<Box<ContainerZones>>,
     /// What it holds of which zones of its node, by the zone's name.
     pub zones: Vec<(String, ZoneAmounts)>,
     /// Its processors, in milli-CPU.

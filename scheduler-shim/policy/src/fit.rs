@@ -109,6 +109,13 @@ impl Session<'_> {
         named.is_some_and(|(task, node)| !self.has_pod_place(node, &self.need(task, node)))
     }
 
+    /// Whether the kubelet of a node could align a pod with what is free in its NUMA zones, or does not have to.
+    #[must_use]
+    pub fn fits_zones(&self, task: &str, node: &str) -> bool {
+        let named = self.named(task, node);
+        named.is_none_or(|(task, node)| self.aligns(task, node))
+    }
+
     pub(crate) fn matches_labels(&self, task: usize, node: usize) -> bool {
         let labels = &self.nodes[node].labels;
         let mut wanted = self.tasks[task].task.node_affinity.iter();

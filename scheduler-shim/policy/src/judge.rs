@@ -188,6 +188,7 @@ impl Session<'_> {
                     && self.tasks[left].set == self.tasks[right].set
                     && self.asks_alike(left, right)
                     && one.is_guaranteed == other.is_guaranteed
+                    && one.containers == other.containers
                     && one.labels == other.labels
                     && one.near == other.near
                     && one.apart == other.apart

@@ -4,7 +4,9 @@
 //! What a pod that is being ended holds in its zones counts as free: the kubelet decides when the pod that
 //! takes its place starts, and then it is gone.
 
-use crate::cluster::{NumaPolicy, Zone, ZoneAmounts};
+use std::borrow::Cow;
+
+use crate::cluster::{NumaPolicy, NumaScope, Zone, ZoneAmounts};
 
 /// What a pod takes of each zone, by the place of the zone.
 pub(crate) type Zones = Vec<(usize, ZoneAmounts)>;
@@ -13,12 +15,36 @@ pub(crate) type Zones = Vec<(usize, ZoneAmounts)>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ZoneStock {
     pub(crate) policy: NumaPolicy,
+    pub(crate) scope: NumaScope,
     zones: Vec<Zone>,
 }
 
+/// What a pod asks of the zones of a node: each part is aligned by itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ZoneRequest<'t> {
+    /// Parts that are held at the same time.
+    pub(crate) together: Cow<'t, [ZoneAmounts]>,
+    /// Parts that are held one after the other, before all others.
+    pub(crate) before: &'t [ZoneAmounts],
+}
+
+impl ZoneRequest<'_> {
+    /// A pod that is aligned as a whole.
+    pub(crate) fn whole(amounts: ZoneAmounts) -> Self {
+        Self {
+            together: Cow::Owned(vec![amounts]),
+            before: &[],
+        }
+    }
+}
+
 impl ZoneStock {
-    pub(crate) fn new(policy: NumaPolicy, zones: Vec<Zone>) -> Self {
-        Self { policy, zones }
+    pub(crate) fn new(policy: NumaPolicy, scope: NumaScope, zones: Vec<Zone>) -> Self {
+        Self {
+            policy,
+            scope,
+            zones,
+        }
     }
 
     /// Whether the node admits only what can be aligned.
@@ -46,7 +72,37 @@ impl ZoneStock {
     }
 
     /// What the request would take of which zones; none when it can't be aligned as the policy demands.
-    pub(crate) fn place(&self, request: ZoneAmounts) -> Option<Zones> {
+    pub(crate) fn place(&self, request: &ZoneRequest<'_>) -> Option<Zones> {
+        if let ([whole], []) = (&*request.together, request.before) {
+            return self.place_part(*whole);
+        }
+        // The kubelet starts init containers before it knows where the others will be.
+        let has_place = |part: &ZoneAmounts| self.place_part(*part).is_some();
+        if !request.before.iter().all(has_place) {
+            return None;
+        }
+        let mut left = self.clone();
+        let mut taken = Zones::new();
+        for part in &*request.together {
+            let zones = left.place_part(*part)?;
+            left.book(&zones, 1);
+            for (place, amounts) in zones {
+                match taken.iter_mut().find(|(known, _)| *known == place) {
+                    Some((_, sum)) => *sum = sum.plus(amounts, 1),
+                    None => taken.push((place, amounts)),
+                }
+            }
+        }
+        taken.sort_unstable_by_key(|(place, _)| *place);
+        Some(taken)
+    }
+
+    /// The name of a zone.
+    pub(crate) fn name(&self, place: usize) -> Option<&str> {
+        self.zones.get(place).map(|zone| zone.name.as_str())
+    }
+
+    fn place_part(&self, request: ZoneAmounts) -> Option<Zones> {
         let request = self.known(request);
         if request == ZoneAmounts::default() || self.policy == NumaPolicy::None {
             return Some(Zones::new());

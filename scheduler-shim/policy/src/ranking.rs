@@ -221,7 +221,8 @@ impl Session<'_> {
     }
 
     fn is_guaranteed_as(&self, left: usize, right: usize) -> bool {
-        self.tasks[left].task.is_guaranteed == self.tasks[right].task.is_guaranteed
+        let (left, right) = (self.tasks[left].task, self.tasks[right].task);
+        left.is_guaranteed == right.is_guaranteed && left.containers == right.containers
     }
 }
 

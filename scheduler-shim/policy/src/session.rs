@@ -6,6 +6,7 @@
 //!
 //! The cluster is sorted when the session opens; the order in which it was built has no influence.
 
+use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -16,12 +17,13 @@ use apportion_abi::{Bytes, Share as CardShare};
 use crate::ahead::{Caution, Promise};
 use crate::amounts::Amounts;
 use crate::cluster::{
-    Cards, Claim, Cluster, Job, Node, Queue, Settings, Status, Task, Topology, ZoneAmounts,
+    Cards, Claim, Cluster, Job, Node, NumaScope, Queue, Settings, Status, Task, Topology,
+    ZoneAmounts,
 };
 use crate::company::{self, Company};
 use crate::fragments::Mix;
 use crate::gang::{Gang, Standings, Tree, View};
-use crate::numa::Zones;
+use crate::numa::{ZoneRequest, Zones};
 use crate::ranking::Rankings;
 use crate::reach::{Ground, Kind, Places};
 use crate::stock::{CardKey, Hold, Need, NeedOfCards, NodeStock, Stock, Taken};
@@ -255,7 +257,21 @@ impl<'a> Session<'a> {
     }
 
     /// What a task asks of the zones of a node.
-    pub(crate) fn zone_request(&self, task: usize) -> ZoneAmounts {
+    pub(crate) fn zone_request(&self, task: usize, node: usize) -> ZoneRequest<'_> {
+        match (
+            &self.tasks[task].task.containers,
+            self.stocks[node].zones.scope,
+        ) {
+            (Some(containers), NumaScope::Container) => ZoneRequest {
+                together: Cow::Borrowed(&containers.running),
+                before: &containers.init,
+            },
+            (Some(containers), NumaScope::Pod) => ZoneRequest::whole(containers.pod),
+            (None, _) => ZoneRequest::whole(self.whole_zone_request(task)),
+        }
+    }
+
+    fn whole_zone_request(&self, task: usize) -> ZoneAmounts {
         const WHOLE_CPU: i64 = 1000;
         let facts = self.tasks[task].task;
         let cards = match &facts.cards {

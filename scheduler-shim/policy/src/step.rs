@@ -43,6 +43,8 @@ pub struct Place {
     /// Its cards where they are known one by one. Where they are counted, those that it shares: the names of
     /// those in use, or new names, equal for the same card.
     pub cards: Vec<String>,
+    /// What it gets of which NUMA zones of the node, by their names.
+    pub zones: Vec<(String, ZoneAmounts)>,
 }
 
 /// One thing to do.
@@ -222,6 +224,14 @@ impl Session<'_> {
         Some(Place {
             node: self.nodes[node].name.clone(),
             cards: self.cards_by_name(task, standing, names),
+            zones: standing
+                .zones
+                .iter()
+                .filter_map(|(zone, amounts)| {
+                    let name = self.stocks[node].zones.name(*zone)?;
+                    Some((name.to_owned(), *amounts))
+                })
+                .collect(),
         })
     }
 

@@ -200,12 +200,14 @@ impl Writer {
                 pod,
                 cards,
                 received,
+                zones,
                 joins,
                 ..
             } => {
                 let written = Written {
                     cards: &cards,
                     received,
+                    zones: &zones,
                     joins: joins.as_ref(),
                 };
                 let answer = self.bind(&node, pod, written).await;

@@ -127,6 +127,7 @@ impl Model {
             Cards::Partitions(_) => Some(PARTITION),
         };
         let mut start = Start::new(pod, place.node.clone(), cards, received);
+        start.zones.clone_from(&place.zones);
         start.volumes = self.volumes(&start)?;
         start.joins = self.joins(&start.pod);
         Some(start)

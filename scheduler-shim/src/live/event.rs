@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::agents::Said;
 use super::grouper::{GroupWrite, Membership, Subject};
+use crate::objects::numa::ZonesOfPod;
 use crate::objects::volumes::Binding;
 
 /// One pod, told apart from a later one of its name.
@@ -108,6 +109,8 @@ pub(crate) enum Effect {
         cards: Vec<(String, u64)>,
         /// What kind of cards it got, in KAI's word; nothing without cards.
         received: Option<&'static str>,
+        /// What it gets of which NUMA zones.
+        zones: ZonesOfPod,
         /// What is bound before.
         volumes: Vec<Binding>,
         /// The group that it is in, unless it says so already.

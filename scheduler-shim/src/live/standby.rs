@@ -123,6 +123,7 @@ impl Standby {
             decided: BTreeMap::new(),
             leading,
             hears: Instant::now(),
+            was_busy: true,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::event::{Effect, News, PodRef};
 use super::grouper::Membership;
+use crate::objects::numa::ZonesOfPod;
 use crate::objects::volumes::Binding;
 
 /// How far a start has come.
@@ -33,6 +34,8 @@ pub(crate) struct Start {
     /// Cards with bytes; empty where no agent is asked.
     pub(crate) cards: Vec<(String, u64)>,
     pub(crate) received: Option<&'static str>,
+    /// What it will have of which NUMA zones.
+    pub(crate) zones: ZonesOfPod,
     /// What is bound before the pod is.
     pub(crate) volumes: Vec<Binding>,
     /// The group that is written on the pod.
@@ -58,6 +61,7 @@ impl Start {
             node,
             cards,
             received,
+            zones: Vec::new(),
             volumes: Vec::new(),
             joins: None,
             stage,
@@ -317,6 +321,7 @@ impl Starts {
                 pod: start.pod.clone(),
                 cards: start.cards.clone(),
                 received: start.received,
+                zones: start.zones.clone(),
                 volumes: start.volumes.clone(),
                 joins: start.joins.clone(),
             });

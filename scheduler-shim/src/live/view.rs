@@ -20,6 +20,7 @@ use crate::objects::admission::{TAKES_CARDS, TAKES_SHARES};
 use crate::objects::cards::{self, Known, add_strangers};
 use crate::objects::clock;
 use crate::objects::gpu_nodes;
+use crate::objects::numa;
 use crate::objects::reads::PodRead;
 use crate::objects::remark::Remarks;
 use crate::objects::snapshot::{self, Snapshot};
@@ -60,6 +61,7 @@ impl Model {
                 job.is_preemptible = false;
             }
         }
+        numa::charge(&self.inventory, &mut snapshot.cluster);
         for (node, agent) in self.agents.all() {
             let strangers = self.strangers(node, &agent.said);
             if strangers.is_empty() {
@@ -143,6 +145,7 @@ impl Model {
         {
             task.status = Status::Binding;
             task.node = Some(start.node.clone());
+            task.zones.clone_from(&start.zones);
             self.put(task, &start.cards);
         } else if task.status == Status::Pending && self.back_off.takes_turn(&uid, now) {
             task.status = Status::Gated;

@@ -23,7 +23,7 @@ use tracing::{debug, warn};
 
 use super::event::Event;
 use super::slim::Slim;
-use crate::objects::{config_maps, inventory};
+use crate::objects::{config_maps, inventory, numa};
 
 /// How often new kinds are looked for.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -215,27 +215,35 @@ async fn others(client: Client) -> Result<Vec<ApiResource>, kube::Error> {
     Ok(wanted.map(|(resource, _)| resource).collect())
 }
 
-/// Which objects there are of a kind of which only that matters: their changes are no events. Some programs write
-/// theirs every few seconds.
+/// The objects of kinds that programs write every few seconds without a change that matters, with what matters of each.
 #[derive(Default)]
-struct Known(BTreeSet<(String, String)>);
+struct Known(BTreeMap<(String, String), Value>);
 
 impl Known {
     /// Whether anybody has to hear of an object.
     fn is_news(&mut self, json: &Value) -> bool {
-        Self::key(json).is_none_or(|key| self.0.insert(key))
+        Self::key(json).is_none_or(|(key, said)| self.0.insert(key, said.clone()) != Some(said))
     }
 
     fn forget(&mut self, json: &Value) {
-        if let Some(key) = Self::key(json) {
+        if let Some((key, _)) = Self::key(json) {
             self.0.remove(&key);
         }
     }
 
-    fn key(json: &Value) -> Option<(String, String)> {
+    /// The name of an object of such a kind, and what matters of it.
+    fn key(json: &Value) -> Option<((String, String), Value)> {
         let object = Object::new(json);
-        let counts = (object.api_group(), object.kind()) == config_maps::KIND;
-        counts.then(|| (object.namespace().to_owned(), object.name().to_owned()))
+        let said = match (object.api_group(), object.kind()) {
+            // Only that it is there.
+            config_maps::KIND => Value::Null,
+            numa::KIND => numa::lasting(json),
+            _ => return None,
+        };
+        Some((
+            (object.namespace().to_owned(), object.name().to_owned()),
+            said,
+        ))
     }
 }
 

@@ -23,6 +23,7 @@ const CLUSTER_WIDE: &[(&str, &str)] = &[
     super::shards::SHARD,
     super::shards::CONFIG,
     super::gpu_nodes::KIND,
+    super::numa::KIND,
     ("", "PersistentVolume"),
     ("storage.k8s.io", "StorageClass"),
     ("storage.k8s.io", "CSIDriver"),

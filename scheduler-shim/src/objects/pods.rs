@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::company;
 use super::nodes::texts;
+use super::numa;
 use super::quantity;
 use super::remark::Remarks;
 use super::requests;
@@ -32,6 +33,9 @@ pub(crate) fn task(pod: Object<'_>, cards: Cards, remarks: &mut Remarks) -> Task
         on: groups(pod),
         cards,
         claims: claims(pod),
+        is_guaranteed: numa::is_guaranteed(pod),
+        containers: numa::containers(pod),
+        zones: numa::written(pod),
         cpu_millis: quantity::whole(requests::total(pod, "cpu") * 1000.0),
         memory: quantity::whole(requests::total(pod, "memory")),
         leads: LEADERS

@@ -36,6 +36,7 @@ const APART: &[&str] = &[
     "Node",
     "Namespace",
     "GpuNode",
+    "NodeResourceTopology",
     "Queue",
     "PersistentVolume",
     "PersistentVolumeClaim",

@@ -4,6 +4,8 @@
 //! nodes: of several shards the one named `default` counts, or the first without a label value. What is not
 //! understood is named in the condition `Supported` of the object and changes nothing.
 
+use std::collections::BTreeSet;
+
 use apportion_groups::{Object, parse_duration};
 use apportion_policy::cluster::{Grace, Settings, SharedCards, Strategy};
 use apportion_policy::{Action, Cluster};
@@ -34,19 +36,28 @@ struct Chosen {
     keeps_kinds: bool,
     /// Whether queues with a parent are divided as if all had the same one.
     ignores_levels: bool,
+    /// The resources that no kubelet aligns, if pods are aligned with NUMA zones.
+    numa: Option<BTreeSet<String>>,
 }
 
-/// Enters what the shard says that counts.
-pub(crate) fn enter(inventory: &Inventory, cluster: &mut Cluster) {
+/// Enters what the shard says that counts. `numa` is whether pods are aligned with NUMA zones, and which resources are
+/// not.
+pub(crate) fn enter(
+    inventory: &Inventory,
+    cluster: &mut Cluster,
+    numa: &mut Option<BTreeSet<String>>,
+) {
     let Some(shard) = counting(inventory) else {
         return;
     };
     let mut chosen = Chosen {
         settings: std::mem::take(&mut cluster.settings),
+        numa: numa.take(),
         ..Chosen::default()
     };
     let _ = read(shard, &mut chosen);
     cluster.settings = chosen.settings;
+    *numa = chosen.numa;
     if chosen.keeps_kinds {
         kinds::keep_apart(cluster);
     }
@@ -107,6 +118,7 @@ fn for_each<'v>(
         "queueDepthPerAction" => queue_depth,
         "minRuntime" => min_runtime,
         "args" => argument,
+        "plugins" => plugin,
         field if NEEDLESS.contains(&field) => return,
         "partitionLabelValue" if *value == "" => return,
         _ => {
@@ -162,6 +174,28 @@ fn min_runtime(chosen: &mut Chosen, against: &str, time: &Value) -> Option<()> {
     Some(())
 }
 
+/// A plugin of KAI's scheduler: that for NUMA zones is the only one that is not always on.
+fn plugin(chosen: &mut Chosen, name: &str, says: &Value) -> Option<()> {
+    if name != "numa" {
+        return None;
+    }
+    let arguments = says["arguments"].as_object().into_iter().flatten();
+    let mut ignored = BTreeSet::new();
+    for (argument, value) in arguments {
+        match (argument.as_str(), value.as_str()?) {
+            ("ignoreList", names) => {
+                let names = names.split(',').map(str::trim).map(str::to_owned);
+                ignored.extend(names.filter(|name| !name.is_empty()));
+            }
+            // What is free in a zone is always computed.
+            ("reconstructAvailable", "true") => {}
+            _ => return None,
+        }
+    }
+    chosen.numa = (says["enabled"] != false).then_some(ignored);
+    Some(())
+}
+
 /// An option of KAI's scheduler. Both names of the first are in use.
 fn argument(chosen: &mut Chosen, name: &str, value: &Value) -> Option<()> {
     let text = value.as_str()?;
@@ -209,7 +243,7 @@ mod tests {
 
     fn entered(inventory: &Inventory) -> Cluster {
         let mut cluster = Cluster::default();
-        enter(inventory, &mut cluster);
+        enter(inventory, &mut cluster, &mut None);
         cluster
     }
 
@@ -265,6 +299,25 @@ mod tests {
             ]
         );
         assert_eq!(said["other"].len(), 1);
+    }
+
+    #[test]
+    fn the_plugin_for_numa_zones_is_on_where_a_shard_says_so() {
+        let numa = |says: &Value, option: bool| {
+            let inventory = inventory(vec![shard("default", &json!({"plugins": {"numa": says}}))]);
+            let mut numa = option.then(BTreeSet::new);
+            enter(&inventory, &mut Cluster::default(), &mut numa);
+            (numa, unsupported(&inventory, false)[0].1.len())
+        };
+        let ignored = BTreeSet::from(["cpu".to_owned(), "memory".to_owned()]);
+        let arguments = json!({"ignoreList": "cpu, memory", "reconstructAvailable": "true"});
+        assert_eq!(
+            numa(&json!({"arguments": arguments}), false),
+            (Some(ignored), 0)
+        );
+        assert_eq!(numa(&json!({"enabled": false}), true), (None, 0));
+        let odd = json!({"enabled": true, "arguments": {"reconstructAvailable": "false"}});
+        assert_eq!(numa(&odd, false), (None, 1));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use apportion_abi::{Bytes, Holder};
 use apportion_policy::CompanyRefusal;
-use apportion_policy::cluster::{Cards, MigStrategy, Node, Task};
+use apportion_policy::cluster::{Cards, MigStrategy, Node, NumaPolicy, Task, Zone, ZoneAmounts};
 use serde::Serialize;
 
 use super::books::Books;
@@ -37,6 +37,8 @@ pub(crate) enum Lack {
     Gpus,
     /// Memory of cards.
     GpuMemory,
+    /// NUMA zones in which it could be aligned.
+    Numa,
     /// Pods that the pod must be near.
     Affinity,
     /// Distance from pods that the pod must be apart from.
@@ -59,6 +61,7 @@ impl Lack {
             Self::Claims => "didn't have the claimed devices",
             Self::Gpus => "didn't have enough resources: GPUs",
             Self::GpuMemory => "didn't have enough resources: GPU memory",
+            Self::Numa => "couldn't align the pod with NUMA zones",
             Self::Affinity => "didn't match pod affinity rules",
             Self::AntiAffinity => "didn't match pod anti-affinity rules",
             Self::Welcome => "didn't satisfy existing pods anti-affinity rules",
@@ -296,6 +299,31 @@ fn lack(
         };
         lacks.then(|| (Lack::Pods, message()))
     })
+    .or_else(|| {
+        let fits = books.session.fits_zones(&task.name, &node.name);
+        (!fits).then(|| (Lack::Numa, zones(books, node)))
+    })
+}
+
+/// Why the node's kubelet would refuse the pod, with what is free in its zones.
+fn zones(books: &Books<'_>, node: &Node) -> String {
+    let policy = match node.numa {
+        NumaPolicy::SingleNode => "single-numa-node",
+        NumaPolicy::Restricted => "restricted",
+        NumaPolicy::BestEffort => "best-effort",
+        NumaPolicy::None => "none",
+    };
+    let free = books.session.available_in_zones(&node.name);
+    let zone = |(zone, free): (&Zone, ZoneAmounts)| {
+        let memory = Bytes(u64::try_from(free.memory).unwrap_or(0));
+        let (cards, cpu) = (free.cards.max(0), free.cpu.max(0));
+        format!("{} has {cards} GPUs, {cpu}m CPU and {memory}", zone.name)
+    };
+    let zones: Vec<String> = node.zones.iter().zip(free).map(zone).collect();
+    format!(
+        "its Topology Manager ({policy}) could not align the pod with NUMA zones; free: {}",
+        zones.join(", ")
+    )
 }
 
 /// Why nobody gives the node's cards, and when somebody last did.

@@ -166,9 +166,13 @@ impl Inquiry<'_, '_> {
             memory,
             node_affinity,
             claims,
+            is_guaranteed,
+            containers,
             ..
         } = task;
-        let key = format!("{cards:?} {cpu_millis} {memory} {node_affinity:?} {claims:?}");
+        let key = format!(
+            "{cards:?} {cpu_millis} {memory} {node_affinity:?} {claims:?} {is_guaranteed} {containers:?}"
+        );
         let (snapshot, books) = (self.snapshot, self.books);
         let views = self.views.entry(key);
         views.or_insert_with(|| room::without_company(snapshot, books, task))
@@ -323,9 +327,7 @@ fn room_for_one(
     let node = &first.node;
     let many = together.len();
     if many == 1 {
-        return format!(
-            "{node} has room for it, but topology, NUMA zones or the order of jobs make it wait"
-        );
+        return format!("{node} has room for it, but topology or the order of jobs make it wait");
     }
     let message = format!(
         "the {many} pods that must start together do not fit; one alone would fit on {node}"

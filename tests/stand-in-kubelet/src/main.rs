@@ -1,8 +1,8 @@
 //! A stand-in for the kubelets of nodes that are objects only: it says that their pods run, and starts nothing.
 //!
 //! A pod that is bound to one of its nodes becomes ready at once. A pod whose programs are shells that sleep for a
-//! time and end is finished after that time. A pod that is being deleted is gone at once. It knows no volumes, no
-//! probes and no images: who tests those needs a real kubelet.
+//! time and end is finished after that time. A pod that is being deleted is gone at once. On a node with NUMA zones its
+//! GPUs are aligned with them. It knows no volumes, no probes and no images: who tests those needs a real kubelet.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -16,13 +16,15 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_stream::StreamExt;
 
 mod programs;
 mod status;
+mod topology_manager;
 
 use programs::End;
+use topology_manager::{Admission, TopologyManager};
 
 /// Says of the pods of some nodes that they run.
 #[derive(Debug, Parser)]
@@ -54,27 +56,48 @@ async fn speak(arguments: Arguments) -> Result<()> {
     let client = Client::try_default().await;
     let client = client.context("failed to find the API server")?;
     let bound = Config::default().fields("spec.nodeName!=");
+    let mut manager = TopologyManager::default();
     let mut events = pin!(watcher(Api::<Pod>::all(client.clone()), bound));
     while let Some(event) = events.next().await {
-        let (Ok(Event::Apply(pod)) | Ok(Event::InitApply(pod))) = event else {
+        let pod = match event {
+            Ok(Event::Apply(pod) | Event::InitApply(pod)) => pod,
+            Ok(Event::Delete(pod)) => {
+                manager.release(&pod);
+                continue;
+            }
+            Ok(Event::Init | Event::InitDone) | Err(_) => continue,
+        };
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let Some(node) = node.filter(|node| nodes.contains(node)) else {
             continue;
         };
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
-        if node.is_some_and(|node| nodes.contains(node)) {
-            tokio::spawn(serve(client.clone(), pod));
-        }
+        // One after the other, so that two pods never get the same GPUs.
+        let admission = match is_new(&pod) {
+            true => manager.admit(
+                &node,
+                &pod,
+                &topology_manager::describe(&client, &node).await,
+            ),
+            false => Admission::Unaligned,
+        };
+        tokio::spawn(serve(client.clone(), pod, admission));
     }
     Ok(())
 }
 
+/// Whether nothing was said of a pod yet.
+fn is_new(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_ref());
+    pod.metadata.deletion_timestamp.is_none() && phase.is_none_or(|phase| phase == "Pending")
+}
+
 /// Brings one pod to its next state. What fails is tried again with the pod's next event.
-async fn serve(client: Client, pod: Pod) {
+async fn serve(client: Client, pod: Pod, admission: Admission) {
     let metadata = &pod.metadata;
     let (Some(namespace), Some(name)) = (&metadata.namespace, &metadata.name) else {
         return;
     };
     let pods: Api<Pod> = Api::namespaced(client, namespace);
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_ref());
     let served = if metadata.deletion_timestamp.is_some() {
         let same = Preconditions {
             uid: metadata.uid.clone(),
@@ -82,8 +105,12 @@ async fn serve(client: Client, pod: Pod) {
         };
         let at_once = DeleteParams::default().grace_period(0).preconditions(same);
         pods.delete(name, &at_once).await.map(drop)
-    } else if phase.is_none_or(|phase| phase == "Pending") {
-        run(&pods, name, &pod).await
+    } else if is_new(&pod) {
+        match admission {
+            Admission::Unaligned => run(&pods, name, &pod).await,
+            Admission::Aligned(zones) => run_in(&zones, &pods, name, &pod).await,
+            Admission::Refused => say(&pods, name, status::not_aligned(&pod)).await,
+        }
     } else {
         return;
     };
@@ -92,6 +119,16 @@ async fn serve(client: Client, pod: Pod) {
     {
         eprintln!("{namespace}/{name}: {error}");
     }
+}
+
+/// Says in which zones the GPUs of the pod are, and that it runs.
+async fn run_in(zones: &str, pods: &Api<Pod>, name: &str, pod: &Pod) -> Result<(), kube::Error> {
+    let patch = json!({"metadata": {"uid": pod.metadata.uid,
+        "annotations": {topology_manager::OBSERVED: zones}}});
+    let parameters = PatchParams::default();
+    pods.patch_metadata(name, &parameters, &Patch::Merge(patch))
+        .await?;
+    run(pods, name, pod).await
 }
 
 /// Says that the pod runs, and in time that it ended.

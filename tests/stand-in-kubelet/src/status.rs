@@ -32,6 +32,15 @@ pub(crate) fn running(pod: &Pod) -> Value {
     })
 }
 
+/// The node's Topology Manager refused the pod.
+pub(crate) fn not_aligned(pod: &Pod) -> Value {
+    json!({
+        "metadata": {"uid": pod.metadata.uid},
+        "status": {"phase": "Failed", "reason": "TopologyAffinityError",
+            "message": "Pod was rejected: Resources cannot be allocated with Topology locality"},
+    })
+}
+
 /// All containers of the pod ended with this status.
 pub(crate) fn ended(pod: &Pod, code: u8) -> Value {
     let now = Timestamp::now().to_string();

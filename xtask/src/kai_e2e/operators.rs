@@ -32,6 +32,10 @@ const KINDS: &[(&str, &[&str])] = &[
         &["config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"],
     ),
     (
+        "github.com/k8stopologyawareschedwg/noderesourcetopology-api",
+        &["manifests/crd.yaml"],
+    ),
+    (
         "knative.dev/serving",
         &[
             "config/core/300-resources/configuration.yaml",

@@ -51,6 +51,7 @@ pub(super) fn prepare(
     let nodes = nodes(gpu_nodes);
     add_storage(cluster, &nodes)?;
     operators::install_kinds(cluster, dir)?;
+    add_numa_zones(cluster, &nodes)?;
     operators::start(workspace, cluster)?;
     chart::install(workspace, cluster)?;
     let account = Account {
@@ -108,6 +109,28 @@ fn add_storage(cluster: &Cluster, nodes: &[StandIn]) -> Result<()> {
             "metadata": {"name": node.name, "namespace": namespace}, "storageClassName": "openebs-lvmpv",
             "capacity": "10Gi",
             "nodeTopology": {"matchLabels": {"kubernetes.io/hostname": node.name}}}))?;
+    }
+    Ok(())
+}
+
+/// What an exporter says of the NUMA zones of the nodes with GPUs: two each, with half of all that there is. The policies
+/// are those of KAI's test cluster for such specs.
+fn add_numa_zones(cluster: &Cluster, nodes: &[StandIn]) -> Result<()> {
+    let policies = ["single-numa-node", "restricted", "best-effort", "none"];
+    for (node, policy) in nodes.iter().filter(|node| node.gpus > 0).zip(policies) {
+        let of = |name: &str, amount: &str| json!({"name": name, "capacity": amount, "allocatable": amount, "available": amount});
+        let gpus = (GPUS / 2).to_string();
+        let resources = [
+            of("cpu", "4"),
+            of("memory", "16Gi"),
+            of("nvidia.com/gpu", &gpus),
+        ];
+        let zones = ["node-0", "node-1"]
+            .map(|zone| json!({"name": zone, "type": "Node", "resources": resources}));
+        cluster.apply(&json!({"apiVersion": "topology.node.k8s.io/v1alpha2",
+            "kind": "NodeResourceTopology", "metadata": {"name": node.name}, "zones": zones,
+            "attributes": [{"name": "topologyManagerPolicy", "value": policy},
+                {"name": "topologyManagerScope", "value": "container"}]}))?;
     }
     Ok(())
 }

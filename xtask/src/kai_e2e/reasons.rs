@@ -10,10 +10,12 @@ struct Row {
 }
 
 /// Suites that need programs or kinds which are not there: each spec would wait for them in vain.
-const NOT_RUN: &[&str] = &["gitops", "numa", "scale", "timeaware", "upgrade"];
+const NOT_RUN: &[&str] = &["gitops", "scale", "timeaware", "upgrade"];
 
 /// What several rows say.
 const CLAIMS: &str = "needs resource claims, which Apportion does not serve";
+const EXPORTER: &str =
+    "waits for the DaemonSet of KAI's numa-placement-exporter, which KAI's operator starts";
 const CONFIG_MAPS: &str =
     "reads the ConfigMaps that KAI makes for each shared pod; Apportion needs none";
 
@@ -35,8 +37,23 @@ const ROWS: &[Row] = &[
     },
     Row {
         folder: "numa",
-        spec: "",
-        why: "needs NodeResourceTopology objects, which Apportion does not read, and KAI's exporter for them",
+        spec: "deploys",
+        why: EXPORTER,
+    },
+    Row {
+        folder: "numa",
+        spec: "explicit disabled overrides",
+        why: EXPORTER,
+    },
+    Row {
+        folder: "numa",
+        spec: "prunes the DaemonSet",
+        why: EXPORTER,
+    },
+    Row {
+        folder: "numa",
+        spec: "Burstable cross-zone request",
+        why: "wants a pod on a node whose Topology Manager refuses it; KAI's scheduler does not put it there either",
     },
     Row {
         folder: "timeaware",

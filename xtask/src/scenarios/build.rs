@@ -8,8 +8,8 @@ use apportion_abi::{Bytes, Fraction, Share};
 use apportion_policy::Action;
 use apportion_policy::cluster::{
     Cards, Claim, Cluster, Grace, Group, Job, KaisWay, ListedCard, MigStrategy, Neighbours, Node,
-    NumaPolicy, PodSet, Queue, Quota, Settings, SharedCards, Status, Strategy, Task, Topology,
-    TopologyConstraint, Zone, ZoneAmounts,
+    NumaPolicy, NumaScope, PodSet, Queue, Quota, Settings, SharedCards, Status, Strategy, Task,
+    Topology, TopologyConstraint, Zone, ZoneAmounts,
 };
 
 use super::format;
@@ -162,6 +162,8 @@ fn node(node: &format::Node, dra: &format::Dra) -> Node {
             Some("BestEffort") => NumaPolicy::BestEffort,
             _ => NumaPolicy::None,
         },
+        // KAI's cases have pods of one container.
+        numa_scope: NumaScope::Container,
         zones: (node.numa.iter().flat_map(|numa| &numa.zones))
             .map(|zone| Zone {
                 name: zone.id.clone(),
@@ -330,6 +332,7 @@ fn task(task: &format::Task) -> Result<Task> {
             .map(|(zone, amounts)| (zone.clone(), zone_amounts(*amounts)))
             .collect(),
         is_guaranteed: false,
+        containers: None,
     })
 }
 

@@ -62,6 +62,27 @@ pub enum NumaPolicy {
     SingleNode,
 }
 
+/// What the kubelet's Topology Manager aligns at a time (kubelet's `topologyManagerScope`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NumaScope {
+    /// Each container by itself.
+    #[default]
+    Container,
+    /// All containers of a pod together.
+    Pod,
+}
+
+/// What each container of a pod asks of NUMA zones, where a pod has several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerZones {
+    /// Containers that run at the same time: all but ordinary init containers.
+    pub running: Vec<ZoneAmounts>,
+    /// Init containers, which run one after the other and give back what they had.
+    pub init: Vec<ZoneAmounts>,
+    /// The whole pod.
+    pub pod: ZoneAmounts,
+}
+
 /// A NUMA zone.
 #[derive(Clone, Debug, Default)]
 pub struct Zone {
@@ -74,7 +95,7 @@ pub struct Zone {
 }
 
 /// What is aligned with zones; a resource of which no zone has any is not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ZoneAmounts {
     /// Processor time, in milli-CPU.
     pub cpu: i64,

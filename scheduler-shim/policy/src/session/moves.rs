@@ -43,7 +43,7 @@ impl Session<'_> {
 
     /// What a task would take of the zones of a node; none when the node would not admit it.
     pub(crate) fn zones_for(&self, task: usize, node: usize) -> Option<Zones> {
-        self.stocks[node].zones.place(self.zone_request(task))
+        (self.stocks[node].zones).place(&self.zone_request(task, node))
     }
 
     /// Starts a task on resources that are idle.

@@ -136,7 +136,7 @@ fn stock(node: &Node, profiles: &[String], parts: &Rc<Vec<f64>>) -> NodeStock {
         shared: BTreeMap::new(),
         sizes: Sizes::of(&node.listed),
         legacy: 0,
-        zones: ZoneStock::new(node.numa, node.zones.clone()),
+        zones: ZoneStock::new(node.numa, node.numa_scope, node.zones.clone()),
     }
 }
 

@@ -8,7 +8,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use apportion_abi::names::{ANNOTATION_GROUP, LABEL_GPU_GROUP, LABEL_SUBGROUP};
+use apportion_abi::names::{
+    ANNOTATION_GROUP, ANNOTATION_NUMA_PREDICTED, LABEL_GPU_GROUP, LABEL_SUBGROUP,
+};
+use apportion_policy::cluster::ZoneAmounts;
 use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -18,6 +21,7 @@ use serde_json::{Value, json};
 use crate::live::event::PodRef;
 use crate::live::grouper::{KAI, Membership};
 use crate::objects::cards::{CARDS, FRACTION, RECEIVED, text};
+use crate::objects::numa;
 
 pub(super) type Texts = BTreeMap<String, String>;
 
@@ -37,6 +41,8 @@ pub(super) struct Written<'w> {
     pub(super) cards: &'w [(String, u64)],
     /// What kind of cards it got; nothing without cards.
     pub(super) received: Option<&'w str>,
+    /// What it will have of which NUMA zones.
+    pub(super) zones: &'w [(String, ZoneAmounts)],
     pub(super) joins: Option<&'w Membership>,
 }
 
@@ -132,6 +138,9 @@ impl Written<'_> {
                 annotations.insert(CARDS.to_owned(), text(self.cards));
             }
         }
+        if !self.zones.is_empty() {
+            annotations.insert(ANNOTATION_NUMA_PREDICTED.to_owned(), numa::text(self.zones));
+        }
         if let Some(joins) = self.joins {
             annotations.insert(ANNOTATION_GROUP.to_owned(), joins.group.clone());
         }
@@ -173,6 +182,7 @@ mod tests {
         let written = |count: usize| Written {
             cards: &cards[..count],
             received: Some(FRACTION),
+            zones: &[],
             joins: None,
         };
         assert_eq!(written(1).labels(false), Texts::new());
@@ -190,6 +200,7 @@ mod tests {
         let written = Written {
             cards: &[],
             received: None,
+            zones: &[],
             joins: Some(&joins),
         };
         let expected = |key: &str, value: &str| Texts::from([(key.to_owned(), value.to_owned())]);

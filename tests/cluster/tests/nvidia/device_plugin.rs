@@ -161,6 +161,12 @@ fn a_device_plugin_that_comes_later_and_the_charts_defaults_give_no_gpu_twice() 
 
 #[test]
 #[ignore = "it builds NVIDIA's parts from their Go modules: `cargo xtask cluster test --suite nvidia -- --ignored`"]
+fn a_device_plugin_that_comes_later_and_whole_gpus_of_ours_give_no_gpu_twice() {
+    comes_later(WHOLE_GPUS);
+}
+
+#[test]
+#[ignore = "it builds NVIDIA's parts from their Go modules: `cargo xtask cluster test --suite nvidia -- --ignored`"]
 fn a_device_plugin_that_was_first_and_the_charts_defaults_give_no_gpu_twice() {
     was_first(DEFAULTS);
 }

@@ -1,0 +1,214 @@
+//! A stand-in for the kubelet's Topology Manager and for KAI's numa-placement-exporter: it puts the GPUs of a pod into
+//! the NUMA zones that the `NodeResourceTopology` object of the node describes, and says into which.
+//!
+//! Only GPUs are aligned. A pod that cannot be aligned as the node's policy demands fails, as on a real kubelet.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ApiResource, DynamicObject};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// What the exporter writes on a pod.
+pub(crate) const OBSERVED: &str = "kai.scheduler/numa-placement-observed";
+const GPU: &str = "nvidia.com/gpu";
+
+/// What each pod has of which zone.
+type Held = BTreeMap<String, i64>;
+
+/// The GPUs that pods hold, by the node's name and the pod's UID.
+#[derive(Debug, Default)]
+pub(crate) struct TopologyManager {
+    held: BTreeMap<String, BTreeMap<String, Held>>,
+}
+
+/// What becomes of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Nothing is known of zones, or the pod has no GPUs.
+    Unaligned,
+    /// Its zones, as the exporter writes them.
+    Aligned(String),
+    /// The node's policy refuses it.
+    Refused,
+}
+
+impl TopologyManager {
+    /// Takes zones for a pod that is new on a node.
+    pub(crate) fn admit(&mut self, node: &str, pod: &Pod, topology: &Value) -> Admission {
+        let gpus = gpus(pod);
+        let zones = zones(topology);
+        let Some(uid) = pod
+            .metadata
+            .uid
+            .as_ref()
+            .filter(|_| gpus > 0 && !zones.is_empty())
+        else {
+            return Admission::Unaligned;
+        };
+        let pods = self.held.entry(node.to_owned()).or_default();
+        // A pod may come again before its status is there.
+        if let Some(held) = pods.get(uid) {
+            return Admission::Aligned(record(held));
+        }
+        let mut free = zones.clone();
+        for (zone, count) in pods.values().flatten() {
+            if let Some((_, left)) = free.iter_mut().find(|(name, _)| name == zone) {
+                *left -= count;
+            }
+        }
+        let widest = match policy(topology) {
+            "single-numa-node" => 1,
+            // As few zones as could ever do.
+            "restricted" => width(&zones, gpus),
+            _ => zones.len(),
+        };
+        let Some(mask) = narrowest(&free, gpus, widest) else {
+            return Admission::Refused;
+        };
+        let mut left = gpus;
+        let mut held = Held::new();
+        for place in mask {
+            let (zone, has) = &free[place];
+            let taken = left.min(*has);
+            left -= taken;
+            if taken > 0 {
+                held.insert(zone.clone(), taken);
+            }
+        }
+        let said = record(&held);
+        pods.insert(uid.clone(), held);
+        Admission::Aligned(said)
+    }
+
+    /// Gives back what a pod had.
+    pub(crate) fn release(&mut self, pod: &Pod) {
+        if let Some(uid) = &pod.metadata.uid {
+            self.held
+                .values_mut()
+                .for_each(|pods| drop(pods.remove(uid)));
+        }
+    }
+}
+
+fn record(held: &Held) -> String {
+    let one =
+        |(zone, count): (&String, &i64)| json!({"zone": zone, "amount": {GPU: count.to_string()}});
+    Value::Array(held.iter().map(one).collect()).to_string()
+}
+
+/// The object that describes a node's zones; nothing where there is none.
+pub(crate) async fn describe(client: &Client, node: &str) -> Value {
+    let kind = ApiResource {
+        group: "topology.node.k8s.io".to_owned(),
+        version: "v1alpha2".to_owned(),
+        api_version: "topology.node.k8s.io/v1alpha2".to_owned(),
+        kind: "NodeResourceTopology".to_owned(),
+        plural: "noderesourcetopologies".to_owned(),
+    };
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+    api.get(node).await.map_or(Value::Null, |found| found.data)
+}
+
+fn gpus(pod: &Pod) -> i64 {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let limits = containers.filter_map(|one| one.resources.as_ref()?.limits.as_ref()?.get(GPU));
+    limits.filter_map(|limit| limit.0.parse::<i64>().ok()).sum()
+}
+
+fn zones(topology: &Value) -> Vec<(String, i64)> {
+    let all = topology["zones"].as_array().into_iter().flatten();
+    let mut zones: Vec<(String, i64)> = all
+        .filter_map(|zone| {
+            let mut resources = zone["resources"].as_array()?.iter();
+            let gpus = resources.find(|one| one["name"] == GPU)?;
+            let count = gpus["allocatable"].as_str()?.parse().ok()?;
+            Some((zone["name"].as_str()?.to_owned(), count))
+        })
+        .collect();
+    zones.sort();
+    zones
+}
+
+fn policy(topology: &Value) -> &str {
+    let mut attributes = topology["attributes"].as_array().into_iter().flatten();
+    let policy = attributes.find(|one| one["name"] == "topologyManagerPolicy");
+    policy
+        .and_then(|one| one["value"].as_str())
+        .unwrap_or_default()
+}
+
+/// How many zones could hold so many GPUs if all were free.
+fn width(zones: &[(String, i64)], gpus: i64) -> usize {
+    let mut sizes: Vec<i64> = zones.iter().map(|(_, size)| *size).collect();
+    sizes.sort_unstable_by(|left, right| right.cmp(left));
+    let mut sum = 0;
+    let enough = sizes.iter().position(|size| {
+        sum += size;
+        sum >= gpus
+    });
+    enough.map_or(0, |place| place + 1)
+}
+
+/// The fewest zones that have so many GPUs free; of equally few those with the lowest numbers.
+fn narrowest(free: &[(String, i64)], gpus: i64, widest: usize) -> Option<Vec<usize>> {
+    let masks = 1_u32..1 << free.len();
+    let of = |mask: u32| (0..free.len()).filter(move |place| mask & (1 << place) != 0);
+    let has_enough = |mask: &u32| of(*mask).map(|place| free[place].1.max(0)).sum::<i64>() >= gpus;
+    let is_narrow = |mask: &u32| mask.count_ones() as usize <= widest;
+    let best = masks.filter(is_narrow).filter(has_enough);
+    let best = best.min_by_key(|mask| (mask.count_ones(), *mask))?;
+    Some(of(best).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topology(policy: &str) -> Value {
+        let zone = |name: &str| json!({"name": name, "type": "Node", "resources": [{"name": GPU, "allocatable": "4"}]});
+        json!({"attributes": [{"name": "topologyManagerPolicy", "value": policy}],
+            "zones": [zone("node-0"), zone("node-1")]})
+    }
+
+    fn pod(name: &str, gpus: u32) -> Pod {
+        let resources = json!({"limits": {GPU: gpus.to_string()}});
+        serde_json::from_value(json!({"metadata": {"name": name, "uid": name},
+            "spec": {"containers": [{"name": "main", "resources": resources}]}}))
+        .expect("it is a pod")
+    }
+
+    #[test]
+    fn a_pod_gets_the_fewest_zones_or_is_refused() {
+        for (policy, gpus, expected) in [
+            ("single-numa-node", 4, Some(1)),
+            ("single-numa-node", 5, None),
+            ("restricted", 5, Some(2)),
+            ("best-effort", 5, Some(2)),
+        ] {
+            let mut manager = TopologyManager::default();
+            let admission = manager.admit("n", &pod("a", gpus), &topology(policy));
+            let zones = match &admission {
+                Admission::Aligned(said) => Some(said.matches("zone").count()),
+                _ => None,
+            };
+            assert_eq!(zones, expected, "{policy} {gpus}: {admission:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_pod_had_is_free_when_it_is_gone() {
+        let mut manager = TopologyManager::default();
+        let restricted = topology("restricted");
+        let mut admit = |pod: &Pod| manager.admit("n", pod, &restricted);
+        assert_ne!(admit(&pod("a", 3)), Admission::Refused);
+        assert_ne!(admit(&pod("b", 3)), Admission::Refused);
+        assert_eq!(admit(&pod("c", 2)), Admission::Refused);
+        manager.release(&pod("a", 3));
+        assert_ne!(
+            manager.admit("n", &pod("c", 2), &restricted),
+            Admission::Refused
+        );
+    }
+}
