@@ -43,7 +43,11 @@ impl Session<'_> {
 
     /// What a task would take of the zones of a node; none when the node would not admit it.
     pub(crate) fn zones_for(&self, task: usize, node: usize) -> Option<Zones> {
-        (self.stocks[node].zones).place(&self.zone_request(task, node))
+        let zones = &self.stocks[node].zones;
+        if zones.count() == 0 {
+            return Some(Zones::new());
+        }
+        zones.place(&self.zone_request(task, node))
     }
 
     /// Starts a task on resources that are idle.
